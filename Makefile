@@ -1,0 +1,40 @@
+# Every target makes the environment it needs, in .venv; scripts/environment says what that takes.
+# ARGS reaches the tool behind a target: make test ARGS="-k retry -x"
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint typing format bench clean
+export PYTHON
+
+help: ## print these lines
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{ printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## watch an agent's failing calls recover
+	@scripts/environment base
+	@.venv/bin/mulligan demo $(ARGS)
+
+test: ## run the tests
+	@scripts/environment base dev
+	@.venv/bin/python -m pytest -n auto --maxprocesses 2 $(ARGS)
+
+lint: ## check style and types: ruff, mypy --strict
+	@scripts/environment base dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy --strict
+
+typing: ## check the public types with pyright too (installs 250 MB, with its own node)
+	@scripts/environment base typing
+	.venv/bin/pyright
+
+format: ## rewrite the code in the house's style
+	@scripts/environment base dev
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+bench: ## measure mulligan beside what you would use instead; exit 1 if a target is missed
+	@scripts/environment base bench
+	@missed=0; for file in benchmarks/*.py; do .venv/bin/python $$file $(ARGS) || missed=1; done; exit $$missed
+
+clean: ## remove .venv, caches and what was built
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks scripts examples evals -name __pycache__ -prune -exec rm -rf {} +
