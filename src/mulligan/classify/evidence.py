@@ -1,0 +1,301 @@
+"""Whatever went wrong, as plain data: names of classes, a status, codes, headers and bounded text.
+
+Everything is taken by duck-typing and through a guard, because these objects belong to strangers: a property may raise,
+a body may be unread, a cause may lead back to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mulligan.classify.rules import HEAD, TAIL, bounded
+
+DEEPEST = 5
+"""Causes and members of groups that are looked at. The first few say why; the rest is how it travelled."""
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What is known about one error, before anyone has decided what it means."""
+
+    source: str | None = None
+    tool: str = ""
+    text: str = ""
+    """Bounded. The words of the error itself first, then those of its causes."""
+    detail: str = ""
+    """Bounded. What else was said: notes, bodies, output."""
+    names: list[str] = field(default_factory=list)
+    """Classes, the most particular first, with those of the causes after them."""
+    modules: set[str] = field(default_factory=set)
+    """The top-level packages these classes come from."""
+    status: int | None = None
+    codes: list[str] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
+    rpc: int | None = None
+    """The code of a JSON-RPC error."""
+    exit_code: int | None = None
+    is_error: bool | None = None
+    is_exception: bool = False
+    """True where an error was raised in this process: whatever raised it may have done something first."""
+    arguments: Mapping[str, Any] | None = None
+    is_known: bool = True
+    """False where there was nothing to look at."""
+
+    def add_text(self, text: object) -> None:
+        said = plain(text)
+        if said and said not in self.text:
+            self.text = bounded(f"{self.text}\n{said}" if self.text else said)
+
+    def add_detail(self, text: object) -> None:
+        said = plain(text)
+        if said and said not in self.detail and said not in self.text:
+            self.detail = bounded(f"{self.detail}\n{said}" if self.detail else said)
+
+    def add_code(self, code: object) -> None:
+        if isinstance(code, str) and code and len(code) <= 80 and code not in self.codes:
+            self.codes.append(code)
+
+    def add_status(self, status: object) -> None:
+        number = whole(status)
+        if self.status is None and number is not None and 100 <= number <= 599:
+            self.status = number
+
+
+def gather(error: object, into: Evidence) -> Evidence:
+    """Everything this object says, added to what is known already."""
+    if error is None:
+        into.is_known = bool(into.text)
+    elif isinstance(error, (str, bytes, bytearray, memoryview)):
+        into.add_text(error)
+    elif isinstance(error, BaseException):
+        into.is_exception = True
+        for depth, each in enumerate(_chain(error)):
+            _exception(each, into, is_cause=depth > 0)
+    elif isinstance(error, Mapping):
+        _mapping(error, into)
+    elif isinstance(error, (list, tuple)):
+        for each in error[:DEEPEST]:
+            gather(each, into)
+    else:
+        _object(error, into)
+    return into
+
+
+def plain(text: object) -> str:
+    """Any words as bounded text. Bytes are cut before they are decoded, so that 10 MB cost no more than 10 KB."""
+    if isinstance(text, str):
+        return bounded(text).strip()
+    if isinstance(text, (bytes, bytearray, memoryview)):
+        whole_text = bytes(text[:HEAD]) if len(text) > HEAD + TAIL else bytes(text)
+        said = whole_text.decode("utf-8", "replace")
+        if len(text) > HEAD + TAIL:
+            said += "\n...\n" + bytes(text[-TAIL:]).decode("utf-8", "replace")
+        return said.strip()
+    return ""
+
+
+def whole(value: object) -> int | None:
+    """An integer, or an enum of integers such as `HTTPStatus`; never a boolean."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str) and value.strip().lstrip("-").isdigit() and len(value) < 10:
+        return int(value)
+    return None
+
+
+def attribute(thing: object, name: str) -> Any:
+    """An attribute, or None: a stranger's property may do anything, and raising is the least of it."""
+    try:
+        return getattr(thing, name, None)
+    except Exception:  # noqa: BLE001 - classification never becomes the failure
+        return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    queue = [error]
+    while queue and len(seen) < DEEPEST:
+        each = queue.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        if isinstance(each, BaseExceptionGroup):
+            # A cancelled sibling says nothing; what made the group fail does.
+            queue.extend(sorted(each.exceptions[:DEEPEST], key=lambda one: type(one).__name__ == "CancelledError"))
+        if each.__cause__ is not None:
+            queue.append(each.__cause__)
+        elif each.__context__ is not None and not each.__suppress_context__:
+            queue.append(each.__context__)
+
+
+def _exception(error: BaseException, into: Evidence, is_cause: bool) -> None:
+    for cls in type(error).__mro__:
+        if cls not in (object, BaseException, Exception) and cls.__name__ not in into.names:
+            into.names.append(cls.__name__)
+            into.modules.add(cls.__module__.partition(".")[0])
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 - a stranger's __str__
+        said = ""
+    into.add_text(said if said else "" if is_cause else type(error).__name__)
+    _attributes(error, into)
+    notes = attribute(error, "__notes__")
+    if isinstance(notes, list):
+        for note in notes[:DEEPEST]:
+            into.add_detail(note)
+
+
+def _attributes(error: object, into: Evidence) -> None:
+    """The attributes by which the clients of the world report a failure."""
+    for name in ("status_code", "http_status", "status", "code"):
+        into.add_status(attribute(error, name))
+    for name in ("code", "type", "status", "reason_code", "error_code", "sqlstate", "pgcode", "sqlite_errorname"):
+        into.add_code(attribute(error, name))
+    number = whole(attribute(error, "code"))
+    if number is not None and -33_000 <= number <= -32_000:
+        into.rpc = number
+    _grpc(error, into)
+    inner = attribute(error, "error")  # MCP's own exception holds {code, message, data}
+    if inner is not None and not isinstance(inner, (str, bytes, BaseException)):
+        number = whole(inner.get("code") if isinstance(inner, Mapping) else attribute(inner, "code"))
+        if number is not None and -33_000 <= number <= -32_000:
+            into.rpc = number
+    _headers(attribute(error, "headers"), into)
+    for name in ("body", "error", "details"):
+        body = attribute(error, name)
+        if isinstance(body, Mapping):
+            _mapping(body, into)
+        elif isinstance(body, (str, bytes)):
+            into.add_detail(body)
+    response = attribute(error, "response")
+    if isinstance(response, Mapping):
+        _mapping(response, into)
+    elif response is not None:
+        _response(response, into)
+    _process(error, into)
+
+
+def _grpc(error: object, into: Evidence) -> None:
+    code = attribute(error, "code")
+    if not callable(code) or isinstance(code, type) or attribute(error, "details") is None:
+        return
+    try:
+        into.add_code(attribute(code(), "name"))
+    except Exception:  # noqa: BLE001 - a stranger's method
+        return
+
+
+def _response(response: object, into: Evidence) -> None:
+    into.add_status(attribute(response, "status_code"))
+    into.add_status(attribute(response, "status"))
+    _headers(attribute(response, "headers"), into)
+    # Only a body that is in memory already: reading one could block, or take it from whoever reads it next.
+    body = attribute(response, "_content") or attribute(response, "_body")
+    if body is None and "_content" not in (attribute(response, "__dict__") or {}):
+        body = attribute(response, "text")
+        if not isinstance(body, str):
+            body = attribute(response, "content")
+    if isinstance(body, (str, bytes, bytearray)):
+        into.add_detail(body)
+    if not into.text:
+        reason = attribute(response, "reason") or attribute(response, "reason_phrase")
+        into.add_text(into.detail or (reason if isinstance(reason, str) else ""))
+
+
+def _headers(headers: object, into: Evidence) -> None:
+    if headers is None or into.headers:
+        return
+    try:
+        pairs = list(headers.items())[:100]  # type: ignore[attr-defined]
+        into.headers = {str(name).lower(): str(value)[:200] for name, value in pairs}
+    except Exception:  # noqa: BLE001 - a stranger's mapping
+        return
+
+
+def _process(error: object, into: Evidence) -> None:
+    code = attribute(error, "returncode")
+    if code is None:
+        code = attribute(error, "exit_code")
+    number = whole(code)
+    if number is None:
+        return
+    into.exit_code = number
+    output = [plain(attribute(error, name)) for name in ("stderr", "stdout", "output")]
+    said = "\n".join(part for part in output if part)
+    if said:
+        into.add_detail(into.text)
+        into.text = bounded(said)
+
+
+def _mapping(said: Mapping[Any, Any], into: Evidence) -> None:
+    flag = said.get("isError", said.get("is_error"))
+    if isinstance(flag, bool) and into.is_error is None:
+        into.is_error = flag
+    number = whole(said.get("code"))
+    if number is not None and -33_000 <= number <= -32_000:
+        into.rpc = number
+    for name in ("status", "statusCode", "status_code", "code", "HTTPStatusCode"):
+        into.add_status(said.get(name))
+    for name in ("code", "type", "Code", "__type", "status", "reason", "error_code", "errorCode"):
+        into.add_code(said.get(name))
+    number = whole(said.get("returncode", said.get("exit_code", said.get("exitCode"))))
+    if number is not None:
+        into.exit_code = number
+    _headers(said.get("headers") or said.get("HTTPHeaders"), into)
+    for name in ("error", "Error", "ResponseMetadata", "response"):
+        inner = said.get(name)
+        if isinstance(inner, Mapping) and inner is not said:
+            _mapping(inner, into)
+    for name in (
+        "message",
+        "Message",
+        "msg",
+        "error",
+        "detail",
+        "error_message",
+        "errorMessage",
+        "text",
+        "stderr",
+        "stdout",
+    ):
+        if isinstance(said.get(name), (str, bytes)):
+            into.add_text(said[name])
+    content = said.get("content")
+    if isinstance(content, str):
+        into.add_text(content)
+    elif isinstance(content, (list, tuple)):
+        for block in content[:20]:
+            into.add_text(block.get("text") if isinstance(block, Mapping) else attribute(block, "text"))
+    if not into.text:
+        into.add_text(repr(dict(list(said.items())[:20]))[:HEAD])
+
+
+def _object(thing: object, into: Evidence) -> None:
+    content = attribute(thing, "content")
+    flag = attribute(thing, "isError")
+    if not isinstance(flag, bool):
+        flag = attribute(thing, "is_error")
+    if isinstance(flag, bool) and isinstance(content, (list, tuple)):
+        _mapping({"isError": flag, "content": content}, into)
+        return
+    if whole(attribute(thing, "returncode")) is not None:
+        _process(thing, into)
+        into.add_text(f"exit code {into.exit_code}")
+        return
+    if whole(attribute(thing, "status_code")) is not None or whole(attribute(thing, "status")) is not None:
+        _response(thing, into)
+        return
+    _attributes(thing, into)
+    message = attribute(thing, "message")
+    if isinstance(message, str):
+        into.add_text(message)
+    if not into.text:
+        try:
+            into.add_text(repr(thing)[:HEAD])
+        except Exception:  # noqa: BLE001 - a stranger's __repr__
+            into.add_text(type(thing).__name__)

@@ -1,0 +1,142 @@
+"""The same failure again? Volatile parts masked, codes and limits kept.
+
+"Parameter-aware": the names of the call's own arguments are kept and their values are masked, so that two calls which
+failed for one reason agree although one was about Paris and the other about Rome.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+VERSION = "1"
+"""Grows whenever the same text may give another fingerprint. Stores compare only within one version."""
+
+LONGEST = 1_000
+"""Characters of the masked text that count. What tells two failures apart stands at the beginning."""
+
+# One pass, alternatives in order. Every repetition is bounded or stops at a character the next one cannot start with.
+_TOKENS = r"""
+  (?P<url>\b[a-z][a-z0-9+.-]{1,20}://[^\s'"<>)\]}]{1,500})
+| (?P<email>\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4})
+| (?P<uuid>\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b)
+| (?P<time>\b\d{4}[-/]\d\d[-/]\d\d(?:[T\ ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?|\b\d\d?:\d\d(?::\d\d(?:\.\d{1,9})?)?\b(?:\ ?[ap]m)?)
+| (?P<ip>\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b)
+| (?P<code>\b[A-Z]{1,8}-?\d{3,6}[A-Z]?(?=[\]:])|(?<=error\ )[A-Z]{1,8}-?\d{3,6}\b|\bsqlstate[\s\[(:=]{0,3}[0-9A-Z]{5}\b|\[errno\ -?\d{1,5}\]|\[winerror\ \d{1,5}\])
+| (?P<quoted>(?<!\w)"[^"\n]{0,300}"|(?<!\w)'[^'\n]{0,300}'(?!\w)|`[^`\n]{0,300}`|[\u201c\u2018][^\u201d\u2019\n]{0,300}[\u201d\u2019])
+| (?P<path>(?<![\w<])(?:~|\.{1,2}|[A-Za-z]:)?(?:[/\\][\w.@+\-$%]{1,120}){2,40}[/\\]?|(?<![\w<./\\])(?:~|\.{1,2}|[A-Za-z]:)[/\\][\w.@+\-$%]{1,120}|\b[\w\-]{1,80}(?:[/\\][\w.\-]{1,80}){1,20}\.\w{1,8}\b|(?<![\w<.])/[\w.@+\-$%]{1,120}|\b[\w\-]{1,80}\.(?:py|go|rs|tsx?|jsx?|mjs|java|kt|c|cc|cpp|h|hpp|rb|php|cs|swift|json|ya?ml|toml|txt|md|csv|html?|css|sh|sql|log|lock|xml|pdf|docx?|xlsx?|png|jpe?g)\b)
+| (?P<hex>\b0x[0-9a-f]{1,32}\b|\b(?=[a-f]{0,64}\d)[0-9a-f]{7,64}\b)
+| (?P<id>\#\w{1,64}|\b(?:[A-Za-z]{1,32}[_-]){1,6}[A-Za-z]{0,20}\d[\w\-]{0,64}\b|\b[A-Za-z]{1,20}\d[\w\-]{2,64}\b|\b\d{1,32}[A-Za-z_][\w\-]{4,64}\b)
+| (?P<number>[-+]?\b\d[\d,_.]{0,40}(?:[kmg]i?b?|ms|s|%)?(?![A-Za-z\d])|\d{1,40})
+"""
+
+_NAMED = r"(?:argument|arguments|parameter|parameters|param|field|key|property|option|column|attribute|keyword argument)s?\W{0,3}$"
+_NAMES = r"^\W{0,3}(?:is (?:a )?(?:required|missing|not a valid (?:argument|parameter))|was unexpected|field required)"
+_CODE_BEFORE = (
+    r"(?:status|code|http(?:/\d(?:\.\d)?)?|errno|error|exit|exited|signal|sqlstate|rc|returned)"
+    r"\W{0,3}(?:code|status|was|is|of|with|value)?\W{0,3}$"
+)
+_CODE_AFTER = (
+    r"^ (?:client error|server error|not found|too many|bad request|unauthorized|forbidden|internal server|service un"
+    r"|bad gateway|gateway time|conflict|unprocessable|payload|method not|request time|gone)"
+)
+_LIMIT_BEFORE = (
+    r"(?:max|maximum|min|minimum|limit|limited|at most|at least|up to|no more than|not exceed|exceeds?|exceeded|less than"
+    r"|greater than|larger than|longer than|shorter than|smaller than|more than|fewer than|or equal to|between|allowed"
+    r"|cap|capacity|multiple of|window|range|[<>\u2264\u2265]=?)"
+    r"\W{0,4}(?:(?:is|of|to|the|value|length|size|be|context|allowed|number|tokens?|characters?|items?|was|a|an)\W{1,3}){0,4}$"
+)
+_AND_BEFORE = r"between\W{0,2}-?[\d.,]{1,20}\W{0,2}(?:and|to)\W{0,2}$"
+_LIMIT_AFTER = (
+    r"^\W{0,2}(?:\w{1,20} ){0,2}(?:is the )?(?:max(?:imum)?\b|min(?:imum)?\b|limit\b|or (?:less|fewer|more|greater)\b)"
+)
+
+# Words an error is made of. As an argument's value they would turn the sentence itself into masks.
+_COMMON = frozenset(
+    "error errors failed failure invalid missing required not found none null true false file path name type value key "
+    "user order item id query command string number list object index table column city date time date text code status "
+    "message data result results argument arguments parameter parameters must be the and for with is in of to at no a an "
+    "unknown unexpected access denied permission timeout connection request response server client tool function "
+    "directory folder exists already does".split()
+)
+
+
+@cache
+def _compiled(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
+    return re.compile(pattern, flags)
+
+
+def fingerprint(kind: str, tool: str | None, text: str, arguments: Mapping[str, Any] | None = None) -> str:
+    """A short name that two failures share when they are the same failure: `1:9f2c41d07ab3`."""
+    from hashlib import blake2b  # on the first failure, not on import: it loads OpenSSL
+
+    said = f"{kind}\n{tool or ''}\n{template(text, arguments)}"
+    return f"{VERSION}:{blake2b(said.encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
+
+
+def template(text: str, arguments: Mapping[str, Any] | None = None) -> str:
+    """The text with its volatile parts masked: what a fingerprint is made of."""
+    text = text[: 4 * LONGEST]
+    names = {str(name).lower() for name in arguments} if arguments else set()
+    for value in _values(arguments) if arguments else ():
+        text = re.sub(rf"(?<![\w<]){re.escape(value)}(?![\w>])", "<value>", text, flags=re.IGNORECASE)
+
+    def mask(match: re.Match[str]) -> str:
+        sort, token = match.lastgroup or "", match.group()
+        before, after = text[max(0, match.start() - 60) : match.start()], text[match.end() : match.end() + 40]
+        if sort == "code":
+            return token
+        if sort == "quoted":
+            inside = token[1:-1]
+            if inside.lower() in names or _is_name(inside, before, after):
+                return inside
+            return "<text>"
+        if sort == "number":
+            return token.rstrip(".,") if _is_kept(token, before, after) else "<n>"
+        return f"<{sort}>"
+
+    masked = _compiled(_TOKENS, re.IGNORECASE | re.VERBOSE).sub(mask, text)
+    masked = _compiled(r"(?:<(?:value|text|path|id|n|hex)>[\s,;:./\-]{0,3}){2,200}").sub(_joined, masked)
+    return " ".join(masked.lower().split())[:LONGEST]
+
+
+def _joined(match: re.Match[str]) -> str:
+    """A list of masks is one mask: how many values were named is as volatile as the values."""
+    last = match.group().rstrip(" ,;:./-\n\t")
+    tail = " " if match.group() != last else ""
+    return last[last.rindex("<") :] + tail
+
+
+def _is_name(inside: str, before: str, after: str) -> bool:
+    if not inside.isidentifier():
+        return False
+    return bool(_compiled(_NAMED).search(before) or _compiled(_NAMES).search(after))
+
+
+def _is_kept(token: str, before: str, after: str) -> bool:
+    return bool(
+        _compiled(_CODE_BEFORE).search(before)
+        or (len(token) == 3 and _compiled(_CODE_AFTER).search(after))
+        or _compiled(_LIMIT_BEFORE).search(before)
+        or _compiled(_AND_BEFORE).search(before)
+        or _compiled(_LIMIT_AFTER).search(after)
+    )
+
+
+def _values(arguments: Mapping[str, Any]) -> list[str]:
+    """The call's own string values, longest first so that a part of one is not masked before the whole."""
+    found = {value for value in _strings(arguments, 3) if 3 <= len(value) <= 300 and value.lower() not in _COMMON}
+    return sorted(found - set(arguments), key=lambda value: (-len(value), value))[:50]
+
+
+def _strings(value: Any, depth: int) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value.strip()
+    elif depth and isinstance(value, Mapping):
+        for inner in list(value.values())[:50]:
+            yield from _strings(inner, depth - 1)
+    elif depth and isinstance(value, (list, tuple)):
+        for inner in value[:50]:
+            yield from _strings(inner, depth - 1)
