@@ -1,0 +1,270 @@
+"""Any value as plain data: what JSON can hold, of bounded size, without running code of the value's own."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+import types
+from typing import Any
+
+_HEAD, _TAIL = 8192, 2048
+_FLAT = frozenset((str, int, float, bool, type(None)))
+
+
+def plain(value: Any, *, depth: int = 12, items: int = 1000, nodes: int = 10_000, chars: int = 262_144) -> Any:
+    """A bounded copy that any JSON encoder takes, of any value at all; it never raises.
+
+    Values JSON has no word for become `{"$type": name, ...}`; what was cut is said in its place. Nothing of a foreign
+    object is called: no repr, no property, no iterator, so that looking changes nothing.
+    `depth` bounds nesting, `items` one collection, `nodes` and `chars` the whole.
+    """
+    return _Copy(min(depth, 64), items, nodes, chars).of(value, 0)
+
+
+def shortened(text: str, head: int = _HEAD, tail: int = _TAIL) -> str:
+    """The text, or its two ends with a sentence between them that says how much is missing."""
+    if len(text) <= head + tail:
+        return text
+    room = head - 48  # for the sentence: the answer is never longer than the bound, so that it is not cut again
+    return f"{text[:room]} [... {len(text) - room - tail} characters cut ...] {text[len(text) - tail :]}"
+
+
+def encodable(text: str) -> str:
+    """The text with lone surrogates spelt out: no encoder takes them, and they are evidence all the same."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text
+
+
+class _Copy:
+    def __init__(self, depth: int, items: int, nodes: int, chars: int) -> None:
+        self.depth = depth
+        self.items = items
+        self.nodes = nodes
+        self.chars = chars
+        self.above: set[int] = set()
+
+    def of(self, value: Any, level: int) -> Any:
+        kind = type(value)
+        self.nodes -= 1
+        if kind is str:
+            return self.text(value)
+        if kind is bool or value is None:
+            return value
+        if kind is int and -(2**63) <= value < 2**63:
+            return value
+        try:
+            return self.other(value, kind, level)
+        except Exception:  # noqa: BLE001 (a value that cannot be read is described, whatever its reason)
+            return {"$type": _name(kind)}
+
+    def text(self, value: str) -> str:
+        text = shortened(value)
+        if len(text) > self.chars:
+            return f"[{len(value)} characters cut]"
+        self.chars -= len(text)
+        return encodable(text)
+
+    def other(self, value: Any, kind: type, level: int) -> Any:
+        # Unbound methods of the built-in types throughout: a subclass may have overridden its own.
+        bases = kind.__mro__
+        if str in bases:
+            return self.text(str.__str__(value))
+        if int in bases:
+            return _whole(int.__int__(value))
+        if float in bases:
+            number = float.__float__(value)
+            return number if math.isfinite(number) else {"$type": "float", "value": float.__repr__(number)}
+        if id(value) in self.above:
+            return {"$type": _name(kind), "$cut": "a cycle"}
+        if level >= self.depth or self.nodes <= 0:
+            return {"$type": _name(kind), "$cut": "too deep" if level >= self.depth else "too much"}
+        self.above.add(id(value))
+        try:
+            return self.container(value, kind, bases, level + 1)
+        finally:
+            self.above.discard(id(value))
+
+    def container(self, value: Any, kind: type, bases: tuple[type, ...], level: int) -> Any:
+        if dict in bases:
+            return self.mapping(dict.items(value), dict.__len__(value), level)
+        if list in bases:
+            return self.sequence(list.__iter__(value), list.__len__(value), level)
+        if tuple in bases:
+            names = _static(kind, "_fields")
+            if type(names) is tuple and len(names) == tuple.__len__(value):
+                return self.mapping(zip(names, tuple.__iter__(value), strict=True), len(names), level)
+            return self.sequence(tuple.__iter__(value), tuple.__len__(value), level)
+        for unordered in (set, frozenset):
+            if unordered in bases:
+                found = self.sequence(unordered.__iter__(value), unordered.__len__(value), level)
+                return sorted(found) if all(type(item) is str for item in found) else found
+        if kind is range or kind in (type({}.keys()), type({}.values())):
+            return self.sequence(iter(value), len(value), level)
+        if bytes in bases or bytearray in bases or kind is memoryview:
+            size = value.nbytes if kind is memoryview else bytes.__len__(value) if bytes in bases else len(value)
+            return {"$type": _name(kind), "length": size}
+        if BaseException in bases:
+            arguments = BaseException.__dict__["args"].__get__(value)
+            return {"$type": _name(kind), "args": self.of(arguments, level)}
+        if (told := _standard(value, bases)) is not None:
+            return self.text(told)
+        if (enum := sys.modules.get("enum")) and enum.Enum in bases:
+            return self.of(_own(value, kind, "_value_"), level)
+        if (deque := getattr(sys.modules.get("collections"), "deque", None)) and deque in bases:
+            return self.sequence(deque.__iter__(value), deque.__len__(value), level)
+        if (array := _array(value, bases)) is not None:
+            return self.of(array, level)
+        if names := _field_names(kind):
+            fields = [(name, _own(value, kind, name)) for name in names[: self.items + 1]]
+            return self.mapping([pair for pair in fields if pair[1] is not _ABSENT], len(fields), level)
+        if callable(_static(kind, "model_dump")):  # made to be called for a copy, by whoever declared it
+            return self.of(value.model_dump(), level)
+        return {"$type": _name(kind)}
+
+    def sequence(self, values: Any, length: int, level: int) -> list[Any]:
+        found: list[Any] = []
+        for value in itertools.islice(values, self.items):
+            if self.nodes <= 0:
+                break
+            found.append(self.of(value, level))
+        if len(found) < length:
+            found.append(f"[{length - len(found)} more items cut]")
+        return found
+
+    def mapping(self, pairs: Any, length: int, level: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in itertools.islice(pairs, self.items):
+            if self.nodes <= 0:
+                break
+            name = _key(key)
+            while name in found:  # 1 and "1" are two keys of one dict
+                name += "'"
+            found[name] = self.of(value, level)
+        if len(found) < length:
+            found["$cut"] = f"{length - len(found)} more items"
+        return found
+
+
+_ABSENT = object()
+
+
+def _whole(value: int) -> Any:
+    if -(2**63) <= value < 2**63:
+        return value
+    if value.bit_length() <= 512:
+        return str(value)
+    return {"$type": "int", "bits": value.bit_length()}  # its digits would take quadratic time to write
+
+
+def _key(key: Any) -> str:
+    kind = type(key)
+    if kind is str:
+        text = key
+    elif kind is bool or key is None:
+        text = {True: "true", False: "false", None: "null"}[key]
+    elif kind is int or kind is float:
+        text = str(_whole(key) if kind is int else key)
+    elif str in kind.__mro__:
+        text = str.__str__(key)
+    else:
+        text = str(plain(key, depth=2, items=8)) if kind is tuple else f"${_name(kind)}"
+    return encodable(text if len(text) <= 200 else text[:200] + "...")
+
+
+def _name(kind: type) -> str:
+    name = type.__dict__["__name__"].__get__(kind)
+    return encodable(name[:100]) if type(name) is str else "object"
+
+
+def _static(kind: type, name: str) -> Any:
+    for base in kind.__mro__:
+        if name in (own := type.__dict__["__dict__"].__get__(base)):
+            return own[name]
+    return _ABSENT
+
+
+def _own(value: Any, kind: type, name: str) -> Any:
+    """A field as it lies in the object, past any property of that name."""
+    try:
+        own = object.__getattribute__(value, "__dict__")
+        if type(own) is dict and name in own:
+            return own[name]
+    except AttributeError:
+        pass
+    slot = _static(kind, name)
+    if type(slot) is not types.MemberDescriptorType:
+        return _ABSENT
+    try:
+        return slot.__get__(value)
+    except AttributeError:
+        return _ABSENT
+
+
+def _field_names(kind: type) -> list[str]:
+    """The declared fields of a dataclass, a msgspec struct, an attrs class or a pydantic model."""
+    if type(kind).__name__ == "StructMeta":  # its fields are told by the metaclass
+        return list(kind.__struct_fields__)  # type: ignore[attr-defined]
+    for declaration in (
+        "__dataclass_fields__",
+        "__struct_fields__",
+        "__pydantic_fields__",
+        "model_fields",
+        "__fields__",
+    ):
+        names = _static(kind, declaration)
+        if type(names) is dict or type(names) is tuple:
+            return [name for name in names if type(name) is str]
+    attributes = _static(kind, "__attrs_attrs__")
+    if attributes is not _ABSENT and isinstance(attributes, tuple):
+        return [attribute.name for attribute in tuple.__iter__(attributes)]
+    return []
+
+
+# Looked up where they would have been imported from: a value of a type nobody imported cannot exist.
+_TOLD = (
+    ("datetime", "datetime", "isoformat"),
+    ("datetime", "date", "isoformat"),
+    ("datetime", "time", "isoformat"),
+    ("datetime", "timedelta", "__str__"),
+    ("decimal", "Decimal", "__str__"),
+    ("fractions", "Fraction", "__str__"),
+    ("uuid", "UUID", "__str__"),
+    ("pathlib", "PurePath", "__str__"),
+    ("re", "Pattern", "__repr__"),
+)
+
+
+def _standard(value: Any, bases: tuple[type, ...]) -> str | None:
+    if any(base is complex for base in bases):
+        return complex.__repr__(value)
+    for module, name, method in _TOLD:
+        known = getattr(sys.modules.get(module), name, None)
+        if known is not None and known in bases:
+            told = getattr(known, method)(value)
+            return told if type(told) is str else None
+    return None
+
+
+_ARRAYS = frozenset(("numpy", "pandas", "torch", "polars", "tensorflow", "jax", "jaxlib", "cupy"))
+
+
+def _array(value: Any, bases: tuple[type, ...]) -> Any:
+    """A scalar as its number; an array or a table as its shape. Only of libraries whose attributes are known tame."""
+    home = type.__dict__["__module__"].__get__(bases[0])
+    if type(home) is not str or home.partition(".")[0] not in _ARRAYS:
+        return None
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and shape:
+        described = {"$type": _name(bases[0]), "shape": [int(size) for size in shape[:16]]}
+        if (dtype := getattr(value, "dtype", None)) is not None:
+            described["dtype"] = str(dtype)[:40]
+        return described
+    item = getattr(value, "item", None)
+    scalar = item() if callable(item) else None
+    return scalar if type(scalar) in _FLAT else None
