@@ -123,7 +123,12 @@ def peak(case: str, environment: dict[str, str]) -> float:
 
 def measure(rounds: int) -> dict[str, Cost]:
     with tempfile.TemporaryDirectory(prefix="mulligan-bench-") as home:
-        environment = {"PATH": os.environ.get("PATH", ""), "HOME": home, "MULLIGAN_HOME": home}
+        environment = {
+            "PATH": os.environ.get("PATH", ""),
+            "HOME": home,
+            "MULLIGAN_HOME": home,
+            "MULLIGAN_MODE": "observe",
+        }
         cases = list(CASES)
         # One round is thrown away: it reads the files from disk and makes the store that later processes find.
         for case in cases:
