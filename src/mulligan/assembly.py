@@ -1,0 +1,277 @@
+"""Mulligan: the parts, put together once. It decides nothing."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from mulligan import settings as settings_file
+from mulligan.capture.kit import Kit
+from mulligan.capture.tracer import ActiveRun
+from mulligan.capture.turns import Turns
+from mulligan.capture.wrap import ToolOptions, wrap
+from mulligan.classify.classifier import classify
+from mulligan.events import Listener, Stream, When
+from mulligan.failure import Failure, MulliganError, SettingsError, StoreError
+from mulligan.records import Effects, Precedent, StepType
+from mulligan.recover.plan import Mode
+from mulligan.recover.policy import Policy
+from mulligan.redaction import Redactor
+from mulligan.remember.recorder import Recorder
+from mulligan.remember.session import Session
+from mulligan.remember.store import LOCAL, Question, Store
+from mulligan.remember.urls import open_store, refuge
+from mulligan.settings import Settings
+
+log = logging.getLogger("mulligan")
+F = TypeVar("F", bound=Callable[..., Any])
+
+SETTLE = 0.25
+"""Seconds that a failed call waits for its own record to be kept before it asks what is known."""
+
+
+class Parts:
+    """One set of parts, made from one `Settings`."""
+
+    def __init__(self, settings: Settings, opening: Callable[[], Store] | None = None, **kit: Any) -> None:
+        self.settings = settings
+        try:
+            redactor = Redactor(
+                level=settings.level,
+                names=settings.secret,
+                patterns=settings.patterns,
+                allowed=settings.allowed,
+                listed=settings.listed,
+            )
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        self.stream = Stream(redactor)
+        self.recorder = Recorder(opening or self._open, self.stream)
+        self.stream.carry(self.recorder)
+        self.kit = Kit(
+            publish=self.stream.publish,
+            classify=classify,
+            policy=settings.policy,
+            mode=settings.mode,
+            agent=settings.agent,
+            environment=settings.environment,
+            recall=self.recall,
+            **kit,
+        )
+
+    def _open(self) -> Store:
+        """The store of the settings, or, where that cannot be used, one in the temporary folder."""
+        try:
+            return open_store(self.settings.store_url)
+        except StoreError as error:
+            place = refuge()
+            log.warning("%s Until then, records are kept in %s.", error, place)
+            return open_store(str(place))
+
+    def recall(self, tool: str, failure: Failure, run: str) -> Sequence[Precedent]:
+        self.recorder.flush(SETTLE)
+        store = self.recorder.store
+        if store is None or not failure.fingerprint:
+            return ()
+        return store.recall(LOCAL, Question(tool=tool, fingerprint=failure.fingerprint, run=run))
+
+
+class Mulligan:
+    """All of mulligan, without module-level defaults: `Mulligan(store="memory:")`.
+
+    Settings are read, and parts made, on first use.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self._given = settings
+        self._parts: Parts | None = None
+        self._is_off = False
+        self._lock = threading.Lock()
+
+    def configure(self, **settings: Any) -> None:
+        """Changes the defaults. Once, before the first recorded call: later, some calls would follow other rules."""
+        with self._lock:
+            if self._parts is not None or self._is_off:
+                raise SettingsError(
+                    "configure must come before the first recorded call. Move it to your start-up code."
+                )
+            read = settings_file.read({**self._given, **settings})  # refused here, and not at the first call
+            self._given = {**self._given, **settings}
+            if read.off:
+                self._is_off = True
+
+    def parts(self) -> Parts:
+        """The parts, made on first use; bad settings are told."""
+        if self._parts is None:
+            with self._lock:
+                if self._parts is None:
+                    self._parts = Parts(settings_file.read(self._given))
+        return self._parts
+
+    def _kit(self) -> Kit | None:
+        """What wrapped functions ask on every call. They must work whatever the settings are."""
+        if self._parts is not None:
+            return self._parts.kit
+        if self._is_off:
+            return None
+        try:
+            read = settings_file.read(self._given)
+            if not read.off:
+                return self.parts().kit
+        except MulliganError as error:
+            # Not recorded rather than recorded by other rules: the file that cannot be read may say what to hide.
+            log.warning("%s Until that is mended, calls pass through unrecorded and unrecovered.", error)
+        self._is_off = True
+        return None
+
+    @overload
+    def tool(self, function: F, /) -> F: ...
+
+    @overload
+    def tool(
+        self,
+        *,
+        name: str = "",
+        type: StepType = "tool",
+        effects: Effects = "once",
+        mode: Mode | None = None,
+        schema: Mapping[str, Any] | None = None,
+        privileged: Iterable[str] = (),
+        released: Iterable[str] = (),
+        policy: Policy | None = None,
+    ) -> Callable[[F], F]: ...
+
+    def tool(
+        self,
+        function: Any = None,
+        *,
+        name: str = "",
+        type: StepType = "tool",
+        effects: Effects = "once",
+        mode: Mode | None = None,
+        schema: Mapping[str, Any] | None = None,
+        privileged: Iterable[str] = (),
+        released: Iterable[str] = (),
+        policy: Policy | None = None,
+    ) -> Any:
+        """Wraps a tool: its calls are recorded, and recovered where that is safe.
+
+        `effects` says whether a call may be made again when it may have happened: "none" and "repeatable" may,
+        "once", the default, may not. `schema` is the JSON schema of its arguments, checked before each call; without
+        one the signature serves, on failure only. `privileged` names arguments that are never changed automatically,
+        beside those that are so by their name; `released` takes some of these back. `mode` is "observe", "suggest" or
+        "repair".
+        """
+        about = ToolOptions(
+            name=name,
+            type=type,
+            effects=effects,
+            mode=mode,
+            schema=schema,
+            privileged=frozenset(privileged),
+            released=frozenset(released),
+            policy=policy,
+        )
+        return self._wrapping(function, about)
+
+    @overload
+    def model(self, function: F, /) -> F: ...
+
+    @overload
+    def model(self, *, name: str = "", policy: Policy | None = None) -> Callable[[F], F]: ...
+
+    def model(self, function: Any = None, *, name: str = "", policy: Policy | None = None) -> Any:
+        """Wraps an LLM call: recorded, and made again after a rate limit or an outage."""
+        return self._wrapping(function, ToolOptions(name=name, type="model", effects="none", policy=policy))
+
+    def _wrapping(self, function: Any, options: ToolOptions) -> Any:
+        if function is None:
+            return lambda function: wrap(function, self._kit, options)
+        return wrap(function, self._kit, options)
+
+    def run(
+        self,
+        agent: str = "",
+        *,
+        version: str | None = None,
+        environment: str | None = None,
+        context: str | None = None,
+        session: Session | str | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> ActiveRun:
+        """Traces a piece of work: `with mulligan.run("support-agent") as run:`. `context` is what it is about."""
+        kit = self._kit() or _unheard()
+        about: dict[str, Any] = {"version": version, "context": context, "metadata": metadata}
+        if environment is not None:
+            about["environment"] = environment
+        if session is not None:
+            about["session"] = session if isinstance(session, str) else session.id
+        return ActiveRun(kit, agent, **about)
+
+    def turns(self, limit: int = 10) -> Turns:
+        """Bounds an agent loop: `for turn in mulligan.turns(limit=10):`."""
+        return Turns(self._kit, limit)
+
+    def session(self, id: str | None = None) -> Session:
+        """Remembers failures across a compaction: `with mulligan.session() as session:`.
+
+        Runs take part that were started with `mulligan.run(..., session=session)`.
+        """
+        return Session(self._stream(), id)
+
+    def _stream(self) -> Stream:
+        self._kit()
+        return self._parts.stream if self._parts is not None else Stream(Redactor())
+
+    def notes(self) -> list[str]:
+        """What was repaired in the current run since this was last asked, in words for the model."""
+        kit = self._kit()
+        run = kit.run.get() if kit is not None else None
+        if run is None:
+            return []
+        told, run.notes = run.notes, []
+        return told
+
+    def explain(self, error: object = None, **evidence: Any) -> Failure:
+        """An error in, a `Failure` out: any exception, response, result or text. Never raises."""
+        return classify(error, **evidence)
+
+    def listen(self, listener: Listener, when: When = "recorder") -> Callable[[], None]:
+        """Calls `listener` with every event, on the recorder's thread or at once; answers with a way to end it."""
+        return self._stream().listen(listener, when)
+
+    def flush(self, timeout: float = 2.0) -> bool:
+        """Waits until everything recorded so far is in the store; whether it is."""
+        return self._parts is None or self._parts.recorder.flush(timeout)
+
+    def close(self) -> None:
+        """Keeps what is left and lets go of the store."""
+        if self._parts is not None:
+            self._parts.recorder.close()
+
+
+def _unheard() -> Kit:
+    """A kit for when everything passes through: runs and steps still work, and nobody hears of them."""
+    return Kit(publish=lambda event: None, classify=classify, mode="observe")
+
+
+default: Mulligan = Mulligan()
+"""What the functions of `import mulligan` belong to."""
+
+
+def open_for_reading(settings: Settings) -> Store | None:
+    """The store for a command that asks, or None if nothing was ever kept there: a question makes no files."""
+    url = settings.store_url
+    if not url.startswith("memory:"):
+        from mulligan.remember.urls import sqlite_path  # beside the store itself, on use
+
+        path: Path = sqlite_path(url)
+        try:
+            if not path.exists():
+                return None
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read ({error.strerror}). Check its rights.") from None
+    return open_store(url)

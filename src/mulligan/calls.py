@@ -1,0 +1,303 @@
+"""Attempts joined into calls, a run's status, what changed between two calls, and what overcame what.
+
+Everything here is a plain function of records, so that a store, a report and a test cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from mulligan.failure import Failure, Remedy
+from mulligan.records import (
+    Change,
+    History,
+    How,
+    Link,
+    Overcome,
+    Precedent,
+    Record,
+    Run,
+    Stats,
+    Status,
+    Step,
+    encode,
+    ordered,
+)
+
+ALIKE = 0.5
+"""How much of a later call must be that of the failed one before it counts as its correction."""
+ALIKE_WHEN_REJECTED = 0.25
+"""The same where the arguments themselves were rejected: to come back with other ones is then the point."""
+TOOL = "(tool)"
+"""The path of a change to the name of the tool itself."""
+
+
+class Call(Record, frozen=True):
+    """What the user asked for: one or more attempts at the same thing, in order."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def id(self) -> int:
+        return self.first.call
+
+    @property
+    def first(self) -> Step:
+        return self.steps[0]
+
+    @property
+    def last(self) -> Step:
+        return self.steps[-1]
+
+    @property
+    def name(self) -> str:
+        return self.first.name
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether any attempt failed, however it ended."""
+        return any(step.has_failed for step in self.steps)
+
+    @property
+    def has_succeeded(self) -> bool:
+        return self.last.outcome == "success"
+
+    @property
+    def failure(self) -> Failure | None:
+        """The last thing that went wrong."""
+        return next((step.failure for step in reversed(self.steps) if step.has_failed), None)
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What recovery changed on the way."""
+        return tuple(change for step in self.steps if step.after for change in step.after.changes)
+
+    @property
+    def waited(self) -> float:
+        return sum(step.after.seconds for step in self.steps if step.after)
+
+    @property
+    def ending(self) -> str:
+        """How it came out, in the words people see."""
+        if not self.has_succeeded:
+            return "given up" if self.has_failed else self.last.outcome
+        if not self.has_failed:
+            return "first try"
+        if self.changes:
+            return "repaired" if len(self.steps) == 2 else "repaired on a later try"
+        waited = any(step.after and step.after.remedy is Remedy.WAIT for step in self.steps)
+        return "recovered by waiting" if waited else "recovered"
+
+
+def joined(steps: Iterable[Step]) -> list[Call]:
+    """The calls these steps were attempts at, in the order of their first attempts."""
+    attempts: dict[int, list[Step]] = {}
+    for step in ordered(list(steps)):
+        attempts.setdefault(step.call, []).append(step)
+    return [Call(steps=tuple(sorted(group, key=lambda step: step.attempt))) for group in attempts.values()]
+
+
+def status(run: Run, steps: Iterable[Step], links: Iterable[Link] = ()) -> Status:
+    """Nothing failed, every failed call was overcome, one was given up, or the run itself failed."""
+    calls = joined(steps)
+    if run.end in ("raised", "abandoned") or any(call.first.type == "run" and call.has_failed for call in calls):
+        return "failure"
+    failed = [call for call in calls if call.has_failed]
+    if not failed:
+        return "success"
+    linked = {link.failed for link in links}
+    return "recovered" if all(call.has_succeeded or call.id in linked for call in failed) else "partial"
+
+
+def stats(histories: Iterable[History]) -> Stats:
+    """What these runs come to. A step that stands for the run itself is not a call."""
+    runs: dict[Status, int] = {"success": 0, "recovered": 0, "partial": 0, "failure": 0}
+    kinds: dict[str, int] = {}
+    calls = first_try = recovered = given_up = attempts = 0
+    waited = 0.0
+    for history in histories:
+        runs[status(history.run, history.steps, history.links)] += 1
+        linked = {link.failed for link in history.links}
+        for call in joined(step for step in history.steps if step.type != "run"):
+            calls += 1
+            attempts += len(call.steps)
+            waited += call.waited
+            if not call.has_failed:
+                first_try += call.has_succeeded
+            elif call.has_succeeded or call.id in linked:
+                recovered += 1
+            else:
+                given_up += 1
+            for step in call.steps:
+                if step.has_failed and step.failure:
+                    kinds[step.failure.kind] = kinds.get(step.failure.kind, 0) + 1
+    return Stats(
+        runs=runs,
+        calls=calls,
+        first_try=first_try,
+        recovered=recovered,
+        given_up=given_up,
+        attempts=attempts,
+        waited=waited,
+        kinds={str(kind): count for kind, count in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))},
+    )
+
+
+def precedents(links: Iterable[Link], seen: int) -> list[Precedent]:
+    """What overcame a failure before, the most often first; the same change in several runs is one precedent."""
+    runs: dict[bytes, set[str]] = {}
+    first: dict[bytes, Link] = {}
+    for link in links:
+        shape = encode((link.how, [(change.path, change.how, change.after) for change in link.changes], link.between))
+        runs.setdefault(shape, set()).add(link.run)
+        first.setdefault(shape, link)
+    found = [
+        Precedent(how=link.how, changes=link.changes, between=link.between, worked=len(runs[shape]), seen=max(seen, 1))
+        for shape, link in first.items()
+    ]
+    return sorted(found, key=lambda precedent: -precedent.worked)
+
+
+def overcame(steps: Iterable[Step]) -> list[Link]:
+    """A link from each failed call of a run to the success that overcame it: its own last attempt, or a later call."""
+    links: list[Link] = []
+    open_calls: list[Call] = []
+    succeeded: list[Call] = []
+    for call in joined(steps):
+        if call.has_succeeded:
+            if call.has_failed:
+                how: Overcome = "repair" if call.changes else "retry"
+                links.append(_link(call, call, how, call.changes, ()))
+            for failed in [each for each in open_calls if _corrects(call, each)]:
+                open_calls.remove(failed)
+                between = tuple(dict.fromkeys(each.name for each in succeeded if each.id > failed.id))
+                links.append(_correction(failed, call, between))
+            succeeded.append(call)
+        elif call.has_failed and call.first.type != "run":
+            open_calls.append(call)
+    return links
+
+
+def _correction(failed: Call, call: Call, between: tuple[str, ...]) -> Link:
+    changed = changes(failed.last.arguments, call.last.arguments)
+    if failed.name != call.name:
+        renamed = Change(path=TOOL, how="rename", before=failed.name, after=call.name)
+        return _link(failed, call, "agent", (renamed, *changed), between)
+    if changed:
+        return _link(failed, call, "agent", changed, between)
+    # The same arguments, and now it works: either time has passed or something else had to happen first.
+    return _link(failed, call, "recipe" if between else "retry", (), between)
+
+
+def _link(failed: Call, call: Call, how: Overcome, changed: Sequence[Change], between: tuple[str, ...]) -> Link:
+    return Link(
+        run=failed.first.run, failed=failed.id, overcame=call.id, how=how, changes=tuple(changed), between=between
+    )
+
+
+def _corrects(call: Call, failed: Call) -> bool:
+    """Whether a success is plausibly the same thing done right, and not another thing done by the same tool."""
+    if call.first.type != failed.first.type or call.first.server != failed.first.server:
+        return False
+    kind = failed.failure.kind.code if failed.failure else ""
+    if call.name != failed.name:
+        return (
+            kind == "unknown_tool"
+            and similarity(failed.name, call.name) >= 0.75
+            and alike(failed.last.arguments, call.last.arguments) >= ALIKE
+        )
+    threshold = ALIKE_WHEN_REJECTED if kind == "invalid_arguments" else ALIKE
+    return alike(failed.last.arguments, call.last.arguments) >= threshold
+
+
+def alike(before: Any, after: Any) -> float:
+    """How much of one call's arguments is in another's, from 0 to 1."""
+    if before == after:
+        return 1.0
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return 0.0
+    keys = before.keys() | after.keys()
+    return sum(_alike_at(before, after, key) for key in keys) / len(keys)
+
+
+def _alike_at(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> float:
+    if key not in before or key not in after:
+        value = before.get(key, after.get(key))
+        other = after if key in before else before
+        return 0.8 if value is not None and value in other.values() else 0.0  # renamed
+    old, new = before[key], after[key]
+    if old == new:
+        return 1.0
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return alike(old, new)
+    if isinstance(old, str) and isinstance(new, str):
+        return similarity(old, new)
+    if _how(old, new) in ("cast", "parse", "wrap"):
+        return 1.0
+    both_numbers = isinstance(old, int | float) and isinstance(new, int | float)
+    return 0.4 if both_numbers else 0.25
+
+
+def similarity(one: str, other: str) -> float:
+    """From 0 to 1. Long texts are compared by their beginnings, so that no argument can make this slow."""
+    from difflib import SequenceMatcher  # 5 ms to import, and only failures come here
+
+    return SequenceMatcher(None, one[:200].casefold(), other[:200].casefold(), autojunk=False).ratio()
+
+
+def changes(before: Any, after: Any) -> tuple[Change, ...]:
+    """What one would have to do to the first arguments to get the second."""
+    if before == after:
+        return ()
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return (Change(path="", how=_how(before, after), before=before, after=after),)
+    return tuple(_changes(before, after, ""))
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[Change]:
+    gone = [key for key in before if key not in after]
+    new = [key for key in after if key not in before]
+    for key in gone:
+        twin = next((other for other in new if after[other] == before[key]), None)
+        if twin is None:
+            yield Change(path=prefix + key, how="drop", before=before[key])
+        else:
+            new.remove(twin)
+            yield Change(path=prefix + key, how="rename", before=key, after=twin)
+    for key in before:
+        if key in after and before[key] != after[key]:
+            if isinstance(before[key], Mapping) and isinstance(after[key], Mapping):
+                yield from _changes(before[key], after[key], f"{prefix}{key}.")
+            else:
+                yield Change(path=prefix + key, how=_how(before[key], after[key]), before=before[key], after=after[key])
+    for key in new:
+        yield Change(path=prefix + key, how="substitute", after=after[key])
+
+
+def _how(before: Any, after: Any) -> How:
+    if isinstance(before, str):
+        if isinstance(after, str):
+            if before.strip() == after.strip():
+                return "trim"
+            return "enum" if before.casefold() == after.casefold() else "substitute"
+        if isinstance(after, Mapping | list) and _parsed(before) == after:
+            return "parse"
+        if isinstance(after, int | float) and before.strip().casefold() == str(after).casefold():
+            return "cast"
+    if isinstance(after, list) and after == [before]:
+        return "wrap"
+    if isinstance(after, str) and isinstance(before, int | float) and after == str(before):
+        return "cast"
+    if isinstance(before, int | float) and isinstance(after, int | float) and before == after:
+        return "cast"
+    return "substitute"
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None

@@ -1,0 +1,214 @@
+"""Run, Step, Recovery, Change, Link and Lesson: what is kept, under the same names in Python, store and export."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from mulligan.failure import Failure, Kind, Remedy
+
+StepType = Literal["plan", "tool", "model", "retrieval", "respond", "custom", "run"]
+"""`run` stands for the run itself: a failure that belongs to no step."""
+Outcome = Literal["success", "failure", "cancelled", "refused"]
+"""`refused` was answered without being made."""
+End = Literal["finished", "raised", "abandoned"]
+Status = Literal["success", "recovered", "partial", "failure"]
+How = Literal["cast", "rename", "drop", "clamp", "enum", "trim", "parse", "wrap", "default", "substitute"]
+Origin = Literal["call", "run", "schema", "rule", "memory", "error"]
+"""Where a changed value comes from. `error` is a number in an error text that served as a bound (SAFETY S1)."""
+Overcome = Literal["retry", "repair", "recipe", "agent"]
+Effects = Literal["none", "repeatable", "once"]
+
+STEP_TYPES: tuple[StepType, ...] = ("plan", "tool", "model", "retrieval", "respond", "custom", "run")
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What all records share: they are values, made once, and leave out what is not known."""
+
+
+class Change(Record, frozen=True, rename={"from_": "from"}):
+    """One argument that is not what it was."""
+
+    path: str
+    how: How
+    before: Any = None
+    after: Any = None
+    from_: Origin = "call"
+
+
+class Recovery(Record, frozen=True):
+    """What led to an attempt: the move that was made after the one before it failed."""
+
+    remedy: Remedy
+    seconds: float = 0.0
+    """Waited before the attempt."""
+    changes: tuple[Change, ...] = ()
+    source: str = ""
+    """Who suggested the changes: schema, error, run, memory, rule."""
+    fix: str | None = None
+    confidence: float = 1.0
+
+
+class Step(Record, frozen=True):
+    """One attempt at a call, with its own clock and its own failure."""
+
+    run: str
+    seq: int
+    """Counts from 1 within its run."""
+    call: int
+    """The seq of the first attempt at the same thing."""
+    attempt: int = 1
+    parent: int | None = None
+    """The seq of the step it happened inside."""
+    type: StepType = "tool"
+    name: str = ""
+    server: str | None = None
+    arguments: Any = None
+    outcome: Outcome = "success"
+    result: Any = None
+    started: int = 0
+    """UTC milliseconds."""
+    seconds: float = 0.0
+    failure: Failure | None = None
+    after: Recovery | None = None
+    tokens: dict[str, int] | None = None
+    metadata: dict[str, Any] | None = None
+    sampled: float = 1.0
+    """The share of its kind that is kept, so that a kept success can stand for several."""
+
+    @property
+    def has_failed(self) -> bool:
+        return self.outcome == "failure" and (self.failure is None or self.failure.counts)
+
+
+class Run(Record, frozen=True):
+    """A piece of work by an agent. Its status is derived (`mulligan.calls.status`), never set."""
+
+    id: str
+    agent: str = ""
+    version: str | None = None
+    environment: str | None = None
+    session: str | None = None
+    parent: str | None = None
+    context: str | None = None
+    """What the agent was trying to do."""
+    metadata: dict[str, Any] | None = None
+    started: int = 0
+    ended: int | None = None
+    end: End | None = None
+
+
+class Link(Record, frozen=True):
+    """A failed call and the later success that overcame it. Both are named by their call."""
+
+    run: str
+    failed: int
+    overcame: int
+    how: Overcome
+    changes: tuple[Change, ...] = ()
+    between: tuple[str, ...] = ()
+    """The names of what succeeded between them; for a recipe, what had been missing."""
+
+
+class Lesson(Record, frozen=True):
+    """What overcomes a pattern, in words, with its evidence."""
+
+    id: str
+    tool: str
+    fingerprint: str
+    mistake: str
+    correction: str
+    worked: int = 0
+    tried: int = 0
+    state: Literal["proposed", "active", "disabled", "expired"] = "proposed"
+
+
+class Compaction(Record, frozen=True):
+    """A conversation that was made smaller, by the agent or by recovery."""
+
+    run: str | None = None
+    session: str | None = None
+    attempt: int = 0
+    reason: str = ""
+    steps: int = 0
+    chars_before: int | None = None
+    chars_after: int | None = None
+    tokens_before: int | None = None
+    tokens_after: int | None = None
+
+
+class History(Record, frozen=True):
+    """A run as it was kept: its steps in order, and what overcame what."""
+
+    run: Run
+    steps: tuple[Step, ...] = ()
+    links: tuple[Link, ...] = ()
+
+
+class Precedent(Record, frozen=True):
+    """Something that overcame the same failure of the same tool before."""
+
+    how: Overcome
+    changes: tuple[Change, ...] = ()
+    between: tuple[str, ...] = ()
+    worked: int = 1
+    """In how many runs."""
+    seen: int = 1
+    """In how many runs the failure was met at all."""
+
+
+class Stats(Record, frozen=True):
+    """Counts over the runs of a time range."""
+
+    runs: dict[Status, int]
+    calls: int = 0
+    first_try: int = 0
+    recovered: int = 0
+    """Calls that failed first and worked in the end, by recovery or by a later call."""
+    given_up: int = 0
+    attempts: int = 0
+    waited: float = 0.0
+    """Seconds spent waiting between attempts."""
+    kinds: dict[str, int] = {}
+    """How many attempts failed with each kind."""
+
+
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+
+
+def new_id(prefix: str = "run") -> str:
+    """`run_` and 16 base32 characters: 80 bits, so that processes need not agree on anything."""
+    bits = int.from_bytes(os.urandom(10), "big")
+    return f"{prefix}_" + "".join(_ALPHABET[bits >> shift & 31] for shift in range(0, 80, 5))
+
+
+T = TypeVar("T")
+
+_encoder = msgspec.json.Encoder(enc_hook=str)  # a Kind is a str of its own class, which msgspec asks about
+
+
+def encode(record: object) -> bytes:
+    """A record, or anything made of records, as JSON."""
+    return _encoder.encode(record)
+
+
+def decode(data: bytes | str, type: type[T]) -> T:
+    return msgspec.json.decode(data, type=type, dec_hook=_decode_kind)
+
+
+def builtins(record: object) -> Any:
+    """The same facts as `encode`, as dictionaries and lists."""
+    return msgspec.to_builtins(record, enc_hook=str)
+
+
+def _decode_kind(type: type, value: Any) -> Any:
+    if type is Kind:
+        return Kind.named(value)
+    raise NotImplementedError(f"no decoding for {type}")
+
+
+def ordered(steps: Sequence[Step]) -> list[Step]:
+    return sorted(steps, key=lambda step: step.seq)

@@ -1,0 +1,50 @@
+"""Policy: how many attempts, how long to wait, how sure to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mulligan.failure import SettingsError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How hard to try before a failure is told."""
+
+    attempts: int = 3
+    """In all, the first included, whether an attempt waited or was repaired. 1 turns recovery off."""
+    first_wait: float = 0.5
+    """Seconds. The longest wait before the second attempt; it doubles with each further one."""
+    longest_wait: float = 30.0
+    """Seconds. A longer Retry-After ends recovery instead of blocking the agent."""
+    confidence: float = 0.80
+    """How sure a repair must be before it is tried without asking, from 0 to 1."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int):
+            raise SettingsError(f"attempts is a whole number, got {self.attempts!r}.")
+        if self.attempts < 1:
+            raise SettingsError(
+                f"attempts must be at least 1, got {self.attempts}. To turn recovery off, pass attempts=1."
+            )
+        if self.attempts > 10:
+            raise SettingsError(f"attempts must be 10 or less, got {self.attempts}: more is a retry storm.")
+        for name in ("first_wait", "longest_wait"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise SettingsError(f"{name} is a number of seconds, 0 or more, got {getattr(self, name)}.")
+        if not 0 <= self.confidence <= 1:
+            raise SettingsError(f"confidence is a share from 0 to 1, got {self.confidence}.")
+
+    def wait(self, attempt: int, retry_after: float | None, chance: float) -> float | None:
+        """Seconds before this attempt, or None when the other side asks for more than we would wait.
+
+        `chance` is a random number from 0 to 1.
+        """
+        if retry_after is not None:
+            if retry_after > self.longest_wait:
+                return None
+            # A little later than asked, each at another time: everybody who was turned away was told the same moment.
+            return retry_after * (1 + 0.1 * chance)
+        # Full jitter, not a fixed step: many agents share one rate limit and would otherwise return together.
+        ceiling: float = min(self.longest_wait, self.first_wait * 2 ** (attempt - 2))
+        return ceiling * (1 - chance)

@@ -1,0 +1,42 @@
+"""Which arguments a repair may touch (SAFETY S2). Which values it may use follows from who makes the repair (S1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+PRIVILEGED: dict[str, str] = {
+    "identity": "user username uid account tenant owner customer client org organization organisation member",
+    "authority": (
+        "admin root sudo role roles scope scopes permission permissions privilege privileges grant force confirm "
+        "confirmed approve approved dry dryrun verify verified auth authorization token secret password passwd "
+        "credential credentials key apikey override bypass unsafe insecure trust trusted"
+    ),
+    "money": "amount price total payment pay currency iban card fee discount refund balance credit debit salary",
+    "destination": (
+        "to cc bcc recipient recipients email mail phone address path paths file filename filepath dir directory "
+        "folder url uri urls host hostname domain endpoint webhook port bucket target destination dest branch remote"
+    ),
+    "code": (
+        "header headers command cmd commands script code sql query_sql statement shell exec env environment body html "
+        "template expression eval args argv patch diff"
+    ),
+}
+"""Words in an argument's name that mark what must not be changed without being asked."""
+
+_WORDS = frozenset(word for words in PRIVILEGED.values() for word in words.split())
+
+
+def words(name: str) -> list[str]:
+    """`accountId`, `account-id` and `account_id` are the same two words."""
+    return [word for word in re.split(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])", name[:200]) if word]
+
+
+def is_privileged(path: str, declared: Collection[str] = (), released: Collection[str] = ()) -> bool:
+    """Whether an argument names identity, authority, money, destination or code, or was declared to."""
+    parts = path.split(".")
+    if any(part in released for part in (path, *parts)):
+        return False
+    if any(part in declared for part in (path, *parts)):
+        return True
+    return any(word.casefold() in _WORDS for part in parts for word in words(part))

@@ -1,0 +1,259 @@
+"""A Store in a file. One writer, on the recorder's thread; one reader a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from mulligan import calls
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.failure import StoreError
+from mulligan.records import History, Link, Precedent, Run, Stats, Step, decode, encode
+from mulligan.remember.store import Health, Question, RunQuery
+from mulligan.remember.tables import APPLICATION, MIGRATIONS
+
+BUSY_MS = 5000
+
+
+class SqliteStore:
+    """Keeps everything in one SQLite file, made with its folder when it is not there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._readers = threading.local()
+        self._opened: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+        with _told(path):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # Arguments of calls are in it: readable by its owner alone, from the first byte.
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._writer = self._connect()
+            _prepare(self._writer, path)
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
+        self._opened.append(connection)
+        return connection
+
+    def _read(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
+        reader = getattr(self._readers, "connection", None)
+        with _told(self.path):
+            if reader is None:
+                reader = self._readers.connection = self._connect()
+                reader.execute("PRAGMA query_only=ON")
+            return list(reader.execute(sql, tuple(values)))
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, _told(self.path):
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writer
+            except BaseException:
+                self._writer.execute("ROLLBACK")
+                raise
+            self._writer.execute("COMMIT")
+
+    def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int) -> int:
+        with self._writing() as writer:
+            known = writer.execute("SELECT upto FROM journals WHERE journal = ?", (journal,)).fetchone()
+            if known is not None and offset <= known[0]:
+                return 0
+            writer.execute("INSERT OR REPLACE INTO journals VALUES (?, ?)", (journal, offset))
+            kept = sum(self._keep(writer, tenant, event) for event in batch)
+            for run in {event.step.run for event in batch if isinstance(event, StepEnded)}:
+                self._relink(writer, tenant, run)
+            return kept
+
+    def _keep(self, writer: sqlite3.Connection, tenant: str, event: AnyEvent) -> int:
+        match event:
+            case RunStarted(run):
+                return _put_run(writer, "IGNORE", tenant, run)
+            case RunEnded(run):
+                return _put_run(writer, "REPLACE", tenant, run)
+            case StepEnded(step):
+                failure = step.failure
+                row = (
+                    tenant,
+                    step.run,
+                    step.seq,
+                    step.call,
+                    step.name,
+                    step.outcome,
+                    str(failure.kind) if failure else None,
+                    failure.fingerprint if failure else None,
+                    step.started,
+                    encode(step),
+                )
+                return writer.execute("INSERT OR IGNORE INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row).rowcount
+            case _:
+                return 0
+
+    def _relink(self, writer: sqlite3.Connection, tenant: str, run: str) -> None:
+        """Links made where the success is kept, so that a crash cannot separate the two."""
+        failed = writer.execute(
+            "SELECT 1 FROM steps WHERE tenant = ? AND run = ? AND fingerprint IS NOT NULL LIMIT 1", (tenant, run)
+        ).fetchone()
+        if failed is None:
+            return
+        rows = writer.execute("SELECT body FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", (tenant, run))
+        steps = [decode(body, Step) for (body,) in rows]
+        failures = {call.id: call for call in calls.joined(steps) if call.has_failed}
+        for link in calls.overcame(steps):
+            call = failures[link.failed]
+            fingerprint = call.failure.fingerprint if call.failure else ""
+            writer.execute(
+                "INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?, ?)",
+                (tenant, run, link.failed, call.name, fingerprint, encode(link)),
+            )
+
+    def runs(self, tenant: str, query: RunQuery) -> list[History]:
+        return [self._history(tenant, run) for run in self._found(tenant, query, query.limit)]
+
+    def _found(self, tenant: str, query: RunQuery, limit: int = -1) -> list[Run]:
+        conditions = {
+            "agent = ?": query.agent,
+            "session = ?": query.session,
+            "started >= ?": query.since,
+            "started < ?": query.until,
+        }
+        given = {condition: value for condition, value in conditions.items() if value is not None}
+        where = " AND ".join(["tenant = ?", *given])
+        rows = self._read(
+            f"SELECT body FROM runs WHERE {where} ORDER BY started DESC, id DESC LIMIT ?",
+            (tenant, *given.values(), limit),
+        )
+        return [decode(body, Run) for (body,) in rows]
+
+    def run(self, tenant: str, id: str) -> History | None:
+        rows = self._read("SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))
+        return self._history(tenant, decode(rows[0][0], Run)) if rows else None
+
+    def _history(self, tenant: str, run: Run) -> History:
+        steps = self._read("SELECT body FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", (tenant, run.id))
+        links = self._read("SELECT body FROM links WHERE tenant = ? AND run = ? ORDER BY failed", (tenant, run.id))
+        return History(
+            run=run,
+            steps=tuple(decode(body, Step) for (body,) in steps),
+            links=tuple(decode(body, Link) for (body,) in links),
+        )
+
+    def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
+        rows = self._read(
+            "SELECT body FROM runs WHERE tenant = ? AND substr(id, 1, ?) = ? ORDER BY started DESC, id DESC LIMIT ?",
+            (tenant, len(prefix), prefix, limit),
+        )
+        return [decode(body, Run) for (body,) in rows]
+
+    def export(self, tenant: str, since: int = 0) -> Iterator[History]:
+        for run in reversed(self._found(tenant, RunQuery(since=since))):
+            yield self._history(tenant, run)
+
+    def forget(self, tenant: str, run: str) -> bool:
+        with self._writing() as writer:
+            writer.execute("DELETE FROM links WHERE tenant = ? AND run = ?", (tenant, run))
+            writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", (tenant, run))
+            return writer.execute("DELETE FROM runs WHERE tenant = ? AND id = ?", (tenant, run)).rowcount > 0
+
+    def health(self, tenant: str) -> Health:
+        (verdict,) = self._read("PRAGMA quick_check(1)")[0]
+        ((runs,),) = self._read("SELECT count(*) FROM runs WHERE tenant = ?", (tenant,))
+        ((steps,),) = self._read("SELECT count(*) FROM steps WHERE tenant = ?", (tenant,))
+        sound = verdict == "ok"
+        return Health(where=str(self.path), sound=sound, runs=runs, steps=steps, note="" if sound else str(verdict))
+
+    def close(self) -> None:
+        with self._lock:
+            for connection in self._opened:
+                connection.close()
+            self._opened.clear()
+
+    def recall(self, tenant: str, question: Question) -> list[Precedent]:
+        asked = (tenant, question.tool, question.fingerprint)
+        rows = self._read(
+            "SELECT body FROM links WHERE tenant = ? AND name = ? AND fingerprint = ? ORDER BY rowid DESC LIMIT 200",
+            asked,
+        )
+        links = [decode(body, Link) for (body,) in rows]
+        if not links:
+            return []
+        ((others,),) = self._read(
+            "SELECT count(DISTINCT run) FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ? AND run <> ?",
+            (*asked, question.run),
+        )
+        seen = others + any(link.run == question.run for link in links)
+        return calls.precedents(links, seen)[: question.limit]
+
+    def stats(self, tenant: str, query: RunQuery) -> Stats:
+        return calls.stats(self._history(tenant, run) for run in self._found(tenant, query))
+
+    def get(self, tenant: str, kind: str, key: str) -> bytes | None:
+        rows = self._read("SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, kind, key))
+        return bytes(rows[0][0]) if rows else None
+
+    def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
+        with self._writing() as writer:
+            writer.execute("INSERT OR REPLACE INTO shelf VALUES (?, ?, ?, ?)", (tenant, kind, key, value))
+
+
+def _put_run(writer: sqlite3.Connection, known: Literal["IGNORE", "REPLACE"], tenant: str, run: Run) -> int:
+    row = (tenant, run.id, run.agent, run.session, run.started, encode(run))
+    return writer.execute(f"INSERT OR {known} INTO runs VALUES (?, ?, ?, ?, ?, ?)", row).rowcount
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Pragmas and migrations. Several processes may come here at once, so all of it happens under one lock."""
+    connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before WAL, or it stays off for the life of the file
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        (owner,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if owner != APPLICATION and (owner or version or tables):
+            raise StoreError(f"{path} is a database of another program. Name another file: --store sqlite:///PATH")
+        if version > len(MIGRATIONS):
+            raise StoreError(
+                f"{path} was written by a newer mulligan (schema {version}; this one knows {len(MIGRATIONS)}). "
+                "It was left as it is. Upgrade: pip install -U mulligan"
+            )
+        for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
+            for statement in statements:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version={number}")
+        connection.execute(f"PRAGMA application_id={APPLICATION}")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        connection.close()
+        raise
+    connection.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Turns what SQLite and the file system say into a sentence that says what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        text = str(error)
+        if "not a database" in text or "malformed" in text:
+            raise StoreError(
+                f"{path} is damaged ({text}). It was left as it is. Move it away, and a new one is made: "
+                f"mv '{path}' '{path}.damaged'"
+            ) from error
+        if "full" in text:
+            raise StoreError(f"there is no room left for {path} ({text}). Free some, or set MULLIGAN_HOME.") from error
+        if "locked" in text:
+            raise StoreError(f"{path} is held by another process ({text}). Try again in a moment.") from error
+        raise StoreError(f"{path} cannot be used ({text}). Check its rights, or set MULLIGAN_HOME.") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StoreError(
+            f"{path} cannot be made ({reason}). Set MULLIGAN_HOME to a folder you can write to."
+        ) from error

@@ -1,0 +1,47 @@
+"""From a URL to a Store."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from mulligan.failure import SettingsError, StoreError
+from mulligan.remember.store import Store
+
+SCHEMES = "memory:, sqlite:///PATH or a path"
+
+
+def open_store(url: str) -> Store:
+    """The store at this URL. Each is imported when it is named, so that nobody pays for the others."""
+    if url in ("memory:", "memory://"):
+        from mulligan.remember.memory import MemoryStore
+
+        return MemoryStore()
+    from mulligan.remember.sqlite import SqliteStore
+
+    return SqliteStore(sqlite_path(url))
+
+
+def sqlite_path(url: str) -> Path:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        path = url.removeprefix("sqlite:")
+    elif scheme == "sqlite":
+        path = rest.removeprefix("/") if rest.startswith("//") else rest
+    else:
+        raise SettingsError(f"there is no store for {scheme}://. Known are {SCHEMES}.")
+    if not path.strip("/"):
+        raise SettingsError(f"the store {url!r} names no file. Known are {SCHEMES}.")
+    return Path(path).expanduser()
+
+
+def refuge() -> Path:
+    """A file of our own in the temporary folder, for when the real store cannot be used."""
+    folder = Path(tempfile.gettempdir()) / f"mulligan-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    # The temporary folder belongs to everybody: a folder or link laid there by another user is not ours to write to.
+    if folder.is_symlink() or (hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o077)):
+        raise StoreError(f"{folder} belongs to somebody else. Set MULLIGAN_HOME to a folder you can write to.")
+    return folder / "mulligan.db"

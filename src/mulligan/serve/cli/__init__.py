@@ -1,0 +1,92 @@
+"""The mulligan command, one file a group of commands. Each is imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from mulligan import __version__
+from mulligan.failure import MulliganError
+
+COMMANDS = {
+    "demo": ("demo", "demo", "Watch failing calls being recovered, told or stopped."),
+    "runs": ("runs", "runs", "The newest runs and what came of them."),
+    "show": ("runs", "show", "One run: every attempt at every call."),
+    "explain": ("explain", "explain", "What kind of failure is this, and whose move is it?"),
+    "classify": ("explain", "explain", "The same as explain."),
+    "redact": ("redact", "redact", "Take secrets and personal data out of a text."),
+    "settings": ("settings", "settings", "The settings in force here."),
+    "completion": ("completion", "completion", "Completion for your shell."),
+}
+"""The command, its file, its name there, and a line for the help, so that the help imports none of them."""
+
+
+class Commands(click.Group):
+    """Finds a command in its file, and a misspelt one by its nearest name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, name, _ = COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(f"mulligan.serve.cli.{module}"), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib  # only a misspelt command comes here
+
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            meant = f"Did you mean {near[0]}?" if near else "Known are: " + ", ".join(COMMANDS) + "."
+            raise click.UsageError(f"there is no command {args[0]!r}. {meant}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, told) for name, (_, _, told) in COMMANDS.items()])
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Try `mulligan demo` first. Every command that prints takes --json, and has examples in its --help.",
+)
+@click.version_option(__version__, "-V", "--version", message="mulligan %(version)s")
+def cli() -> None:
+    """A second chance for every failed agent call, and a memory so that it is needed less often."""
+
+
+def main() -> None:
+    """Runs the command. 0: done. 1: done, and the answer is bad news. 2: it could not be done."""
+    try:
+        code = cli.main(prog_name="mulligan", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        code = 2
+    except click.ClickException as error:
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "mulligan"
+        message = error.format_message()
+        _fail(f"{message[:1].lower()}{message[1:]} (see `{where} --help`)")
+    except MulliganError as error:
+        _fail(str(error))
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    except BrokenPipeError:
+        # The reader has seen enough. Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> None:
+    from mulligan.report.terminal import line  # only bad news comes here
+
+    click.echo(f"error: {line(message, 1000)}", err=True)
+    sys.exit(2)

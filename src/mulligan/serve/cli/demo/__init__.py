@@ -1,0 +1,192 @@
+"""mulligan demo: one failure of each sort travels the whole loop, twice, while you watch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mulligan import prompt
+from mulligan import settings as settings_file
+from mulligan.assembly import Mulligan
+from mulligan.events import AnyEvent, RecoveryPlanned, StepEnded
+from mulligan.failure import StoreError
+from mulligan.records import Stats
+from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.remember.urls import open_store, refuge
+from mulligan.report.terminal import columns, duration, line
+from mulligan.serve.cli.demo.agent import Asked, Work, is_failure, work
+from mulligan.serve.cli.demo.world import World, tools
+from mulligan.serve.cli.options import as_json, now, print_json, print_lines
+
+
+@click.command(epilog="Examples:\n\n  mulligan demo\n\n  mulligan demo --fast --json")
+@click.option("--fast", is_flag=True, help="Without the pauses that make it readable.")
+@as_json
+def demo(fast: bool, as_json: bool) -> None:
+    """Watch failing calls being recovered, told or stopped; then see the second pass go better.
+
+    A scripted agent works against a small HTTP service on this machine, which fails in five ways. Nothing leaves the
+    machine, and what is recorded goes into a file of its own.
+    """
+    place = _fresh_store()
+    began = now()
+    mulligan = Mulligan(store=str(place), agent="demo-agent", mode="repair")
+    world = World()
+    narrator = Narrator(is_quiet=as_json, pause=0 if fast or as_json or not sys.stdout.isatty() else 0.6)
+    mulligan.listen(narrator.hear, when="caller")
+    try:
+        able = tools(mulligan, world)
+        narrator.say(_OPENING)
+        narrator.title("First pass: nothing is known yet")
+        first = work(mulligan, able, "INV-1", narrator.watch)
+        narrator.answer(first)
+        middle = now() + 1
+        time.sleep(0.002)  # so that the two passes are begun at different milliseconds
+        world.be_busy()
+        narrator.title("Second pass: the same work, by a model that has forgotten the first")
+        second = work(mulligan, able, "INV-2", narrator.watch)
+        narrator.answer(second)
+    finally:
+        world.close()
+    mulligan.flush()
+    store = open_store(str(place))
+    before = store.stats(LOCAL, RunQuery(since=began, until=middle))
+    after = store.stats(LOCAL, RunQuery(since=middle))
+    if as_json:
+        print_json(
+            {
+                "passes": [_facts(first, before), _facts(second, after)],
+                "payments": world.payments,
+                "store": str(place),
+            }
+        )
+        return
+    narrator.title("What it came to")
+    print_lines(_comparison(first, second, before, after))
+    made = f"2 invoices, {len(world.payments)} payments"
+    click.echo(f"\n  {made}: the calls that timed out were not repeated.")
+    narrator.title("Where to look")
+    command = _command()
+    click.echo(f"  {command} show {second.run[:12]} --store {place}")
+    click.echo(f"  {command} runs --store {place}")
+    click.echo("\nIn your own code: put @mulligan.tool above a function, and look at `mulligan runs`.")
+
+
+_OPENING = (
+    "An agent with six tools pays an invoice and asks about the weather. Its service fails in five ways.\n"
+    '  x  an attempt failed     >  what mulligan does next     +  an attempt worked     "  what the model is told'
+)
+
+
+class Narrator:
+    """Tells what happens as it happens, from the same events that are recorded."""
+
+    def __init__(self, is_quiet: bool, pause: float) -> None:
+        self._is_quiet = is_quiet
+        self._pause = pause
+        self._number = 0
+
+    def say(self, text: str, **style: Any) -> None:
+        if not self._is_quiet:
+            click.secho(text, **style)
+
+    def title(self, text: str) -> None:
+        self._number = 0
+        self.say(f"\n{text}\n", bold=True)
+
+    def watch(self, asked: Asked, making: Callable[[], Any]) -> Any:
+        """One tool call, from the question to what the model is told."""
+        self._number += 1
+        given = ", ".join(f"{name}={value!r}" for name, value in asked.arguments.items())
+        self.say(f"{self._number:>3}. {asked.why}", bold=True)
+        self.say(f"       {asked.name}({given})")
+        answer = making()
+        if is_failure(answer):
+            self._tell(answer)
+        time.sleep(self._pause)
+        return answer
+
+    def _tell(self, answer: dict[str, Any]) -> None:
+        self.say(f'     " {line(answer["message"], 110)}', fg="cyan")
+        for told in (answer.get("outcome"), answer["hint"], *answer.get("suggestions", ())):
+            if told:
+                self.say(f"       {line(told, 110)}", fg="cyan")
+
+    def hear(self, event: AnyEvent) -> None:
+        match event:
+            case StepEnded(step) if step.type == "tool" and step.failure is not None:
+                self.say(
+                    f"     x {step.failure.kind} after {duration(step.seconds)}: {line(step.failure.message, 80)}",
+                    fg="red",
+                )
+            case StepEnded(step) if step.type == "tool":
+                self.say(f"     + worked in {duration(step.seconds)}: {line(step.result, 70)}", fg="green")
+                if step.after is not None and step.after.changes:
+                    self.say(f'     " {prompt.note(step.name, step.after.changes)}', fg="cyan")
+            case RecoveryPlanned(_, recovery) if recovery.changes:
+                changed = ", ".join(f"{each.path} {each.before!r} -> {each.after!r}" for each in recovery.changes)
+                self.say(f"     > repair: {changed} ({recovery.confidence:.0%} sure)", fg="yellow")
+            case RecoveryPlanned(_, recovery):
+                self.say(f"     > wait {duration(recovery.seconds)}, then the same again", fg="yellow")
+            case _:
+                return
+
+    def answer(self, done: Work) -> None:
+        self.say(f"\n     The agent's answer: {done.answer}  [{done.run[:12]} {done.status}]")
+
+
+def _fresh_store() -> Path:
+    """A file of the demo's own, begun anew each time, so that the first pass never knows the second."""
+    folder = settings_file.read().folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        place = folder / "demo.db"
+        for each in (place, Path(f"{place}-wal"), Path(f"{place}-shm")):
+            each.unlink(missing_ok=True)
+        open_store(str(place)).close()
+    except (OSError, StoreError) as error:
+        place = refuge().with_name(f"demo-{os.getpid()}.db")
+        click.echo(f"{folder} cannot be written to ({error}); the demo uses {place}.", err=True)
+    return place
+
+
+def _command() -> str:
+    """How this command was typed, so that the next one can be typed the same way."""
+    typed = sys.argv[0]
+    if shutil.which("mulligan") == typed or not Path(typed).name.startswith("mulligan"):
+        return "mulligan"
+    try:
+        return str(Path(typed).relative_to(Path.cwd()))
+    except ValueError:
+        return typed
+
+
+def _facts(done: Work, stats: Stats) -> dict[str, Any]:
+    return {
+        "run": done.run,
+        "status": done.status,
+        "turns": done.turns,
+        "failed_attempts": sum(stats.kinds.values()),
+        "recovered": stats.recovered,
+        "given_up": stats.given_up,
+        "waited": stats.waited,
+        "kinds": stats.kinds,
+    }
+
+
+def _comparison(first: Work, second: Work, before: Stats, after: Stats) -> Any:
+    rows = [
+        ("", "first", "second"),
+        ("turns of the model", str(first.turns), str(second.turns)),
+        ("failed attempts", str(sum(before.kinds.values())), str(sum(after.kinds.values()))),
+        ("failed calls overcome", str(before.recovered), str(after.recovered)),
+        ("failed calls given up", str(before.given_up), str(after.given_up)),
+    ]
+    return columns(rows, right=(1, 2))

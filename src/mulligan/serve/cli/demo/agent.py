@@ -1,0 +1,98 @@
+"""A scripted agent: it makes a model's usual mistakes, reads its tools' answers, and does what they say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+from mulligan.assembly import Mulligan
+from mulligan.records import Status
+
+Script = Generator["Asked", Any, str]
+
+
+class Asked(NamedTuple):
+    """A tool call, as the model asks for it."""
+
+    name: str
+    arguments: dict[str, Any]
+    why: str
+
+
+class Work(NamedTuple):
+    """What came of a pass."""
+
+    run: str
+    status: Status
+    turns: int
+    answer: str
+
+
+def script(invoice: str) -> Script:
+    """What the model does, one tool call a turn. It forgets everything between two passes, as models do."""
+    yield Asked("search_docs", {"query": "refund policy", "top_k": 50}, "A rejected argument")
+    yield Asked("weather", {"city": "Oslo"}, "A rate limit that says how long to wait")
+    answer = yield Asked("pay_invoice", {"invoice": invoice, "amount": 120}, "A timeout of a tool with side effects")
+    paid = "paid"
+    if is_failure(answer) and "outcome" in answer:
+        payments = yield Asked("list_payments", {}, "The model was told to check, so it does")
+        paid = "paid once" if payments.count(invoice) == 1 else "not known to be paid"
+    forecast = yield from _forecast()
+    answer = yield Asked("read_ticket", {"number": 7}, "A hostile error text")
+    ticket = "the ticket could not be read" if is_failure(answer) else "the ticket was read"
+    return f"{invoice} is {paid}, the outlook is {forecast}, {ticket}."
+
+
+def _forecast() -> Generator[Asked, Any, str]:
+    name, why = "get_forecast", "A tool that does not exist"
+    days = 30
+    for guess in (14, 10, 7, 3):
+        answer = yield Asked(name, {"city": "Oslo", "days": days}, why)
+        if not is_failure(answer):
+            return str(answer["outlook"])
+        told = " ".join(answer.get("suggestions", ()))
+        named = re.search(r"call (\w+) instead|Did you mean (\w+)\?", told)
+        worked = re.search(r"days=(\d+)", told)
+        if named:
+            name = named[1] or named[2]
+        if worked:
+            days = int(worked[1])
+            why = "The answer said what worked before, so the model does that"
+        elif named:
+            why = "The answer named the right tool"
+        else:
+            days, why = guess, "The answer did not say how many days are right, so the model guesses"
+    return "unknown"
+
+
+def is_failure(answer: Any) -> bool:
+    return isinstance(answer, dict) and "error" in answer
+
+
+def work(
+    mulligan: Mulligan,
+    tools: dict[str, Callable[..., Any]],
+    invoice: str,
+    narrate: Callable[[Asked, Callable[[], Any]], Any],
+) -> Work:
+    """One pass of the agent: a loop as any developer would write it."""
+    thoughts = script(invoice)
+
+    @mulligan.model(name="scripted-model")
+    def think(messages: list[str]) -> Asked | str:
+        try:
+            return thoughts.send(last_answer)
+        except StopIteration as stop:
+            return str(stop.value)
+
+    last_answer: Any = None
+    messages = [f"Pay {invoice}, then tell me about the weather and ticket 7."]
+    with mulligan.run("demo-agent", context=messages[0]) as run:
+        for turn in mulligan.turns(limit=20):
+            asked = think(messages)
+            if isinstance(asked, str):
+                break
+            last_answer = narrate(asked, lambda turn=turn, asked=asked: turn.call(tools, asked.name, asked.arguments))  # type: ignore[misc]
+            messages.append(str(last_answer)[:200])
+    return Work(run.id, run.status, turn.number, asked if isinstance(asked, str) else "It ran out of turns.")

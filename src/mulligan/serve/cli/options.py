@@ -1,0 +1,46 @@
+"""What several commands share: where the store is, and how answers are printed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+
+from mulligan import settings as settings_file
+from mulligan.assembly import open_for_reading
+from mulligan.records import encode
+from mulligan.remember.store import Store
+from mulligan.settings import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+as_json = click.option("--json", "as_json", is_flag=True, help="The same facts as JSON.")
+
+
+def store_option(function: F) -> F:
+    return click.option(
+        "--store", metavar="URL", help="Another store than the settings say: a path or sqlite:///PATH."
+    )(function)
+
+
+def settings_with(store: str | None) -> Settings:
+    return settings_file.read({"store": store} if store else {})
+
+
+def opened(settings: Settings) -> Store | None:
+    return open_for_reading(settings)
+
+
+def now() -> int:
+    return int(time.time() * 1000)
+
+
+def print_json(value: object) -> None:
+    click.echo(encode(value).decode())
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    for each in lines:
+        click.echo(each)

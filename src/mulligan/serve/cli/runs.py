@@ -1,0 +1,114 @@
+"""mulligan runs, mulligan show."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from mulligan import calls
+from mulligan.failure import SettingsError
+from mulligan.records import History, builtins
+from mulligan.remember.store import LOCAL, RunQuery, Store
+from mulligan.report import terminal
+from mulligan.serve.cli.options import as_json, now, opened, print_json, print_lines, settings_with, store_option
+
+_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def since(text: str | None) -> int | None:
+    """`7d` as a moment in UTC milliseconds."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"([0-9]{1,5})([mhdw])", text)
+    if match is None:
+        raise SettingsError(f"--since takes a number and m, h, d or w, such as 24h or 7d, got {text!r}.")
+    return now() - int(match[1]) * _UNITS[match[2]] * 1000
+
+
+@click.command(epilog="Examples:\n\n  mulligan runs --since 24h\n\n  mulligan runs --agent support-agent --json")
+@click.option("--agent", help="Only this agent's.")
+@click.option("--since", "past", metavar="7d", help="Only those begun within this time: 30m, 24h, 7d, 2w.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 10_000), help="How many.")
+@store_option
+@as_json
+def runs(agent: str | None, past: str | None, limit: int, store: str | None, as_json: bool) -> None:
+    """The newest runs and what came of them."""
+    settings = settings_with(store)
+    query = RunQuery(agent=agent, since=since(past), limit=limit)
+    kept = opened(settings)
+    found = kept.runs(LOCAL, query) if kept is not None else []
+    if as_json:
+        print_json([_summary(history) for history in found])
+    elif not found:
+        click.echo(f"No runs in {settings.store_url}.")
+        if agent is None and past is None:
+            click.echo("Wrap a function with @mulligan.tool and call it, or try: mulligan demo")
+    else:
+        print_lines(terminal.runs(found, now()))
+        click.echo(f"\nLook at one: mulligan show {found[0].run.id[:12]}", err=True)
+
+
+@click.command(epilog="Examples:\n\n  mulligan show run_8f2c\n\n  mulligan show last --json")
+@click.argument("run")
+@store_option
+@as_json
+def show(run: str, store: str | None, as_json: bool) -> None:
+    """One run: every attempt at every call, what went wrong and what was done about it.
+
+    RUN is an id or any unambiguous beginning of one, or `last`.
+    """
+    settings = settings_with(store)
+    kept = opened(settings)
+    if kept is None:
+        raise SettingsError(f"there are no runs in {settings.store_url} yet. Name another store with --store.")
+    history = _found(kept, run)
+    if as_json:
+        print_json(_summary(history) | builtins(history))
+    else:
+        print_lines(terminal.run(history, now()))
+
+
+def _found(kept: Store, wanted: str) -> History:
+    if wanted == "last":
+        newest = kept.runs(LOCAL, RunQuery(limit=1))
+        if not newest:
+            raise SettingsError("there are no runs yet.")
+        return newest[0]
+    prefix = wanted if wanted.startswith("run_") else f"run_{wanted}"
+    matches = kept.find(LOCAL, prefix, limit=4)
+    if len(matches) > 1 and not any(each.id == prefix for each in matches):
+        told = ", ".join(
+            f"{each.id} ({terminal.ago(each.started, now())}, {each.agent or 'no agent'})" for each in matches[:3]
+        )
+        more = " and more" if len(matches) > 3 else ""
+        raise SettingsError(f"{len(matches)} runs start with {prefix}: {told}{more}. Type more of the id.")
+    history = kept.run(LOCAL, prefix if len(matches) != 1 else matches[0].id)
+    if history is None:
+        raise SettingsError(f"there is no run {wanted!r}. See the ones there are: mulligan runs")
+    return history
+
+
+def _summary(history: History) -> dict[str, Any]:
+    joined = [call for call in calls.joined(history.steps) if call.first.type != "run"]
+    linked = {link.failed for link in history.links}
+    return {
+        "id": history.run.id,
+        "status": calls.status(history.run, history.steps, history.links),
+        "agent": history.run.agent,
+        "started": history.run.started,
+        "ended": history.run.ended,
+        "calls": [
+            {
+                "call": call.id,
+                "name": call.name,
+                "type": call.first.type,
+                "attempts": len(call.steps),
+                "ending": call.ending,
+                "kind": str(call.failure.kind) if call.failure else None,
+                "overcome": call.has_succeeded or call.id in linked if call.has_failed else None,
+            }
+            for call in joined
+        ],
+    }

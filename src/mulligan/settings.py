@@ -1,0 +1,247 @@
+"""Settings: arguments over environment over `mulligan.toml` over the user's file over defaults. Read here only."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from mulligan.failure import SettingsError
+from mulligan.recover.policy import Policy
+
+Mode = Literal["observe", "suggest", "repair"]
+Level = Literal["local", "shared"]
+
+POLICY = tuple(each.name for each in dataclasses.fields(Policy))
+"""Settings of the policy stand beside the others: `attempts = 2`, `MULLIGAN_ATTEMPTS=2`."""
+NOT_FOR_PROJECTS = ("allowed", "listed")
+"""A project's file comes with strangers' code: it may hide more than the user asked for, never less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that can be set, with the default that is right for most people."""
+
+    store: str = ""
+    """Where failures are kept: a path, `sqlite:///PATH` or `memory:`. Empty means a file in `home`."""
+    home: str = ""
+    """The folder of mulligan's own files. Empty means the user's data folder."""
+    agent: str = ""
+    """The name of runs that are given none."""
+    environment: str | None = None
+    """Where this happens: production, staging, a laptop."""
+    mode: Mode = "repair"
+    """How far recovery goes: observe only records, suggest also waits, repair also changes arguments."""
+    level: Level = "local"
+    """How much is hidden before anything is kept: local hides secrets, shared all values that are not listed."""
+    secret: tuple[str, ...] = ()
+    """Further names of arguments whose values are never kept."""
+    patterns: tuple[str, ...] = ()
+    """Further regular expressions of texts that are never kept."""
+    allowed: tuple[str, ...] = ()
+    """Texts that look like secrets and are not."""
+    listed: tuple[str, ...] = ()
+    """At level shared: the names of arguments whose values may be kept."""
+    off: bool = False
+    """Everything passes through as if mulligan were not there. In the environment: `MULLIGAN=off`."""
+    policy: Policy = field(default_factory=Policy)
+
+    def __post_init__(self) -> None:
+        _one_of("mode", self.mode, get_args(Mode))
+        _one_of("level", self.level, get_args(Level))
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.home).expanduser() if self.home else data_folder()
+
+    @property
+    def store_url(self) -> str:
+        return self.store or str(self.folder / "mulligan.db")
+
+
+NAMES = tuple(each.name for each in dataclasses.fields(Settings) if each.name != "policy") + POLICY
+
+
+def read(
+    arguments: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    user_file: Path | None = None,
+) -> Settings:
+    """The settings in force here. Whatever cannot be meant is refused, with the name that may be."""
+    environ = os.environ if environment is None else environment
+    found: dict[str, Any] = {}
+    user = user_file if user_file is not None else config_folder() / "mulligan.toml"
+    found.update(_checked(_toml(user), str(user)))
+    project = _project(folder if folder is not None else Path.cwd())
+    if project is not None:
+        path, values = project
+        values = _checked(values, str(path))
+        for name in NOT_FOR_PROJECTS:
+            if name in values:
+                raise SettingsError(
+                    f"{path}: {name} would show more than you asked for, so a project cannot set it. "
+                    f"Set it in {user} or as MULLIGAN_{name.upper()}."
+                )
+        if values.get("level") == "local" and found.get("level") == "shared":
+            raise SettingsError(f"{path}: level cannot be loosened by a project. Remove the line, or edit {user}.")
+        for name in ("secret", "patterns"):
+            if name in values:
+                values[name] = (*found.get(name, ()), *values[name])
+        found.update(values)
+    found.update(_checked(dict(_from_environment(environ)), "the environment"))
+    given = dict(arguments or {})
+    policy = given.pop("policy", None)
+    found.update(_checked(given, "configure"))
+    return _made(found, policy)
+
+
+def _made(found: dict[str, Any], policy: Policy | None) -> Settings:
+    fields = {name: found.pop(name) for name in POLICY if name in found}
+    if policy is not None and not isinstance(policy, Policy):
+        raise SettingsError(f"policy is a mulligan.Policy, got {type(policy).__name__}.")
+    if policy is None:
+        policy = Policy(**fields)
+    return Settings(**found, policy=policy)
+
+
+def _checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    return {name: _value(name, value, where) for name, value in values.items()}
+
+
+def _value(name: str, value: Any, where: str) -> Any:
+    if name not in NAMES:
+        import difflib  # only bad input comes here
+
+        near = difflib.get_close_matches(name, NAMES, n=1)
+        meant = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(NAMES)}."
+        raise SettingsError(f"{where}: there is no setting {name!r}. {meant}")
+    kind = _KINDS[name]
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise SettingsError(f"{where}: {name} is {_SPOKEN[kind]}, got {value!r}.") from None
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, os.PathLike):
+        return str(os.fspath(value))
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return tuple(_text(each) for each in value)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool | float):
+        raise TypeError
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool):
+        raise TypeError
+    return float(value)
+
+
+def _switch(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "1": True, "on": True, "false": False, "0": False, "": False}[_text(value).casefold()]
+
+
+def _switched(value: Any) -> bool:
+    try:
+        return _switch(value)
+    except KeyError:
+        raise ValueError from None
+
+
+_SPOKEN: dict[Any, str] = {
+    _text: "a text",
+    _texts: "a list of texts",
+    _whole: "a whole number",
+    _number: "a number",
+    _switched: "true or false",
+}
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("store", "home", "agent", "environment", "mode", "level"), _text),
+    **dict.fromkeys(("secret", "patterns", "allowed", "listed"), _texts),
+    **dict.fromkeys(("first_wait", "longest_wait", "confidence"), _number),
+    "attempts": _whole,
+    "off": _switched,
+}
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if environ.get("MULLIGAN", "").casefold() in ("off", "0", "false"):
+        yield "off", "true"
+    for name in NAMES:
+        # Only names we know: another program may well have variables that begin as ours do.
+        value = environ.get(f"MULLIGAN_{name.upper()}")
+        if value is not None:
+            yield name, value
+
+
+def _project(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The nearest `mulligan.toml`, or `[tool.mulligan]` of a `pyproject.toml`, upwards from here."""
+    for place in (folder, *folder.parents):
+        own = place / "mulligan.toml"
+        if own.is_file():
+            return own, _toml(own)
+        shared = place / "pyproject.toml"
+        if shared.is_file():
+            tools = _toml(shared).get("tool", {})
+            if "mulligan" in tools:
+                return shared, dict(tools["mulligan"])
+    return None
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read ({error.strerror}).") from None
+    import tomllib  # 10 ms, and most people have no file
+
+    try:
+        return tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}.") from None
+
+
+def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise SettingsError(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}.")
+
+
+def data_folder() -> Path:
+    if sys.platform == "darwin":
+        return _home() / "Library" / "Application Support" / "mulligan"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local") / "mulligan"
+    return Path(os.environ.get("XDG_DATA_HOME") or _home() / ".local" / "share") / "mulligan"
+
+
+def config_folder() -> Path:
+    if sys.platform in ("darwin", "win32"):
+        return data_folder()
+    return Path(os.environ.get("XDG_CONFIG_HOME") or _home() / ".config") / "mulligan"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # no HOME and no entry in the password file
+        return Path("/nonexistent")

@@ -1,0 +1,92 @@
+"""For users' tests: no waiting, no files, and every event in a list.
+
+with mulligan.testing.rehearsal() as rehearsal:
+    assert weather("Oslo") == "rain"
+    assert rehearsal.waits == [2.0]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mulligan import assembly, calls, redaction
+from mulligan import settings as settings_file
+from mulligan.assembly import Mulligan, Parts
+from mulligan.events import AnyEvent, StepEnded
+from mulligan.records import History, Step
+from mulligan.remember.memory import MemoryStore
+from mulligan.remember.store import LOCAL, RunQuery
+
+
+class Rehearsal:
+    """What happened while waiting took no time and chance was always the same."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.events: list[AnyEvent] = []
+        self.waits: list[float] = []
+        self.store = MemoryStore()
+        self._clock = itertools.count(1_700_000_000)
+        self._seconds = itertools.count()
+        # Given settings only: a test must not change with the machine's environment and files.
+        read = settings_file.read({"store": "memory:", **settings}, environment={}, folder=_NOWHERE, user_file=_NOWHERE)
+        self.parts = Parts(
+            read,
+            opening=lambda: self.store,
+            clock=lambda: float(next(self._clock)),
+            timer=lambda: next(self._seconds) / 1000,
+            sleep=self.waits.append,
+            asleep=self._asleep,
+            chance=lambda: 0.0,
+        )
+        self.parts.stream.listen(self.events.append, when="caller")
+        self.mulligan = Mulligan()
+        self.mulligan._parts = self.parts
+
+    async def _asleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+    @property
+    def steps(self) -> list[Step]:
+        """Every attempt that has ended, in order."""
+        return [event.step for event in self.events if isinstance(event, StepEnded)]
+
+    @property
+    def calls(self) -> list[calls.Call]:
+        """The calls of the only run there was, or of all of them, one after the other."""
+        return [call for history in self.runs for call in calls.joined(history.steps)]
+
+    @property
+    def runs(self) -> list[History]:
+        """What the store has, the oldest first."""
+        self.parts.recorder.flush()
+        return list(reversed(self.store.runs(LOCAL, RunQuery(limit=1_000_000))))
+
+
+@contextlib.contextmanager
+def rehearsal(**settings: Any) -> Iterator[Rehearsal]:
+    """Inside it, everything that is wrapped with `mulligan.tool` and `mulligan.model` is rehearsed.
+
+    `settings` are those of `mulligan.configure`; environment and files are not read.
+    """
+    played = Rehearsal(**settings)
+    default = assembly.default
+    before = default._parts, default._is_off
+    default._parts, default._is_off = played.parts, False
+    try:
+        yield played
+    finally:
+        default._parts, default._is_off = before
+        played.parts.recorder.close()
+
+
+def assert_presentable(text: str) -> None:
+    """Fails unless a text may be shown to a model: no control characters, no unmarked or overlong foreign text."""
+    faults = redaction.faults(text)
+    assert not faults, f"not presentable: {'; '.join(faults)}"
+
+
+_NOWHERE = Path("/nonexistent")
