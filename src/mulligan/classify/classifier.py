@@ -2,112 +2,328 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from mulligan.classify import taxonomy as kinds
-from mulligan.classify.evidence import Evidence, gather, plain
+import msgspec
+
+from mulligan.classify import coding, providers, python, taxonomy, unwrap, waits, world
+from mulligan.classify.evidence import Evidence, attribute, gather, plain
 from mulligan.classify.fingerprint import fingerprint
-from mulligan.classify.python import CLASSES, STATUSES
-from mulligan.classify.rules import Rule, matching
+from mulligan.classify.rules import Rule, compiled, matching
 from mulligan.failure import AgentError, Failure, InfraError, Kind, Ran, Remedy
 
-_TEXT = (
-    Rule("refused connection", kinds.TOOL_CONNECTION_ERROR, ("connection refused", "econnrefused"), ran=Ran.NO),
-    Rule("timed out", kinds.TOOL_TIMEOUT, ("timed out", "timeout", "deadline exceeded")),
-    Rule("rate limit", kinds.TOOL_RATE_LIMIT, ("rate limit", "too many requests")),
-    Rule("unknown tool", kinds.TOOL_UNKNOWN_TOOL, ("unknown tool", "no such tool")),
-    Rule("missing file", kinds.TOOL_FILE_NOT_FOUND, ("no such file or directory",)),
-    Rule("missing command", kinds.TOOL_COMMAND_NOT_FOUND, ("command not found",)),
-    Rule("arguments", kinds.TOOL_INVALID_ARGUMENTS, ("missing required", "invalid argument", "unexpected keyword")),
-    Rule("missing", kinds.TOOL_NOT_FOUND, ("not found", "does not exist")),
-)
+_SHORT = 700
+"""Characters. In a longer text only its ends are asked what the matter is: the middle is somebody's output."""
+
+_GENERAL = (*world.SERVICES, *world.ARGUMENTS, *world.STATE, *world.MISSING)
+_PARTICULAR = tuple(rule for rule in world.TOOLS if rule not in (*_GENERAL, *world.PROGRAMS))
 
 
-def classify(
-    error: object = None,
-    *,
-    source: str | None = None,
-    tool: str | None = None,
-    status: int | None = None,
-    text: str | None = None,
-    is_error: bool | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    exception: str | None = None,
-    rejects: Collection[int] = (),
-) -> Failure:
-    """What went wrong, by the built-in table alone."""
-    if isinstance(error, Failure):
-        return error
-    evidence = Evidence(source=source, tool=tool or "", is_error=is_error, arguments=arguments)
-    try:
-        evidence.add_status(status)
-        if exception:
-            evidence.names.append(exception.rpartition(".")[2])
-        evidence.add_text(text)
-        gather(error, evidence)
-        failure = _decided(error, evidence)
-        if rejects and failure.status in rejects:
-            failure = _with(failure, ran=Ran.NO, evidence=(*failure.evidence, f"rejects {failure.status}"))
-    except Exception as fault:  # noqa: BLE001 - a fault of ours must not hide the user's error
-        failure = Failure.of(
-            kinds.KINDS.get(f"{source}/unknown", kinds.TOOL_UNKNOWN),
-            plain(evidence.text)[:500],
-            evidence=(f"classification failed: {type(fault).__name__}",),
-            confidence=0.0,
-        )
-    return _with(failure, fingerprint=fingerprint(failure.kind, tool, failure.message, arguments))
+class Decision(NamedTuple):
+    """A kind and what spoke for it."""
 
-
-def _decided(error: object, evidence: Evidence) -> Failure:
-    message = (evidence.text.splitlines() or [""])[0][:500]
-    fields: dict[str, Any] = {"status": evidence.status, "detail": evidence.text[:4000], "code": ""}
-    if isinstance(error, AgentError):
-        kind = kinds.KINDS.get(error.code) or kinds.KINDS.get(f"tool/{error.code}") or kinds.TOOL_INVALID_ARGUMENTS
-        remedy = Remedy.REPAIR if error.recoverable else Remedy.TELL
-        kind = Kind(kind.type, kind.code, remedy, Ran.NO, kind.hint)
-        fields |= {"code": error.code, "recoverable": error.recoverable, "evidence": ("AgentError",)}
-        return Failure.of(kind, message, hint=error.hint or kind.hint, **fields)
-    if isinstance(error, InfraError):
-        kind = kinds.KINDS.get(error.code) or kinds.KINDS.get(f"tool/{error.code}") or kinds.TOOL_UNAVAILABLE
-        kind = Kind(kind.type, kind.code, Remedy.STOP, kind.ran, kind.hint)
-        return Failure.of(
-            kind, message, **fields | {"code": error.code, "evidence": ("InfraError",), "recoverable": False}
-        )
-    if evidence.rpc in (-32601, -32602):
-        kind = kinds.TOOL_UNKNOWN_TOOL if evidence.rpc == -32601 else kinds.TOOL_INVALID_ARGUMENTS
-        return Failure.of(kind, message, ran=Ran.NO, **fields | {"evidence": (f"JSON-RPC {evidence.rpc}",)})
-    allowed: tuple[Kind, ...] = ()
-    why: list[str] = []
-    for name in evidence.names:
-        if name in ("CancelledError", "KeyboardInterrupt"):
-            return Failure.of(kinds.NONE_CANCELLED, message, **fields | {"evidence": (f"class {name}",)})
-        if name in CLASSES:
-            allowed, why = CLASSES[name], [f"class {name}"]
-            break
-    if not allowed and evidence.status in STATUSES:
-        allowed, why = STATUSES[evidence.status], [f"status {evidence.status}"]
-    for rule in matching(_TEXT, evidence.text, evidence.tool):
-        if not allowed or rule.kind in allowed:
-            ran = rule.ran
-            return Failure.of(rule.kind, message, ran=ran, **fields | {"evidence": (f"text: {rule.name}", *why)})
-    if allowed:
-        return Failure.of(allowed[0], message, **fields | {"evidence": tuple(why), "confidence": 0.8})
-    return Failure.of(kinds.TOOL_EXECUTION_FAILED, message, **fields | {"evidence": (), "confidence": 0.3})
-
-
-def _with(failure: Failure, **changes: Any) -> Failure:
-    import msgspec  # loaded by failure.py already
-
-    return msgspec.structs.replace(failure, **changes)
+    kind: Kind
+    why: tuple[str, ...]
+    confidence: float
+    ran: Ran | None = None
+    place: int = -1
+    """Where in the text the rule that decided found its words."""
 
 
 class Classifier:
-    """A table of kinds and rules, and the answer they give."""
+    """A table of kinds and rules, and the answer they give. Rules of one's own are asked before the built-in ones."""
 
-    def classify(self, error: object = None, **evidence: Any) -> Failure:
-        return classify(error, **evidence)
+    def __init__(self, kinds: Sequence[Kind] = (), rules: Sequence[Rule] = ()) -> None:
+        self.kinds: dict[str, Kind] = {**taxonomy.KINDS, **{str(kind): kind for kind in kinds}}
+        self.rules = tuple(rules)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Classifier:
+        """From the `kinds` and `rules` of `mulligan.toml`; a mistake in them is a `SettingsError` that says so."""
+        from mulligan.classify import custom  # only for those who have rules of their own
+
+        return cls(*custom.read(settings, taxonomy.KINDS))
+
+    def classify(
+        self,
+        error: object = None,
+        *,
+        source: str | None = None,
+        tool: str | None = None,
+        status: int | None = None,
+        text: str | None = None,
+        is_error: bool | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        exception: str | None = None,
+        rejects: Collection[int] = (),
+    ) -> Failure:
+        """What went wrong. Never raises, and reads at most both ends of what it is given.
+
+        `source` is the type of the step (`tool`, `model`, `retrieval`, `orchestration`); without it the evidence decides.
+        `exception` names a class by its path where the error itself is gone. `rejects` are statuses by which the tool's
+        developer says that nothing was done.
+        """
+        if isinstance(error, Failure):
+            return error
+        evidence = Evidence(source=source, tool=_name(tool), is_error=is_error)
+        try:
+            if isinstance(arguments, Mapping):
+                evidence.arguments = arguments
+            evidence.add_status(status)
+            evidence.add_class(exception)
+            evidence.add_text(text)
+            gather(error, evidence)
+            failure = self._failure(error, evidence)
+            if failure.status is not None and failure.status in rejects:
+                failure = _with(failure, ran=Ran.NO, evidence=(*failure.evidence, f"rejects {failure.status}"))
+            name = fingerprint(failure.kind, evidence.tool, failure.message or evidence.text, evidence.arguments)
+            return _with(failure, fingerprint=name)
+        except Exception as fault:  # noqa: BLE001 - a fault of ours must not hide the user's error
+            kind = taxonomy.KINDS.get(f"{source}/unknown", taxonomy.TOOL_UNKNOWN)
+            why = (f"classification failed: {type(fault).__name__}",)
+            return Failure.of(kind, plain(evidence.text)[: unwrap.LONGEST], evidence=why, confidence=0.0)
+
+    def _failure(self, error: object, evidence: Evidence) -> Failure:
+        said = _read(evidence)
+        if isinstance(error, (AgentError, InfraError)):
+            return self._declared(error, evidence)
+        decision = next(self._decisions(evidence, said))
+        kind = self._of_source(decision.kind, evidence.source)
+        message = _message(evidence.text, said, decision)
+        rest = evidence.text if evidence.text.strip() != message else ""
+        detail = "\n".join(part for part in (rest, evidence.detail) if part)
+        retry_after = None
+        if kind.remedy is Remedy.WAIT:
+            retry_after = waits.asked(evidence.headers, f"{evidence.text}\n{evidence.detail}")
+        return Failure.of(
+            kind,
+            message,
+            ran=decision.ran,
+            detail=detail,
+            status=evidence.status,
+            code=evidence.codes[0] if evidence.codes else "",
+            retry_after=retry_after,
+            evidence=decision.why,
+            confidence=decision.confidence,
+        )
+
+    def _declared(self, error: AgentError | InfraError, evidence: Evidence) -> Failure:
+        """An error whose author said what it is: nothing is guessed."""
+        code = error.code if isinstance(error.code, str) else ""
+        named = self.kinds.get(code) or self.kinds.get(f"{evidence.source or 'tool'}/{code}")
+        message = unwrap.tidy(unwrap.plain_marks(plain(evidence.text)))
+        fields: dict[str, Any] = {"code": code, "status": evidence.status, "detail": evidence.detail}
+        if isinstance(error, InfraError):
+            kind = named or taxonomy.TOOL_UNAVAILABLE
+            kind = Kind(kind.type, kind.code, Remedy.STOP, kind.ran, kind.hint)
+            return Failure.of(kind, message, evidence=("InfraError",), recoverable=False, **fields)
+        kind = named or taxonomy.TOOL_INVALID_ARGUMENTS
+        # Its promise is that nothing happened yet, so a repair may follow; its author may say that none can help.
+        remedy = Remedy.TELL if not error.recoverable else kind.remedy if named else Remedy.REPAIR
+        kind = Kind(kind.type, kind.code, remedy, Ran.NO, kind.hint)
+        hint = error.hint or kind.hint
+        return Failure.of(kind, message, hint=hint, evidence=("AgentError",), recoverable=error.recoverable, **fields)
+
+    def _decisions(self, evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
+        """Every answer the evidence gives, the best founded first. Only the first is used; the last is always there."""
+        text = evidence.text
+        for rule, place in matching(self.rules, text, evidence.tool):
+            yield Decision(rule.kind, (f"rule {rule.name}",), 1.0, rule.ran, place)
+        for name in evidence.names:
+            if name in ("CancelledError", "KeyboardInterrupt", "Cancelled", "TaskCancelledError"):
+                yield Decision(taxonomy.NONE_CANCELLED, (f"class {name}",), 1.0)
+        for rule, place in matching(coding.REFUSED, text, evidence.tool):
+            yield Decision(rule.kind, (f"text: {rule.name}",), 0.95, rule.ran, place)
+        if providers.is_from_a_model(evidence, said.is_envelope):
+            kind, why, confidence = providers.named(evidence)
+            yield Decision(kind, tuple(why), confidence)
+        if evidence.source == "orchestration" and evidence.is_exception:
+            yield Decision(taxonomy.ORCHESTRATION_UNCAUGHT_EXCEPTION, tuple(evidence.names[:1]), 0.9)
+        yield from _of_a_tool(evidence, said)
+        if not text.strip() and not evidence.names and evidence.status is None and evidence.exit_code is None:
+            unknown = taxonomy.KINDS.get(f"{evidence.source}/unknown", taxonomy.TOOL_UNKNOWN)
+            yield Decision(unknown, ("nothing was said",), 0.1)
+        yield _of_last_resort(evidence)
+
+    def _of_source(self, kind: Kind, source: str | None) -> Kind:
+        """The same code under the step's own type, where the table has it: a search that times out is `retrieval/timeout`."""
+        if source == "retrieval" and kind.type == "tool":
+            return self.kinds.get(f"retrieval/{'no_results' if kind.code == 'not_found' else kind.code}", kind)
+        return kind
 
 
-__all__ = ["Classifier", "classify", "dataclasses"]
+def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
+    text, tool = evidence.text, evidence.tool
+    rpc = python.by_rpc(evidence.rpc)
+    if rpc:
+        # Only these two prove that nothing ran; a server may answer the rest after it has begun.
+        ran = Ran.NO if evidence.rpc in (-32601, -32602) else None
+        chosen = next((rule.kind for rule, _ in matching(world.ARGUMENTS, text) if rule.kind in rpc), rpc[0])
+        yield Decision(chosen, (f"JSON-RPC {evidence.rpc}",), 0.97, ran)
+    written = compiled(r"name '(\w{1,80})' is not defined|\(<(?:string|stdin|unknown)>, line \d+\)").search(text)
+    if written and tool and (written.group(1) is None or written.group(1) in tool):
+        # The call itself was code that a model wrote, and it is not one.
+        yield Decision(taxonomy.MODEL_INVALID_OUTPUT, ("text: the call cannot be read",), 0.8, Ran.NO)
+    if not evidence.is_exception:
+        for rule, place in matching(coding.EDITING, text, tool):
+            yield Decision(rule.kind, (f"text: {rule.name}",), 0.95, rule.ran, place)
+    allowed, why = _allowed(evidence)
+    if not allowed and not said.is_page:
+        for rule, place in matching((*coding.TESTING, *coding.BUILDING), text, tool):
+            yield Decision(rule.kind, (f"text: {rule.name}",), 0.9, rule.ran, place)
+    gist = _gist(text)
+    for rules, sure in ((_PARTICULAR, 0.9), (_GENERAL, 0.8), (world.PROGRAMS, 0.6)):
+        for rule, place in matching(rules, gist, tool):
+            if rule.kind in world.PROGRAMS_KINDS and allowed:
+                continue
+            if not allowed or rule.kind in allowed:
+                at = place if gist == text else text.find(gist[place : place + 20])
+                ran = _proven(rule, evidence)
+                yield Decision(rule.kind, (f"text: {rule.name}", *why), sure + 0.05 * bool(why), ran, at)
+    for code in evidence.codes:
+        kind = python.by_code(code)
+        if kind is not None and (not allowed or kind in allowed):
+            yield Decision(kind, (f"code {code}", *why), 0.9)
+    if allowed:
+        yield Decision(allowed[0], why, 0.85 if evidence.status else 0.75)
+    yield from _by_exit(evidence)
+    if (
+        compiled(r"""^(?:error(?: during execution)?: )?(?:KeyError: ?)?(["'])\w{1,40}\1$""").search(text.strip())
+        and not evidence.is_exception
+    ):
+        yield Decision(taxonomy.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("text: nothing but a missing key",), 0.7)
+
+
+def _proven(rule: Rule, evidence: Evidence) -> Ran | None:
+    """What a rule says about having run, unless an error raised in this process says it: there, more may have happened."""
+    if rule.kind is taxonomy.TOOL_UNKNOWN_TOOL and evidence.is_exception:
+        return Ran.UNKNOWN
+    return rule.ran
+
+
+def _allowed(evidence: Evidence) -> tuple[tuple[Kind, ...], tuple[str, ...]]:
+    """The kinds that status and class leave open, and their names as evidence."""
+    by_status = python.by_status(evidence.status)
+    if by_status:
+        return by_status, (f"status {evidence.status}",)
+    for name in evidence.names:
+        if name in python.CLASSES:
+            return python.CLASSES[name], (f"class {name}",)
+    return (), ()
+
+
+def _by_exit(evidence: Evidence) -> Iterator[Decision]:
+    if not evidence.exit_code:
+        return
+    why = (f"exit code {evidence.exit_code}",)
+    known = {
+        127: taxonomy.TOOL_COMMAND_NOT_FOUND,
+        126: taxonomy.TOOL_PERMISSION_DENIED,
+        124: taxonomy.TOOL_TIMEOUT,
+    }.get(evidence.exit_code)
+    if known is not None:
+        yield Decision(known, why, 0.8)
+    command = (evidence.arguments or {}).get("command")
+    if isinstance(command, str):
+        for pattern, kind in (
+            (_TEST_COMMAND, taxonomy.TOOL_TEST_FAILURE),
+            (_BUILD_COMMAND, taxonomy.TOOL_BUILD_FAILURE),
+        ):
+            if compiled(pattern).search(command[:2_000]):
+                yield Decision(kind, (*why, "the command"), 0.7)
+    yield Decision(taxonomy.TOOL_EXECUTION_FAILED, why, 0.6, Ran.YES)
+
+
+_TEST_COMMAND = (
+    r"\b(?:pytest|py\.test|unittest|tox|nox|jest|vitest|mocha|playwright test|ctest|rspec|phpunit|bats)\b"
+    r"|\b(?:go|cargo|npm|pnpm|yarn|bun|deno|mvn|mvnw|gradle|gradlew|dotnet|swift|zig|mix|make|mise|just|bazel|nx)(?: \S{1,40}){0,3}? (?:run )?:?test\b"
+)
+_BUILD_COMMAND = (
+    r"\b(?:go (?:build|vet)|cargo (?:build|check|clippy)|tsc|javac|gcc|g\+\+|clang|cmake|ninja|golangci-lint|eslint|mypy|pyright|ruff)\b"
+    r"|\b(?:npm|pnpm|yarn|bun|mvn|gradle|gradlew|dotnet|swift|make|mise|just|bazel|nx)(?: \S{1,40}){0,3}? (?:run )?:?(?:build|compile|lint|package)\b"
+)
+
+
+def _of_last_resort(evidence: Evidence) -> Decision:
+    """It failed, and nothing says how. Where not even that is certain, the answer is that it is not known."""
+    if evidence.source in ("model", "retrieval", "orchestration"):
+        return Decision(taxonomy.KINDS[f"{evidence.source}/unknown"], tuple(evidence.names[:1]), 0.2)
+    failed = evidence.is_error or evidence.is_exception or bool(evidence.exit_code) or bool(evidence.names)
+    if failed or compiled(
+        r"\b(?:error|fail|failed|failure|exception|cannot|unable|could not|can't|abort|fatal|denied)\b"
+    ).search(evidence.text):
+        return Decision(taxonomy.TOOL_EXECUTION_FAILED, tuple(f"class {name}" for name in evidence.names[:1]), 0.4)
+    return Decision(taxonomy.TOOL_UNKNOWN, (), 0.2)
+
+
+def _read(evidence: Evidence) -> unwrap.Said:
+    """The text without its marks and wrapping; what it says about status, codes and classes joins the evidence."""
+    evidence.text = unwrap.plain_marks(evidence.text)
+    evidence.detail = unwrap.plain_marks(evidence.detail)
+    said = unwrap.unwrap(evidence.text)
+    for code in said.codes:
+        evidence.add_code(code)
+    for name in said.names:
+        evidence.add_class(name)
+    if evidence.rpc is None:
+        evidence.rpc = said.rpc
+    evidence.add_status(said.status)
+    if evidence.status is None:
+        evidence.add_status(_status(evidence.text))
+    if evidence.exit_code is None:
+        match = compiled(
+            r"^(?:error: )?(?:command |process )?(?:failed with |exited with )?exit (?:code|status):? (\d{1,3})\b"
+        ).search(evidence.text[:300])
+        if match:
+            evidence.exit_code = int(match.group(1))
+    return said
+
+
+def _status(text: str) -> int | None:
+    """A status that the text calls one."""
+    match = compiled(
+        r"\bHTTP(?:/\d(?:\.\d)?)?[ :]+(?:status |error |code )*\(?([45]\d\d)\b|\bstatus(?:[ _-]?code)?[\"']?\s?(?:[:=]|of|is|was)?\s?[\"']?([45]\d\d)\b"
+        r"|^([45]\d\d) (?:client|server) error|^error code:? ([45]\d\d)\b|\b(?:returned error|error|code):? ([45]\d\d)\b(?=[\s:,.)-]|$)"
+        r"|^(?:error:? )?\(?([45]\d\d)\)? (?:bad|un|for|not|method|request|conflict|gone|pre|payload|too|internal|service|gateway|locked)|<(?:h1|title)>\s?([45]\d\d)\b"
+    ).search(text[:2_000])
+    return next((int(group) for group in match.groups() if group), None) if match else None
+
+
+def _gist(text: str) -> str:
+    """Both ends of a long text, cut at lines."""
+    if len(text) <= _SHORT:
+        return text
+    head, tail = text[: _SHORT // 2], text[-_SHORT // 2 :]
+    return f"{head}\n{tail.partition(chr(10))[2] or tail}"
+
+
+def _message(text: str, said: unwrap.Said, decision: Decision) -> str:
+    """The line the decision rests on, where the text is somebody's output; else its one sentence."""
+    lines = text.count("\n")
+    if decision.place < 0 or lines == 0 or said.is_page or said.is_envelope or text.lstrip()[:1] in "{[":
+        return said.sentence
+    if decision.kind in (taxonomy.TOOL_TEST_FAILURE, taxonomy.TOOL_BUILD_FAILURE):
+        match = compiled(coding.TELLING).search(text)
+        if match:
+            return unwrap.tidy(match.group())
+    start = text.rfind("\n", 0, decision.place + 1) + 1
+    if start > decision.place:
+        start = decision.place
+    end = text.find("\n", decision.place + 1)
+    line = text[start : end if end >= 0 else len(text)].strip()
+    return unwrap.tidy(line[:2_000]) or said.sentence
+
+
+def _name(tool: object) -> str:
+    return tool[:200] if isinstance(tool, str) else ""
+
+
+def _with(failure: Failure, **changes: Any) -> Failure:
+    return msgspec.structs.replace(failure, **changes)
+
+
+default = Classifier()
+"""Built-in kinds and rules only."""
+
+classify = default.classify

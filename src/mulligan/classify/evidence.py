@@ -29,7 +29,7 @@ class Evidence:
     names: list[str] = field(default_factory=list)
     """Classes, the most particular first, with those of the causes after them."""
     modules: set[str] = field(default_factory=set)
-    """The top-level packages these classes come from."""
+    """The modules these classes come from."""
     status: int | None = None
     codes: list[str] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
@@ -56,6 +56,15 @@ class Evidence:
     def add_code(self, code: object) -> None:
         if isinstance(code, str) and code and len(code) <= 80 and code not in self.codes:
             self.codes.append(code)
+
+    def add_class(self, path: object) -> None:
+        """A class by its path, such as `openai.RateLimitError`."""
+        if isinstance(path, str) and path.strip():
+            module, _, name = path.strip()[:200].rpartition(".")
+            if name not in self.names:
+                self.names.append(name)
+            if module:
+                self.modules.add(module)
 
     def add_status(self, status: object) -> None:
         number = whole(status)
@@ -137,7 +146,7 @@ def _exception(error: BaseException, into: Evidence, is_cause: bool) -> None:
     for cls in type(error).__mro__:
         if cls not in (object, BaseException, Exception) and cls.__name__ not in into.names:
             into.names.append(cls.__name__)
-            into.modules.add(cls.__module__.partition(".")[0])
+            into.modules.add(cls.__module__)
     try:
         said = str(error)
     except Exception:  # noqa: BLE001 - a stranger's __str__

@@ -29,12 +29,19 @@ class Rule(NamedTuple):
     is_strong: bool = False
     """True where the words are so particular that they outweigh a status or a class."""
 
-    def matches(self, lower: str, text: str) -> bool:
-        if self.words and not any(word in lower for word in self.words):
-            return False
-        if self.pattern and not compiled(self.pattern).search(text):
-            return False
-        return not (self.unless and compiled(self.unless).search(text))
+    def place(self, lower: str, text: str) -> int:
+        """Where in the text it speaks up, or -1."""
+        place = -1
+        if self.words:
+            place = next((at for word in self.words if (at := lower.find(word)) >= 0), -1)
+            if place < 0:
+                return -1
+        if self.pattern:
+            match = compiled(self.pattern).search(text)
+            if match is None:
+                return -1
+            place = match.start()
+        return -1 if self.unless and compiled(self.unless).search(text) else max(place, 0)
 
 
 @cache
@@ -42,14 +49,15 @@ def compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE | re.MULTILINE)
 
 
-def matching(rules: Iterable[Rule], text: str, tool: str = "") -> Iterator[Rule]:
-    """The rules that speak for this text, in their order."""
+def matching(rules: Iterable[Rule], text: str, tool: str = "") -> Iterator[tuple[Rule, int]]:
+    """The rules that speak for this text, in their order, each with the place where it does."""
     lower, tool = text.lower(), tool.lower()
     for rule in rules:
         if rule.tools and not any(name in tool for name in rule.tools):
             continue
-        if rule.matches(lower, text):
-            yield rule
+        place = rule.place(lower, text)
+        if place >= 0:
+            yield rule, place
 
 
 def bounded(text: str) -> str:

@@ -1,0 +1,266 @@
+"""Rules for edit, read, build and test tools of coding agents, and for the answers that are no failures."""
+
+from __future__ import annotations
+
+from mulligan.classify import taxonomy as kinds
+from mulligan.classify.rules import Rule
+
+REFUSED = (
+    Rule(
+        "refused by the user",
+        kinds.NONE_USER_REJECTED,
+        ("user", "request interrupted", "rejected", "denied by"),
+        r"the user (?:doesn't|does not|didn't|did not) want to (?:proceed|take|continue|run|do)|request interrupted by (?:the )?user|(?:rejected|declined|denied|refused|disallowed|dismissed|not approved|cancell?ed|aborted|interrupted|stopped|skipped) by (?:the )?(?:human |end )?user\b|\buser (?:has )?(?:rejected|declined|refused|denied|cancell?ed|aborted|interrupted|dismissed|skipped|chose not|did not approve|opted not|said no)|tool use was rejected|permission (?:was )?denied by (?:the )?user|\buser'?s? (?:rejection|refusal)|rejected the (?:tool|command|edit|plan|change)",
+        is_strong=True,
+    ),
+    Rule(
+        "dropped with its sibling",
+        kinds.NONE_COLLATERAL,
+        ("sibling", "parallel tool", "another tool", "other tool", "previous tool"),
+        r"sibling tool call|parallel tool call\w{0,3} (?:\w{1,12} ){0,4}(?:errored|failed)|(?:skipped|cancell?ed|aborted|not (?:run|executed)) (?:\w{1,12} ){0,3}(?:because|since|due to) (?:\w{1,12} ){0,2}(?:another|other|previous|earlier|preceding) tool",
+        is_strong=True,
+    ),
+    Rule(
+        "cancelled",
+        kinds.NONE_CANCELLED,
+        ("cancel", "aborted", "aborterror", "interrupt"),
+        r"^(?:error: )?(?:(?:the |this )?(?:operation|request|task|call|tool call|execution|command|run)(?: was| has been)? (?:cancell?ed|aborted|interrupted)\.?|cancell?ed\.?|context canceled|aborterror\b.{0,60}|keyboardinterrupt|asyncio\.(?:exceptions\.)?cancellederror.{0,40})\s*$",
+    ),
+)
+
+EDITING = (
+    Rule(
+        "text to replace is not there",
+        kinds.TOOL_EDIT_MISMATCH,
+        (
+            "string to replace",
+            "old_str",
+            "oldstring",
+            "old_text",
+            "search block",
+            "search/replace",
+            "hunk",
+            "patch",
+            "context",
+            "occurrence",
+            "exact match",
+            "expected lines",
+            "replacement",
+            "edit",
+            "new_string",
+        ),
+        r"string to replace (?:was )?not found|matches of the string to replace|old_?(?:string|str|text|content)\b[^\n]{0,200}(?:not found|did not (?:appear|match)|does not (?:appear|match|exist)|could not be found|found multiple|not unique|multiple times)|(?:multiple|several|\d+) (?:occurrences|matches) (?:of|found|for)[^\n]{0,60}(?:old_?str|old_?text|search|to replace|in (?:the )?file)|no replacement was (?:performed|made)|old_?string and new_?string are (?:exactly )?(?:the same|identical)|search(?:/replace)? block[^\n]{0,60}(?:failed|not|did|no)|hunk #?\d+ (?:failed|succeeded at .* with fuzz)|patch (?:does not apply|failed)|patch failed|corrupt patch|malformed patch|only garbage was found in the patch|failed to find (?:expected lines|context)|invalid context|apply_patch verification failed|failed to apply (?:patch|diff|edit|hunk)|could not (?:find|apply) (?:the )?(?:exact match|string to replace|text to replace|edit|diff|hunk)|(?:0|zero|no) (?:occurrences|matches) (?:were )?found (?:for|of)[^\n]{0,40}(?:old|string|text|search)|failed to edit|expected \d+ occurrences? but found|does not match (?:anything|any text|the content|the file)|no (?:sufficiently )?(?:similar|exact) match|diff edit mismatch|no match found for (?:replacement|edit|search)|no changes to make|text (?:to replace )?not found in (?:the )?file|appears (?:multiple|\d+) times in (?:the )?file|must be unique|not unique in the file",
+        is_strong=True,
+    ),
+    Rule(
+        "read it first",
+        kinds.TOOL_STALE_FILE,
+        ("read", "modified", "changed", "stale"),
+        r"file has not been read|has been (?:modified|changed|unexpectedly modified|updated)[^\n]{0,20} since|(?:must|need to|should) (?:first )?(?:use (?:your|the) read tool|read (?:the|this|it|a) ?(?:file)?)[^\n]{0,60}(?:first|before|at least once)|read it (?:first|again) before|modified (?:externally|since (?:it was )?(?:last )?read|on disk)|(?:contents?|file) (?:on disk )?(?:has|have) changed since|file is stale|stale (?:file|read)",
+        is_strong=True,
+    ),
+    Rule(
+        "too large to read",
+        kinds.TOOL_OUTPUT_TOO_LARGE,
+        ("exceeds", "too large", "too long", "too big", "larger than"),
+        r"(?:file|content|output|response|result|text|page|document|data)s?\b[^\n]{0,60}exceeds? (?:the )?(?:max(?:imum)?|limit|allowed)[^\n]{0,30}(?:token|size|length|limit|character|byte|output|line|KB|MB|\d)|(?:output|response|result|file|content|document|page) (?:is |was |are )?too (?:large|long|big)(?: to (?:display|read|return|show|process|open|load|be))?|(?:output|result|response)[^\n]{0,30}(?:larger|longer|bigger) than (?:the )?(?:max|limit|\d)|maximum (?:output|response|result) (?:size|length) exceeded",
+        unless=r"request (?:entity|body|payload)|upload|payload too|argument list too long|file ?name too long|413",
+    ),
+)
+
+_LINE = r"^[^\s:]{1,200}"
+
+TESTING = (
+    Rule(
+        "go test failed",
+        kinds.TOOL_TEST_FAILURE,
+        ("--- fail", "fail\t", "panic: test", "=== run"),
+        r"^\s{0,40}(?:\[[\w:-]{1,30}\] )?--- FAIL: |^FAIL\t\S+\t[\d.]+s|panic: test timed out|^=== RUN   Test",
+    ),
+    Rule(
+        "pytest failed",
+        kinds.TOOL_TEST_FAILURE,
+        ("failed", "failures", "error", "passed"),
+        r"^=+ (?:FAILURES|ERRORS) =+|^(?:FAILED|ERROR) \S+(?:::| - )|=+ .{0,80}\b\d+ (?:failed|errors?)\b.{0,80} in [\d.]+|short test summary info|^\d+ failed(?:, \d+ \w+){0,5} in [\d.]+s|^E   +(?:assert|AssertionError)|errors? during collection|^ERROR: not found: .{1,200}::|no tests ran in",
+    ),
+    Rule(
+        "unittest failed",
+        kinds.TOOL_TEST_FAILURE,
+        ("failed (", "fail: ", "error: test"),
+        r"^FAILED \((?:failures|errors)=|^(?:FAIL|ERROR): \w+ \([\w.]+\)",
+    ),
+    Rule(
+        "jest or vitest failed",
+        kinds.TOOL_TEST_FAILURE,
+        ("failed", "fail ", "failing", "\u25cf", "\u00d7", "not ok"),
+        r"^\s*(?:Tests?|Test Suites|Test Files):?\s+(?:\d+ \w+[,|] ?){0,3}\d+ failed|^\s*FAIL\s+\S+\.(?:test|spec)\.\w+|^\s*FAIL\s+\S*__tests__|^\s*(?:\d+|[1-9]\d*) failing\b|^not ok \d+|^# fail [1-9]|^\u2139 fail [1-9]|^\s+\u25cf .+ \u203a |^\s*[1-9]\d* (?:tests? )?failed$",
+    ),
+    Rule(
+        "cargo test failed",
+        kinds.TOOL_TEST_FAILURE,
+        ("test result: failed", "test failed, to rerun", "tests failed", "panicked at"),
+        r"test result: FAILED|test failed, to rerun|^\s*\d+ tests? failed:|^test .{1,200} \.\.\. FAILED|Summary \[[^\]]{1,20}\] .{0,60}\d+ failed",
+    ),
+    Rule(
+        "java tests failed",
+        kinds.TOOL_TEST_FAILURE,
+        ("failures:", "failing tests", "test failures", "tests failed", "failed tests"),
+        r"Tests run: \d+, Failures: (?:[1-9]\d*|0, Errors: [1-9])|There (?:were|are) (?:failing tests|test failures)|\d+ tests? completed, [1-9]\d* failed|Failed tests:|Test .{1,100} FAILED$",
+    ),
+    Rule(
+        "tests failed",
+        kinds.TOOL_TEST_FAILURE,
+        ("failed", "failures", "failure", "not ok", "failing"),
+        r"\[  FAILED  \]|\d+% tests passed, [1-9]\d* tests? failed|The following tests FAILED|\d+ examples?, [1-9]\d* failures?|\d+ runs?, \d+ assertions?, (?:[1-9]\d* failures|0 failures, [1-9])|^FAILURES!$|Tests: \d+, Assertions: \d+, (?:Failures|Errors): [1-9]|Failed!\s+- Failed:\s+[1-9]|Executed \d+ tests?, with [1-9]\d* failure|\d+ (?:tests?|doctests?), [1-9]\d* failures?|Test Case .{1,120} failed|Total tests: \d+[\s\S]{0,60}Failed: [1-9]|[1-9]\d* (?:of|out of) \d+ tests? failed|^\s*[1-9]\d* tests? failed\b|Test run failed|expected .{1,80} to (?:equal|be|deep equal|match|include|contain) |\*\*\*Test Failed\*\*\*|items? had failures",
+    ),
+    Rule(
+        "a test run of go",
+        kinds.TOOL_TEST_FAILURE,
+        ("go test",),
+        r"^\[test[\w:]{0,12}\] \$ go test[^\n]{0,200}\n(?:[^\n]{0,300}\n){0,3}\?? {0,3}(?:ok|\?) ?[\t ]",
+        unless=r"\[build failed\]|\[setup failed\]",
+    ),
+)
+
+BUILDING = (
+    Rule(
+        "go does not build",
+        kinds.TOOL_BUILD_FAILURE,
+        (".go:", "[build failed]", "[setup failed]", "go.mod", "go: ", "import cycle", "golangci", "go vet", "gofmt"),
+        _LINE
+        + r"\.go:\d+:\d+: |\[(?:build|setup) failed\]|updates to go\.mod needed|import cycle not allowed|no required module provides package|^go: (?:cannot|no|module|finding|updates|build|errors|inconsistent|\S+@|\S+: )|missing go\.sum entry|golangci-lint|^(?:vet|gofmt): |^# \S+\n\S+\.go:|is not in (?:GOROOT|std)|build constraints exclude all Go files|^(?:\[[\w:-]{1,30}\] )?"
+        + r"\S+\.go:\d+:\d+: ",
+    ),
+    Rule(
+        "rust does not compile",
+        kinds.TOOL_BUILD_FAILURE,
+        (
+            "error[e",
+            "could not compile",
+            "aborting due to",
+            "cargo",
+            "rustc",
+            "failed to run custom build",
+            "failed to select a version",
+            "-->",
+        ),
+        r"^error\[E\d{4}\]|could not compile `|aborting due to (?:\d+ |\w+ )?previous error|failed to run custom build command|error: failed to (?:select a version|parse manifest|load manifest|resolve|get `)|^error: .{1,200}\n\s+--> \S+\.rs:\d+",
+    ),
+    Rule(
+        "typescript does not compile",
+        kinds.TOOL_BUILD_FAILURE,
+        (
+            "error ts",
+            "ts(",
+            "): error",
+            "eslint",
+            "problem",
+            "failed to compile",
+            "can't resolve",
+            "rollup",
+            "esbuild",
+            "vite",
+            "webpack",
+            "error in ",
+            "[error]",
+            "transform failed",
+            "prettier",
+        ),
+        r"error TS\d{3,5}:|\bTS\d{4}:|\bts\(\d{4}\)|^\u2716 \d+ problems?|\d+ problems? \([1-9]\d* errors?|failed to compile|module not found: (?:error: )?can't resolve|rollup failed|build failed with [1-9]|\[vite[^\]]{0,30}\].{0,40}(?:error|failed)|^ERROR in |\[ERROR\] .{1,200}\n|transform failed with|^\s+\d+:\d+\s+error\s+\S|webpack .{0,60}compiled with [1-9]\d* errors?|code style issues found|parsing error: ",
+    ),
+    Rule(
+        "java does not compile",
+        kinds.TOOL_BUILD_FAILURE,
+        (
+            ".java:",
+            ".kt:",
+            ".scala:",
+            "compilation",
+            "build failure",
+            "build failed",
+            "compilejava",
+            "compilekotlin",
+            "could not resolve all",
+            ".groovy",
+        ),
+        r"\.java:\d+: error:|\.java:\[\d+,\d+\]|COMPILATION ERROR|compilation (?:failed|error)|BUILD FAIL(?:URE|ED)|Execution failed for task '?:?\S*compile|^e: \S+\.kts?|\.kt:\d+:\d+:? error|\.scala:\d+:(?:\d+:)? ?error|could not resolve all (?:files|dependencies)|could not compile build file|\.java:\d+: .{1,80}\n\s+symbol:",
+    ),
+    Rule(
+        "c does not compile",
+        kinds.TOOL_BUILD_FAILURE,
+        (
+            "error:",
+            "undefined reference",
+            "ld returned",
+            "linker command",
+            "lnk",
+            "make: ***",
+            "make[",
+            "cmake error",
+            "ninja:",
+            "error c",
+            "undefined symbols",
+            "ld: ",
+            "gmake",
+        ),
+        _LINE
+        + r":\d+(?::\d+)?: (?:fatal )?error: |undefined reference to|ld returned \d+ exit|linker command failed|fatal error LNK\d+|error LNK\d{4}|\berror C\d{4}:|cmake error|ninja: (?:build stopped|error)|undefined symbols for architecture|ld: (?:symbol|library|cannot find|undefined)|collect2: error|^(?:g?make|make)(?:\[\d+\])?: \*\*\* (?:\[|No rule)|\((?:fatal )?error\): |^ld(?:\.\w+)?: cannot find",
+    ),
+    Rule(
+        "c sharp does not compile",
+        kinds.TOOL_BUILD_FAILURE,
+        ("error cs", "build failed", "error msb", "error nu", "error fs", "error bc", "netsdk"),
+        r"error (?:CS|FS|BC|MSB|NU|NETSDK)\d{3,5}|^\s*Build FAILED\.?$",
+    ),
+    Rule(
+        "python does not compile",
+        kinds.TOOL_BUILD_FAILURE,
+        ("syntaxerror", "indentationerror", "taberror", ".py:", "mypy", "ruff", "flake8", "pyright", "found "),
+        r"^\s*(?:SyntaxError|IndentationError|TabError): |\*\*\* (?:Error compiling|Sorry: )|\.py:\d+(?::\d+)?:? (?:- )?error[: ]|\.py:\d+:\d+: [A-Z]{1,4}\d{2,4} |^Found \d+ errors?(?: in \d+ files?| \(|\.$|,)|^\d+ errors?, \d+ warnings?(?:, \d+ \w+)?$|would (?:be )?reformat(?:ted)?",
+        unless=r"<string>|<stdin>|<unknown>",
+    ),
+    Rule(
+        "a package does not build",
+        kinds.TOOL_BUILD_FAILURE,
+        (
+            "wheel",
+            "subprocess-exited",
+            "metadata-generation",
+            "gyp",
+            "native extension",
+            "failed to solve",
+            "failed to build",
+            "build error",
+            "docker",
+        ),
+        r"failed (?:to build|building) (?:installable )?wheels?|could not build wheels|subprocess-exited-with-error|metadata-generation-failed|node-gyp.{0,40}(?:failed|not ok)|gyp err!|failed to build gem native|failed to solve: |error: failed to build|failed to build (?:image|.{1,60}:)|executor failed running",
+    ),
+    Rule(
+        "it does not compile",
+        kinds.TOOL_BUILD_FAILURE,
+        (
+            "compile",
+            "compilation",
+            "compiler",
+            "parse error",
+            "syntax error",
+            "[ghc",
+            "ghc",
+            "swift",
+            "zig",
+            "cannot find type",
+            "build failed",
+            "failed to compile",
+            "lint",
+        ),
+        r"(?:compile|compilation|compiler) errors?\b|== compilation error|compilation (?:failed|aborted|terminated)|error: \[GHC-\d+\]|\.hs:\d+:\d+: error|\.swift:\d+:\d+: error|\.zig:\d+:\d+: error|php parse error|^parse error: |\.ex:\d+|\berror: compilation\b|\.(?:rb|php|pl|pm|lua|js|mjs|cjs|tex|css|scss|proto):\d+(?::\d+)?:? .{0,40}(?:syntax error|parse error|unexpected)|syntax error at \S+ line \d+|had compilation errors|\[lint[\w:]{0,12}\] ERROR|^\s*build failed\b",
+        unless=r"near line \d+ of|sqlite|mysql|postgres|sql syntax|at or near|\(eval\)|regular expression|regexp|\bgrep\b",
+    ),
+)
+
+TELLING = (
+    r"^\s{0,40}--- FAIL: .{1,200}|^(?:FAILED|ERROR) \S+::.{1,200}|^E   +\S.{1,200}|^test .{1,200} \.\.\. FAILED|^error\[E\d{4}\].{1,200}"
+    r"|^\S{1,200}:\d+:\d+: .{1,200}|^\S{1,200}\(\d+,\d+\): error .{1,200}|^\S{1,200}:\d+: error: .{1,200}|^\s*\u25cf .{1,200}|^(?:FAIL|ERROR): \w.{1,200}"
+    r"|^\s*(?:[\w.]*Error|SyntaxError): .{1,200}|^FAIL\t\S+.{0,100}|^\[ERROR\] .{1,200}|^.{0,100}undefined reference to .{1,200}|^error: .{1,200}"
+)
+"""The line of a build or a test run that says what to mend."""

@@ -1,0 +1,139 @@
+"""A conversation that does not fit: how each provider says it, and the sizes it names.
+
+Its neighbours sound alike and need other moves: throttling by tokens (wait), an answer limit set too high and an image
+that is too big (change the request). They are told apart here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+
+class Overflow(NamedTuple):
+    """Both in tokens unless the provider counts otherwise; None where it did not say."""
+
+    window: int | None
+    requested: int | None
+
+
+@cache
+def _re(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+# Without one of these no text is about an overflow; they spare every other text the patterns below.
+_WORDS = (
+    "too long",
+    "too large",
+    "too many",
+    "context",
+    "token",
+    "maximum",
+    "longer than",
+    "max length",
+    "max_model_len",
+    "maxlength",
+    "length of the",
+    "input length",
+    "reduce the",
+    "payload size",
+    "request size",
+)
+
+_PHRASES = (
+    # The window by its name.
+    r"context[_ -]?(?:length|window|size|limit)s? (?:\w{1,12} ){0,2}?exceed",
+    r"exceed\w{0,3} (?:\W?\w{1,14}\W{1,2}){0,6}?context[_ -]?(?:length|window|size|limit)",
+    r"maximum (?:\w{1,12} ){0,2}context (?:length|window|size|limit)",
+    r"(?:max(?:imum)?|total) (?:model|sequence|prompt|input) (?:len|length)\b(?: \w{1,8}){0,3} \(?\d",
+    r"(?:longer|larger|greater|bigger) than (?:\W?\w{1,12}\W{1,2}){0,4}?(?:context|(?:max(?:imum)?|model(?:'s)?) \w{0,10} ?(?:length|size|context))",
+    r"context_length_exceeded|context_window_exceeded|exceed_context_size|contextwindowexceeded|model_max_prompt_tokens_exceeded",
+    r"context (?:is )?(?:too long|overflow\w{0,3})",
+    r"too (?:large|long|big) for (?:\w{1,20} ){0,6}(?:context|maximum context)",
+    r"(?:fit|fits) (?:\w{1,12} ){0,3}context (?:window|length|size)",
+    # The input by its name.
+    r"(?:prompt|input|inputs|messages?|conversation|query|request)(?: \([^)]{1,40}\))? (?:\w{1,10} ){0,2}?(?:is|are|was) too (?:long|large|big)\b(?! to (?:render|display))",
+    r"(?:prompt|input) (?:is )?too long",
+    r"input (?:is|was) too (?:long|large) for (?:the )?(?:requested |this )?model",
+    r"input[ _]tokens?[ _]exceeded|input tokens exceed",
+    r"(?:input|prompt|request(?:ed)?)[ _]?token(?:s)?(?: count)?(?: of)?(?: is)?(?: \(?[\d,]{1,12}\)?)?,? (?:but model only supports|exceeds?|exceeded)",
+    r"(?:number of |count of )?(?:input|prompt) tokens (?:\(?[\d,]{1,12}\)? )?(?:\w{1,8} ){0,2}?(?:exceeds?|exceeded|cannot exceed|must be (?:less|at most|<))",
+    r"too many (?:input |prompt )?tokens(?! ?,? ?(?:please )?(?:wait|per|try))(?:\W{1,3}(?:max|size|limit|request|\d)| in (?:the )?(?:prompt|input|request))",
+    r"prompt has too many tokens|prompt exceeds max|exceeded model token limit|request(?:ed)? (?:exceeds|exceeded) (?:the )?(?:model|maximum) (?:token|size|context)",
+    r"(?:please )?(?:reduce|shorten) (?:the )?(?:length|size) of (?:the |your )?(?:messages?|prompts?|inputs?|conversation)",
+    r"maximum (?:prompt|input) length (?:is|of)|maximum input length|range of input length should be",
+    r"`?inputs`? must have less than|`?inputs`? tokens \+ `?max_new_tokens`? must be",
+    r"input length and `?max_tokens`? exceed|prompt tokens? .{0,40}max_?tokens .{0,30}exceed",
+    r"expected maxlength: \d{4,}",
+    r"string too long|string_above_max_length",
+    # The request by its size.
+    r"request too large for|request_too_large|request exceeds the maximum (?:allowed )?(?:size|number of bytes)",
+    r"request (?:payload|body)? ?size exceeds the limit|tokens must be reduced in order to run",
+    r"token count (?:\w{1,8} ){0,2}exceeds|tokens? (?:\w{1,10} ){0,3}exceeds? the (?:model|maximum|available|context)",
+    r"greater than the context length|(?:tokens|prompt|input) (?:\w{1,10} ){0,4}when context overflows",
+    r"sequence length is longer than|decoder prompt|exceeds? max(?:imum)? (?:model |sequence )?len",
+)
+
+# Said about throttling, the length of the answer, or a picture. One of these and it is not an overflow ...
+_OTHERWISE = (
+    r"too many tokens,? please wait|tokens per (?:min|day|hour|second)(?![\s\S]{0,200}must be reduced)(?<!large)",
+    r"max_?(?:completion_|output_|new_)?tokens\W{0,3}(?:is too large|: ?\d+ > \d+|must be (?:less|at most|<|positive|at least|greater)|cannot|value|should be|is not supported|exceeds)",
+    r"maxoutputtokens|maximum tokens you requested exceeds|max_tokens: \d+ ?>|supports at most \d+ (?:completion|output) tokens",
+    r"(?:image|picture|photo|audio|video|pdf|document|file|attachment|base64)s?\b[^.\n]{0,60}?(?:exceeds?|exceeded|too (?:large|big|many)|dimensions|larger than)",
+    r"too many (?:images|requests|tools|functions)|array too long|pixels",
+)
+
+# ... unless the whole does not fit together, which only these say.
+_ALL_THE_SAME = (
+    r"input length and `?max_tokens`? exceed|exceed context limit|maximum context length|context window|request too large for"
+    r"|prompt is too long|tokens \+ `?max_new_tokens`?|context_length_exceeded|contextwindowexceeded"
+)
+
+_N = r"\(?`?(\d[\d,_]{0,14}\d|\d)"
+_WINDOWS = (
+    rf"(?:context|prompt|input|model|sequence) (?:length|window|size|limit|len)(?: allowed)?(?: is| of|:| was|=)? {_N}(?! ?\+)",
+    rf"(?:maximum|max)(?: allowed)?(?: number of)?(?: input)? tokens(?: allowed)?(?: is| of|:)? ?{_N}",
+    rf"available context size {_N}",
+    rf"only supports up to {_N}|token limit(?: is| of|:)? ?{_N}|limit for this model is {_N}|tokens limit {_N}",
+    rf"(?:> ?|must be <= |cannot exceed |less than ){_N}",
+    rf"(?:limit(?: is| of)?:? |configured limit of |limit of ){_N}",
+    rf"with {_N} maximum context|maxlength: {_N}|should be \[1, {_N}|context limit(?: of)? {_N}",
+    rf"context length {_N}|maximum size of {_N}|model'?s context length \({_N}",
+)
+_REQUESTS = (
+    rf"(?:resulted in|you requested|requested(?: a total of)?(?: about)?|request contains|requested tokens) {_N}",
+    rf"(?:requested|request input token count|given|actual|current length is|requested token count):? ?{_N}",
+    rf"(?:token count|prompt|input|request)(?: of| is| contains)? {_N} ?(?:tokens)?",
+    rf"too long: {_N}|exceed context limit: {_N} \+ {_N}|length {_N}\)? is longer",
+    rf"number of input tokens {_N}",
+)
+
+
+def overflow(text: str) -> Overflow | None:
+    """The sizes of an overflow, or None where the text is not about one."""
+    lower = text.lower()
+    if not any(word in lower for word in _WORDS):
+        return None
+    if not any(_re(pattern).search(text) for pattern in _PHRASES):
+        return None
+    if any(_re(pattern).search(text) for pattern in _OTHERWISE) and not _re(_ALL_THE_SAME).search(text):
+        return None
+    window = _size(_WINDOWS, text)
+    requested = _size(_REQUESTS, text)
+    both = _re(r"exceed context limit: (\d+) \+ (\d+) > (\d+)").search(text)
+    if both:
+        requested, window = int(both.group(1)) + int(both.group(2)), int(both.group(3))
+    if window is not None and requested is not None and requested < window:
+        requested = None  # a part of it, such as the length of the answer
+    return Overflow(window, requested)
+
+
+def _size(patterns: tuple[str, ...], text: str) -> int | None:
+    for pattern in patterns:
+        for match in _re(pattern).finditer(text):
+            number = next((int(re.sub(r"\D", "", group)) for group in match.groups() if group), 0)
+            if number >= 100:  # fewer are not a window: a message's index, a count of images
+                return number
+    return None

@@ -1,0 +1,218 @@
+"""One clean sentence out of whatever an error says: JSON in JSON, dictionaries as Python prints them, pages, stacks.
+
+Nothing here parses with a grammar. A scanner for `key: value` pairs reads JSON, escaped JSON, Python's own notation and
+any of them cut off in the middle, in one pass and without recursion, which no parser of ours would survive on hostile text.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+LONGEST = 300
+"""Characters of a message. A longer one is cut at the end of a sentence or a word."""
+
+_DEEPEST = 4
+"""JSON in a string in JSON: how often it is opened."""
+
+_MESSAGES = ("message", "errormessage", "error_message", "msg", "error", "detail", "error_description", "description")
+_MORE_MESSAGES = ("faultstring", "reason", "title", "text", "stderr", "output", "errors")
+_CODES = ("code", "type", "__type", "error_code", "errorcode", "status", "error", "reason", "sqlstate", "errno", "name")
+_STATUSES = ("status", "statuscode", "status_code", "http_status", "code", "httpstatuscode", "error_code", "error")
+
+
+class Said(NamedTuple):
+    """What a text says, once its wrapping is off."""
+
+    sentence: str
+    codes: tuple[str, ...] = ()
+    status: int | None = None
+    rpc: int | None = None
+    names: tuple[str, ...] = ()
+    """Exception classes named by a traceback or a prefix, with their modules."""
+    is_envelope: bool = False
+    """An object whose `error` is an object: how providers answer."""
+    is_page: bool = False
+
+
+@cache
+def _re(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
+    return re.compile(pattern, flags)
+
+
+def plain_marks(text: str) -> str:
+    """The text without ANSI sequences, carriage returns and control marks; newline and tab stay."""
+    if "\x1b" in text or "\x9b" in text:
+        text = _re(
+            r"\x1b\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|(?:\x1b\[|\x9b)[0-?]{0,32}[ -/]{0,8}[@-~]|\x1b[@-Z\\-_]?"
+        ).sub("", text)
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if not text.isprintable():
+        text = _re(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]").sub("", text)
+    return text
+
+
+def unwrap(text: str) -> Said:
+    """The sentence a person would have written, and the codes around it."""
+    text = plain_marks(text)
+    codes: list[str] = []
+    status: int | None = None
+    rpc: int | None = None
+    names = list(_classes(text))
+    is_envelope = bool(
+        _re(r"""^[^{\[]{0,200}[{\[]\s*(?:["']type["']\s*:\s*["']error["']\s*,\s*)?["']error["']\s*:\s*\{""").search(
+            text[:400]
+        )
+    )
+    is_page = bool(_re(r"<(?:!doctype html|html|head|title|\?xml)\b").search(text[:600]))
+    inner = text
+    for _ in range(_DEEPEST):
+        found = pairs(inner) if "{" in inner or "\\" in inner else []
+        if not found:
+            break
+        for key, value in found:
+            number = _number(value)
+            if number is not None and key in _STATUSES:
+                if status is None and 400 <= number <= 599:
+                    status = number
+                if rpc is None and -33_000 <= number <= -32_000 and key == "code":
+                    rpc = number
+            elif key in _CODES and _is_code(value):
+                codes.append(value)
+        deeper = _message(found)
+        if not deeper or deeper == inner:
+            break
+        inner = deeper
+    if is_page:
+        page, code = _page(text)
+        inner = page or inner
+        if code:
+            codes.append(code)
+    return Said(sentence(inner), tuple(dict.fromkeys(codes)), status, rpc, tuple(names), is_envelope, is_page)
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    """Every `key: value` of an object, however it is quoted and however deep, in order; keys in lower case."""
+    if '\\"' in text and not _re(r"""["']\w{1,40}["']\s{0,5}:""").search(text):
+        text = text.replace('\\"', '"').replace("\\n", "\n")
+    found = []
+    for match in _re(_PAIR).finditer(text):
+        key, quoted, bare = match.group(1), match.group(2), match.group(3)
+        value = _unquoted(quoted) if quoted is not None else bare
+        found.append((key.lower(), value))
+        if len(found) >= 200:
+            break
+    return found
+
+
+# A value's string is possessive in effect: each character fits exactly one alternative, so that it cannot backtrack.
+_PAIR = r"""["'](\w{1,40})["']\s{0,5}:\s{0,5}(?:("(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?)|(-?\d[\d.]{0,20}|null|none|true|false))"""
+
+
+def _unquoted(token: str) -> str:
+    body = token[1:-1] if len(token) > 1 and token[-1] == token[0] else token[1:]
+    if "\\" not in body:
+        return body
+    return _re(r"\\(u[0-9a-f]{4}|.)", re.IGNORECASE | re.DOTALL).sub(_unescaped, body)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    what = match.group(1)
+    if len(what) == 5:
+        return chr(int(what[1:], 16))
+    return {"n": "\n", "t": "\t", "r": "\n"}.get(what, what)
+
+
+def _number(value: str) -> int | None:
+    return int(value) if value.lstrip("-").isdigit() and len(value) < 8 and value.isascii() else None
+
+
+def _is_code(value: str) -> bool:
+    return bool(_re(r"[\w.:#-]{3,80}").fullmatch(value)) and not value.isdigit() and value.lower() not in _NO_CODES
+
+
+_NO_CODES = frozenset({"error", "none", "null", "true", "false", "failed", "failure", "text", "string", "object"})
+
+
+def _message(found: list[tuple[str, str]]) -> str:
+    """The value that says most: of the first group of names that has one, the first with a space in it."""
+    for group in (_MESSAGES, _MORE_MESSAGES):
+        said = [
+            (group.index(key), value) for key, value in found if key in group and len(value) > 3 and not _number(value)
+        ]
+        for _, value in sorted(said, key=lambda each: (" " not in each[1].strip(), each[0])):
+            return value
+    return ""
+
+
+def _page(text: str) -> tuple[str, str]:
+    """The words of an error page: XML's own message, else its title or first heading."""
+    said = code = ""
+    for tag in ("message", "faultstring", "errormessage", "h1", "title", "h2", "p"):
+        match = _re(rf"<(?:\w{{1,20}}:)?{tag}(?:\s[^<>]{{0,200}})?>([^<]{{1,300}})<").search(text)
+        if match and match.group(1).strip():
+            said = match.group(1).strip()
+            break
+    match = _re(r"<(?:\w{1,20}:)?(?:error)?code>([^<]{1,80})<").search(text)
+    if match:
+        code = match.group(1).strip()
+    return said, code
+
+
+_CLASS = r"^\s{0,8}(?:[a-z][\w]*\.)*([A-Z]\w*(?:Error|Exception|Timeout|Expired|Exceeded|Warning|Interrupt|Exit|Fault|Refused|Denied|Group))\b(?=[:\s(]|$)"
+
+
+def _classes(text: str) -> list[str]:
+    """Exception classes that open a line, as tracebacks and prefixes name them; the last one raised comes first."""
+    if not any(mark in text for mark in ("Error", "Exception", "Timeout", "Expired", "Exceeded")):
+        return []
+    found = [match.group().strip() for match in _re(_CLASS, re.MULTILINE).finditer(text)]
+    for match in _re(r"(?:litellm\.)([A-Z]\w{2,60}(?:Error|Exception|Timeout))", 0).finditer(text):
+        found.append(match.group())
+    return list(dict.fromkeys(reversed(found[:20])))
+
+
+_NOISE = (
+    r"^(?:exit code:? -?\d+|process exited with.{0,40}|command failed with exit code \d+.{0,20}|\$ .*|\+ .*|[-=_*~#.\s]*|"
+    r"traceback \(most recent call last\):|during handling of the above.*|the above exception was.*|stderr:|stdout:|output:|"
+    r"file \".*|\s+at .*|\s*\^+\s*|\.\.\.|\w{0,20} ?error:?|failed:?|\{|\[|usage:.*|\[\w[\w:-]{0,20}\] \$ .*|"
+    r"ok\s.*|\?\s.*\[no test files\]|=== (?:run|pause|cont|name).*|--- (?:pass|skip).*|pass|fail|collected \d+ items?|"
+    r"platform .*|rootdir: .*|plugins: .*|compiling .*|finished .*|running \d+ tests?|> .*|test .* \.\.\. ok)$"
+)
+_PREFIX = (
+    r"^(?:<tool_use_error>|</?error>|error during execution:\s|error executing tool \w{1,64}:\s|error calling tool:\s|tool error:\s|"
+    r"(?:fatal )?error:\s|(?:litellm\.)?\w{1,40}(?:error|exception):\s|\w{1,30}exception(?: \w{1,30})? -\s|"
+    r"error code:? \d{3}(?: -|:)\s|execution failed:\s|uncaught\s|unhandled exception:?\s|npm err! (?:code \w+)?|"
+    r"an error occurred \(\w{1,60}\) when calling the \w{1,60} operation(?: \([^)]{1,40}\))?:\s|"
+    r"an error occurred:\s|caused by:\s|exception in thread \"[^\"]{1,60}\"\s|e\s{3,7}(?=\S))\s{0,10}"
+)
+
+
+def sentence(text: str) -> str:
+    """The line that says what went wrong, on one line, bounded."""
+    text = plain_marks(text).replace("</tool_use_error>", "").replace("<tool_use_error>", "")
+    lines = [line for line in text.splitlines() if line.strip()]
+    if any(line.startswith("Traceback (most recent call last)") for line in lines):
+        last = [line for line in lines if _re(_CLASS, 0).match(line)]
+        lines = (last[-1:] or lines[-1:]) + lines
+    chosen = next((line for line in lines if not _re(_NOISE).match(line.strip())), lines[0] if lines else "")
+    return tidy(chosen)
+
+
+def tidy(line: str) -> str:
+    """A line without its prefixes and with single spaces, cut where a sentence or a word ends."""
+    line = " ".join(line.split())
+    for _ in range(_DEEPEST):
+        shorter = _re(_PREFIX).sub("", line, count=1)
+        if shorter == line or len(shorter) < 4:
+            break
+        line = shorter
+    if len(line) <= LONGEST:
+        return line
+    cut = line[:LONGEST]
+    end = max(cut.rfind(". "), cut.rfind("; "))
+    if end > LONGEST // 3:
+        return cut[: end + 1]
+    return cut[: max(cut.rfind(" "), LONGEST // 2)] + " ..."

@@ -1,0 +1,148 @@
+"""How long the other side asked us to wait, in every form it is said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+
+LONGEST = 7 * 24 * 3600.0
+"""Seconds. What asks for more than a week is a mistake, or a date in another calendar."""
+
+_SPAN = r"(\d{1,9}(?:\.\d{1,9})?)\s?(milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)?(?![a-z])"
+_ASKED = (
+    r"(?:try(?:ing)? (?:your request )?again|retry(?:ing)?|retry your request|wait|resets?|available|back off|expires?)"
+    r"(?: \w{1,12}){0,2}? (?:in|after|for|at least)(?: at least| about| another)? " + _SPAN
+)
+_SHORT = r"\bwait (?:at least |about |another )?" + _SPAN
+_FIELD = (
+    r"""["']?\bretry[-_ ]?(?:after|delay|in)(?:[-_ ]?(ms|milliseconds?|seconds?|secs?|s))?["']?\s{0,3}[:=]\s{0,3}["']?"""
+    + _SPAN
+)
+
+
+@cache
+def _re(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+def asked(headers: Mapping[str, str], text: str = "", now: float | None = None) -> float | None:
+    """Seconds to wait, from headers (names in lower case) first and from the text else.
+
+    A date is read against the answer's own `Date` header, so that a wrong clock here changes nothing; `now` and the
+    clock serve only where there is none.
+    """
+    for seconds in (_from_headers(headers, now), _from_text(text)):
+        if seconds is not None and 0 <= seconds <= LONGEST:
+            return round(seconds, 3)
+    return None
+
+
+def _from_headers(headers: Mapping[str, str], now: float | None) -> float | None:
+    for name, unit in (("retry-after-ms", 0.001), ("x-ms-retry-after-ms", 0.001), ("x-retry-after-ms", 0.001)):
+        if name in headers and (number := _float(headers[name])) is not None:
+            return number * unit
+    for name in ("retry-after", "x-retry-after"):
+        if name in headers:
+            said = headers[name].strip()
+            number = _float(said)
+            if number is None:
+                number = _span(said)
+            return number if number is not None else _until(said, headers, now)
+    resets = []
+    for name, value in headers.items():
+        if name.startswith(("x-ratelimit-reset", "ratelimit-reset", "anthropic-ratelimit")) and name.endswith(
+            ("reset", "reset-requests", "reset-tokens")
+        ):
+            left = headers.get(name.replace("reset", "remaining"))
+            if left is not None and _float(left) not in (0.0, None):
+                continue  # this allowance is not the one that ran out
+            seconds = _reset(value.strip(), headers, now)
+            if seconds is not None:
+                resets.append(seconds)
+    return max(resets) if resets else None
+
+
+def _reset(said: str, headers: Mapping[str, str], now: float | None) -> float | None:
+    number = _float(said)
+    if number is None:
+        span = _span(said)
+        return span if span is not None else _until(said, headers, now)
+    if number > 1e12:
+        number /= 1000
+    if number > 1e9:  # a moment, not a span
+        return max(0.0, number - _now(headers, now))
+    return number
+
+
+def _from_text(text: str) -> float | None:
+    lower = text.lower()
+    if "retry" not in lower and "again" not in lower and "wait" not in lower and "reset" not in lower:
+        return None
+    match = _re(_FIELD).search(text)
+    if match:
+        unit = "ms" if (match.group(1) or "").startswith(("ms", "milli")) else match.group(3)
+        return _seconds(match.group(2), unit)
+    for pattern in (_ASKED, _SHORT):
+        match = _re(pattern).search(text)
+        if match:
+            whole = _span(text[match.start(1) : match.start(1) + 40])
+            return whole if whole is not None else _seconds(match.group(1), match.group(2))
+    return None
+
+
+def _span(text: str) -> float | None:
+    """`6m0s`, `1h2m3.5s`, `7.66s`, `20 seconds`: the parts that follow each other from the start."""
+    total, at, found = 0.0, 0, False
+    while match := _re(
+        r"\s?(\d{1,9}(?:\.\d{1,9})?)\s?(milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)(?![a-z])"
+    ).match(text, at):
+        total += _seconds(match.group(1), match.group(2))
+        at, found = match.end(), True
+    return total if found else None
+
+
+def _seconds(number: str, unit: str | None) -> float:
+    unit = (unit or "s").lower()
+    if unit.startswith(("ms", "milli")):
+        return float(number) / 1000
+    return float(number) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit[0]]
+
+
+def _float(said: str) -> float | None:
+    try:
+        number = float(said)
+    except ValueError:
+        return None
+    return number if number == number and number >= 0 else None
+
+
+def _until(date: str, headers: Mapping[str, str], now: float | None) -> float | None:
+    moment = _moment(date)
+    return None if moment is None else max(0.0, moment - _now(headers, now))
+
+
+def _now(headers: Mapping[str, str], now: float | None) -> float:
+    if now is not None:
+        return now
+    theirs = _moment(headers.get("date", ""))
+    if theirs is not None:
+        return theirs
+    import time  # only for a date without a Date beside it
+
+    return time.time()
+
+
+def _moment(date: str) -> float | None:
+    if not date:
+        return None
+    from datetime import UTC, datetime  # email and datetime cost 8 ms; a date in a header is rare
+    from email.utils import parsedate_to_datetime
+
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            moment = read(date)
+        except (ValueError, TypeError, IndexError, OverflowError):
+            continue
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return None
