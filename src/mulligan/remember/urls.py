@@ -30,7 +30,7 @@ def sqlite_path(url: str) -> Path:
     elif scheme == "sqlite":
         path = rest.removeprefix("/") if rest.startswith("//") else rest
     else:
-        raise SettingsError(f"there is no store for {scheme}://. Known are {SCHEMES}.")
+        raise SettingsError(f"there is no store of the sort {scheme!r}. Known are {SCHEMES}.")
     if not path.strip("/"):
         raise SettingsError(f"the store {url!r} names no file. Known are {SCHEMES}.")
     return Path(path).expanduser()

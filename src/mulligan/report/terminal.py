@@ -139,22 +139,30 @@ def _about(about: Run, now: int) -> Iterator[tuple[str, str]]:
 
 
 BAR = 30
+INDENT = " " * (BAR + 9)
+"""Under the bar: what is said of an attempt begins where its mark stands."""
 
 
 def _call(call: calls.Call, link: Link | None, begin: int, end: int) -> Iterator[str]:
-    linked = "" if link is None or link.failed == link.overcame else f", overcome by call {link.overcame}"
-    ending = call.ending if call.first.type != "run" else "the run's own failure"
-    yield f"  {call.id:>3}  {line(call.name or call.first.type, 40)} ({call.first.type}): {ending}{linked}"
+    is_overcome = link is not None and link.failed != link.overcame
+    ending = f"overcome by call {link.overcame}" if link is not None and is_overcome else call.ending
+    if call.first.type == "run":
+        ending = "the run's own failure"
+    told = f"{line(call.name or '-', 40)} ({call.first.type}), {ending}"
+    if len(call.steps) == 1 and call.first.outcome == "success":
+        yield f"{call.id:>5}  {_bar(call.first, begin, end)}  {told}, {duration(call.first.seconds)}"
+        return
+    yield f"{call.id:>5}  {'':{BAR}}  {told}"
     for step in call.steps:
         if step.after is not None:
-            yield f"       {' ' * BAR}    {_recovery(step.after)}"
-        yield f"       {_bar(step, begin, end)} {MARKS[step.outcome]} {step.attempt}  {_attempt(step)}"
+            yield f"{INDENT}> {_recovery(step.after)}"
+        yield f"{'':5}  {_bar(step, begin, end)}  {MARKS[step.outcome]} {_attempt(step)}"
         if step.failure is not None and step.failure.message:
-            yield f"       {' ' * BAR}      {line(step.failure.message, 160)}"
-    if linked and link is not None and link.changes:
-        yield f"       {' ' * BAR}      what changed: {_changes(link.changes)}"
-    elif linked and link is not None and link.between:
-        yield f"       {' ' * BAR}      what came between: {line(', '.join(link.between))}"
+            yield f"{INDENT}  {line(step.failure.message, 160)}"
+    if link is not None and is_overcome and link.changes:
+        yield f"{INDENT}> what changed: {_changes(link.changes)}"
+    elif link is not None and is_overcome and link.between:
+        yield f"{INDENT}> what came between: {line(', '.join(link.between))}"
 
 
 def _bar(step: Step, begin: int, end: int) -> str:

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import click
 
 from mulligan import settings as settings_file
-from mulligan.assembly import open_for_reading
+from mulligan.failure import StoreError
 from mulligan.records import encode
 from mulligan.remember.store import Store
+from mulligan.remember.urls import open_store, sqlite_path
 from mulligan.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,7 +31,19 @@ def settings_with(store: str | None) -> Settings:
 
 
 def opened(settings: Settings) -> Store | None:
-    return open_for_reading(settings)
+    """The store for a command that asks, or None if nothing was ever kept there: a question makes no files."""
+    url = settings.store_url
+    if not url.startswith("memory:"):
+        path = sqlite_path(url)
+        try:
+            path.stat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(
+                f"{path} cannot be read ({error.strerror}). Check its rights, or set MULLIGAN_HOME."
+            ) from None
+    return open_store(url)
 
 
 def now() -> int:

@@ -47,7 +47,8 @@ def runs(agent: str | None, past: str | None, limit: int, store: str | None, as_
             click.echo("Wrap a function with @mulligan.tool and call it, or try: mulligan demo")
     else:
         print_lines(terminal.runs(found, now()))
-        click.echo(f"\nLook at one: mulligan show {found[0].run.id[:12]}", err=True)
+        there = f" --store {store}" if store else ""
+        click.echo(f"\nLook at one: mulligan show {found[0].run.id[:12]}{there}", err=True)
 
 
 @click.command(epilog="Examples:\n\n  mulligan show run_8f2c\n\n  mulligan show last --json")
