@@ -79,7 +79,9 @@ def test_a_damaged_store_is_left_as_it_is_and_calls_are_kept_elsewhere_until_it_
     assert len(user.sees("runs")) == 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is unwritable for root; the next test has a folder nobody can make")
+@pytest.mark.skipif(
+    os.geteuid() == 0, reason="nothing is unwritable for root; the next test has a folder nobody can make"
+)
 def test_an_unwritable_home_costs_nothing_but_a_warning(user):
     home = user.home / "mulligan"
     home.mkdir(mode=0o500)

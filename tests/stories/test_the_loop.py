@@ -1,4 +1,4 @@
-"""One failure all the way round: captured, classified, recovered, remembered, shown. Each link has a test that needs it."""
+"""One failure all the way round: captured, classified, recovered, remembered, shown. Each link has its test."""
 
 from __future__ import annotations
 

@@ -1,0 +1,19 @@
+"""Remember across a compaction: the reminder is empty until something has been forgotten."""
+
+import contextlib
+
+import mulligan
+
+
+@mulligan.tool
+def edit(path: str, old: str, new: str) -> None:
+    raise ValueError(f"the text to replace was not found in {path}")
+
+
+with mulligan.session() as session, mulligan.run("coder", session=session):
+    with contextlib.suppress(ValueError):
+        edit("main.py", "prnt(", "print(")
+    session.turn()
+    print(f"before: {session.reminder()!r}")
+    session.compacted(chars_before=120_000, chars_after=4_000)  # your agent has summarised its conversation
+    print(f"after:\n{session.reminder()}")

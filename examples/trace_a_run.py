@@ -1,0 +1,25 @@
+"""Trace a run: three attempts are three steps, and the status is derived from what happened."""
+
+import mulligan
+from mulligan import Policy
+
+answers = iter([ConnectionResetError("connection reset by peer"), TimeoutError("no answer in 30 s"), "rain"])
+
+
+@mulligan.tool(effects="none", policy=Policy(first_wait=0.1))
+def weather(city: str) -> str:
+    answer = next(answers)
+    if isinstance(answer, Exception):
+        raise answer
+    return f"{answer} in {city}"
+
+
+with mulligan.run("weather-agent", version="2") as run:
+    with run.step("plan", "read the question"):
+        city = "Oslo"
+    report = weather(city)  # three attempts, three steps
+    with run.step("respond", "write the answer"):
+        print(f"It is {report}.")
+
+assert run.status == "recovered"  # it worked, but not at once
+print(f"run {run.id} is {run.status}")

@@ -1,0 +1,17 @@
+"""Wrap a tool: a rejected argument is repaired, announced and kept. Then try: mulligan show last"""
+
+import mulligan
+from mulligan import AgentError
+
+
+@mulligan.tool
+def search(query: str, top_k: int = 5) -> list[str]:
+    if top_k > 10:
+        raise AgentError(f"top_k must be 10 or less, got {top_k}.", hint="Ask for 10, then page with offset.")
+    return [f"{query}, hit {number}" for number in range(1, top_k + 1)]
+
+
+with mulligan.run("librarian", context="what are the rules for refunds?") as run:
+    hits = search("refunds", top_k=50)
+    print(f"{len(hits)} hits, run {run.id} is {run.status}")
+    print(*mulligan.notes(), sep="\n")

@@ -1,0 +1,114 @@
+"""What a person reads about runs: the first line answers, the rest is aligned, and nothing foreign is obeyed."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.records import Change, History, Link, Recovery, Run, Step
+from mulligan.report import terminal
+
+NOW = 1_700_000_100_000
+TIMEOUT = Kind("tool", "timeout", Remedy.WAIT, Ran.UNKNOWN)
+REJECTED = Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO)
+
+
+def step(seq, outcome="success", *, call=None, attempt=1, name="weather", kind=TIMEOUT, **fields):
+    failure = Failure.of(kind, "it took too long") if outcome == "failure" else None
+    return Step(
+        run="run_abcdefgh", seq=seq, call=call or seq, attempt=attempt, name=name, outcome=outcome,
+        started=1_700_000_000_000 + seq * 1000, seconds=0.5, failure=failure, **fields,
+    )  # fmt: skip
+
+
+def history(*steps, links=(), **about):
+    run = Run(id="run_abcdefgh", agent="tester", started=1_700_000_000_000, ended=1_700_000_010_000, end="finished")
+    run = msgspec.structs.replace(run, **about)
+    return History(run=run, steps=steps, links=tuple(links))
+
+
+def text(lines):
+    return "\n".join(lines)
+
+
+def test_the_first_line_of_a_run_says_what_came_of_it():
+    waited = Recovery(remedy=Remedy.WAIT, seconds=1.5)
+    shown = list(terminal.run(history(step(1, "failure"), step(2, call=1, attempt=2, after=waited)), NOW))
+    assert shown[0] == (
+        "run_abcdefgh recovered: 1 call in 2 attempts, 1 of 1 failed calls overcome, 1.5 s spent waiting."
+    )
+
+
+def test_a_call_that_worked_at_once_takes_one_line():
+    shown = text(terminal.run(history(step(1), step(2, name="search")), NOW))
+    assert "weather (tool), first try, 500 ms" in shown
+    assert "search (tool), first try, 500 ms" in shown
+
+
+def test_a_failed_attempt_says_its_kind_whether_it_ran_and_whose_move_it_was():
+    shown = text(terminal.run(history(step(1, "failure")), NOW))
+    assert "weather (tool), given up" in shown
+    assert "x 500 ms  tool/timeout, may have run, remedy: wait" in shown
+    assert "it took too long" in shown
+
+
+def test_a_repair_says_what_was_changed_from_where_and_how_sure_it_was():
+    change = Change(path="top_k", how="clamp", before=50, after=10, from_="schema")
+    repair = Recovery(remedy=Remedy.REPAIR, changes=(change,), source="schema", confidence=0.9)
+    steps = (step(1, "failure", kind=REJECTED), step(2, call=1, attempt=2, after=repair))
+    assert "changed top_k 50 -> 10 (from the schema, 90% sure)" in text(terminal.run(history(*steps), NOW))
+
+
+def test_a_failed_call_names_the_later_call_that_overcame_it_and_what_changed():
+    change = Change(path="days", how="substitute", before=30, after=7)
+    link = Link(run="run_abcdefgh", failed=1, overcame=2, how="agent", changes=(change,))
+    shown = text(terminal.run(history(step(1, "failure"), step(2), links=[link]), NOW))
+    assert "weather (tool), overcome by call 2" in shown
+    assert "what changed: days 30 -> 7" in shown
+
+
+def test_a_recipe_names_what_came_between():
+    link = Link(run="run_abcdefgh", failed=1, overcame=3, how="recipe", between=("login",))
+    shown = text(terminal.run(history(step(1, "failure"), step(2, name="login"), step(3), links=[link]), NOW))
+    assert "what came between: login" in shown
+
+
+def test_a_run_that_is_still_going_says_so():
+    assert "running" in next(iter(terminal.run(history(step(1), ended=None, end=None), NOW)))
+
+
+def test_the_list_of_runs_names_the_failure_to_look_at_first():
+    open_failure = step(1, "failure", name="pay")
+    overcome = (step(2, "failure", call=2), step(3, call=2, attempt=2))
+    shown = text(terminal.runs([history(open_failure, *overcome)], NOW))
+    assert shown.startswith("1 run: 1 partial. 1 of 2 failed calls overcome.")
+    assert "tool/timeout in pay" in shown
+
+
+def test_columns_are_aligned_and_numbers_stand_right():
+    assert list(terminal.columns([("a", "1", "x"), ("bbb", "22", "y")], right=(1,))) == ["  a     1  x", "  bbb  22  y"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(0, "0 s ago"), (59, "59 s ago"), (60, "1 min ago"), (7200, "2 h ago"), (172800, "2 days ago")],
+)
+def test_how_long_ago_is_told_in_one_unit(seconds, told):
+    assert terminal.ago(NOW - seconds * 1000, NOW) == told
+
+
+@given(st.text(), st.text(), st.text(), st.text())
+def test_no_text_of_strangers_reaches_the_terminal_as_a_command(name, agent, message, value):
+    hostile = Step(
+        run="run_abcdefgh", seq=1, call=1, name=name + "\x1b[2J", outcome="failure", started=NOW,
+        failure=Failure.of(REJECTED, message + "\x1b]0;x\x07\u202e"),
+        after=Recovery(remedy=Remedy.REPAIR, changes=(Change(path=value, how="enum", before=value, after="\x9b1m"),)),
+    )  # fmt: skip
+    kept = history(hostile, agent=agent + "\r\n\x00", context=value)
+    for line in (*terminal.run(kept, NOW), *terminal.runs([kept], NOW)):
+        assert not any(
+            character < " " or "\x7f" <= character <= "\x9f" or character in "\u202e\u2066" for character in line
+        )

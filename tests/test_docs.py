@@ -1,0 +1,158 @@
+"""The documentation is true: its code runs, and every name, event, setting, command and kind is in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mulligan
+from mulligan import records
+from mulligan.assembly import Mulligan
+from mulligan.classify.taxonomy import KINDS
+from mulligan.events import EVENTS
+from mulligan.failure import Failure
+from mulligan.recover.policy import Policy
+from mulligan.serve.cli import COMMANDS
+from mulligan.settings import NAMES
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks() -> list[tuple[str, str]]:
+    return [
+        (f"{page.relative_to(ROOT)}:{page.read_text()[: found.start()].count(chr(10)) + 1}", found[1])
+        for page in PAGES
+        for found in BLOCK.finditer(page.read_text())
+    ]
+
+
+def run(program: list[str], home: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *program],
+        env={"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("place", "code"), blocks(), ids=[place for place, _ in blocks()])
+def test_the_code_in_our_pages_runs(place, code, tmp_path):
+    done = run(["-c", code], tmp_path)
+    assert done.returncode == 0, f"{place}: {done.stderr}"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=[each.name for each in EXAMPLES])
+def test_examples_run(example, tmp_path):
+    done = run([str(example)], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_an_example_goes_better_the_second_time(tmp_path):
+    example = str(ROOT / "examples" / "agent_loop.py")
+    first, second = run([example], tmp_path), run([example], tmp_path)
+    assert second.stdout.count("turn") < first.stdout.count("turn")
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / f"{name}.md").read_text()
+
+
+def first_column(text: str) -> set[str]:
+    """What stands in backquotes in the first cell of a table's rows."""
+    rows = re.findall(r"^\| ([^|]*)\|", text, re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+def test_every_public_name_is_documented():
+    text = "\n".join(each.read_text() for each in PAGES)
+    missing = [name for name in mulligan.__all__ if not re.search(rf"\b{name}\b", text)]
+    assert missing == []
+
+
+def test_the_plan_of_the_house_names_the_public_names():
+    plan = (ROOT / "ARCHITECTURE.md").read_text()
+    table = plan.partition("## Public names")[2].partition("**Wrap a tool.**")[0]
+    assert set(mulligan.__all__) <= set(re.findall(r"`(\w+)`", table))
+
+
+def test_every_setting_is_documented_and_every_documented_one_exists():
+    assert first_column(page("settings")) == set(NAMES)
+
+
+def test_every_event_is_documented_and_every_documented_one_exists():
+    assert {name for name in first_column(page("report")) if "." in name} == set(EVENTS)
+
+
+def test_every_command_is_documented_and_every_documented_one_exists():
+    assert set(re.findall(r"^mulligan (\w+) ", page("serve"), re.MULTILINE)) == set(COMMANDS)
+
+
+def test_every_kind_is_documented_and_every_documented_one_exists():
+    assert {name for name in first_column(page("kinds")) if "/" in name} == set(KINDS)
+
+
+def test_every_field_of_the_policy_is_documented():
+    assert {each.name for each in dataclasses.fields(Policy)} <= first_column(page("recover"))
+
+
+def test_every_option_of_a_tool_is_documented():
+    options = set(inspect.signature(Mulligan.tool).parameters) - {"self", "function"}
+    assert options <= first_column(page("capture"))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [records.Run, records.Step, Failure, records.Recovery, records.Change, records.Link],
+    ids=lambda record: record.__name__,
+)
+def test_the_fields_of_a_record_are_documented_in_order(record):
+    row = re.search(rf"^\| `{record.__name__}` \| ([^|]+) \|", page("remember"), re.MULTILINE)
+    assert row is not None
+    assert tuple(row[1].split()) == record.__struct_encode_fields__
+
+
+def test_every_command_has_a_help_that_says_what_it_does_and_shows_examples():
+    from click.testing import CliRunner
+
+    from mulligan.serve.cli import cli
+
+    for name in COMMANDS:
+        said = CliRunner().invoke(cli, [name, "--help"])
+        assert said.exit_code == 0
+        assert "Examples:" in said.output, name
+        assert f"mulligan {name}" in said.output or name == "classify", name
+
+
+@pytest.mark.parametrize("source", [*PAGES, *ROOT.glob("*.md")], ids=lambda path: path.name)
+def test_links_between_our_pages_lead_somewhere(source):
+    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", source.read_text()):
+        if "://" not in link:
+            assert (source.parent / link).exists(), f"{source.name} links to {link}"
+
+
+def test_the_plan_of_the_house_lists_every_file():
+    plan = (ROOT / "ARCHITECTURE.md").read_text()
+    tree = plan.partition("## The tree")[2].partition("## Who may import whom")[0]
+    source = ROOT / "src" / "mulligan"
+    for path in source.rglob("*.py"):
+        parts = path.relative_to(source).parts
+        # A folder of folders is listed as a folder: what is inside is its own affair.
+        name = path.name if len(parts) <= 2 else f"{parts[-2]}/"
+        if path.name == "__init__.py" and len(parts) > 1:
+            name = f"{parts[-2]}/"
+        assert name in tree, f"{'/'.join(parts)} is not in ARCHITECTURE.md"
