@@ -31,6 +31,8 @@ ALIKE = 0.5
 """How much of a later call must be that of the failed one before it counts as its correction."""
 ALIKE_WHEN_REJECTED = 0.25
 """The same where the arguments themselves were rejected: to come back with other ones is then the point."""
+OPEN = 100
+"""How many open failures a success is compared with, so that a run of any length costs the same for each call."""
 TOOL = "(tool)"
 """The path of a change to the name of the tool itself."""
 
@@ -150,19 +152,22 @@ def precedents(links: Iterable[Link], seen: int) -> list[Precedent]:
     """What overcame a failure before, the most often first; the same change in several runs is one precedent."""
     runs: dict[bytes, set[str]] = {}
     first: dict[bytes, Link] = {}
-    for link in links:
+    # In one order, wherever they come from: two stores that know the same give the same answer.
+    for link in sorted(links, key=lambda link: (link.run, link.failed)):
         shape = encode((link.how, [(change.path, change.how, change.after) for change in link.changes], link.between))
         runs.setdefault(shape, set()).add(link.run)
         first.setdefault(shape, link)
-    found = [
+    return [
         Precedent(how=link.how, changes=link.changes, between=link.between, worked=len(runs[shape]), seen=max(seen, 1))
-        for shape, link in first.items()
+        for shape, link in sorted(first.items(), key=lambda item: (-len(runs[item[0]]), item[0]))
     ]
-    return sorted(found, key=lambda precedent: -precedent.worked)
 
 
 def overcame(steps: Iterable[Step]) -> list[Link]:
-    """A link from each failed call of a run to the success that overcame it: its own last attempt, or a later call."""
+    """A link from each failed call of a run to the success that overcame it: its own last attempt, or a later call.
+
+    In the order of the failed calls; each has one link at most.
+    """
     links: list[Link] = []
     open_calls: list[Call] = []
     succeeded: list[Call] = []
@@ -177,8 +182,8 @@ def overcame(steps: Iterable[Step]) -> list[Link]:
                 links.append(_correction(failed, call, between))
             succeeded.append(call)
         elif call.has_failed and call.first.type != "run":
-            open_calls.append(call)
-    return links
+            open_calls = [*open_calls[1 - OPEN :], call]
+    return sorted(links, key=lambda link: link.failed)
 
 
 def _correction(failed: Call, call: Call, between: tuple[str, ...]) -> Link:
@@ -202,6 +207,8 @@ def _corrects(call: Call, failed: Call) -> bool:
     """Whether a success is plausibly the same thing done right, and not another thing done by the same tool."""
     if call.first.type != failed.first.type or call.first.server != failed.first.server:
         return False
+    if call.last.seq < failed.last.seq:
+        return False  # it worked before the other failed for the last time
     kind = failed.failure.kind.code if failed.failure else ""
     if call.name != failed.name:
         return (
@@ -215,7 +222,7 @@ def _corrects(call: Call, failed: Call) -> bool:
 
 def alike(before: Any, after: Any) -> float:
     """How much of one call's arguments is in another's, from 0 to 1."""
-    if before == after:
+    if same(before, after):
         return 1.0
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return 0.0
@@ -227,9 +234,10 @@ def _alike_at(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> 
     if key not in before or key not in after:
         value = before.get(key, after.get(key))
         other = after if key in before else before
-        return 0.8 if value is not None and value in other.values() else 0.0  # renamed
+        is_renamed = value is not None and any(same(value, each) for each in other.values())
+        return 0.8 if is_renamed else 0.0
     old, new = before[key], after[key]
-    if old == new:
+    if same(old, new):
         return 1.0
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return alike(old, new)
@@ -241,6 +249,17 @@ def _alike_at(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> 
     return 0.4 if both_numbers else 0.25
 
 
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are the same to a tool: to Python 1, 1.0 and True are equal, to JSON they are three."""
+    try:
+        return bool(one == other) and _sorted.encode(one) == _sorted.encode(other)
+    except Exception:  # noqa: BLE001 - a run that is still going compares objects of any class, and some cannot be
+        return False
+
+
+_sorted = msgspec.json.Encoder(enc_hook=str, order="sorted")
+
+
 def similarity(one: str, other: str) -> float:
     """From 0 to 1. Long texts are compared by their beginnings, so that no argument can make this slow."""
     from difflib import SequenceMatcher  # 5 ms to import, and only failures come here
@@ -250,7 +269,7 @@ def similarity(one: str, other: str) -> float:
 
 def changes(before: Any, after: Any) -> tuple[Change, ...]:
     """What one would have to do to the first arguments to get the second."""
-    if before == after:
+    if same(before, after):
         return ()
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return (Change(path="", how=_how(before, after), before=before, after=after),)
@@ -261,14 +280,14 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -
     gone = [key for key in before if key not in after]
     new = [key for key in after if key not in before]
     for key in gone:
-        twin = next((other for other in new if after[other] == before[key]), None)
+        twin = next((other for other in new if same(after[other], before[key])), None)
         if twin is None:
             yield Change(path=prefix + key, how="drop", before=before[key])
         else:
             new.remove(twin)
             yield Change(path=prefix + key, how="rename", before=key, after=twin)
     for key in before:
-        if key in after and before[key] != after[key]:
+        if key in after and not same(before[key], after[key]):
             if isinstance(before[key], Mapping) and isinstance(after[key], Mapping):
                 yield from _changes(before[key], after[key], f"{prefix}{key}.")
             else:
@@ -283,11 +302,11 @@ def _how(before: Any, after: Any) -> How:
             if before.strip() == after.strip():
                 return "trim"
             return "enum" if before.casefold() == after.casefold() else "substitute"
-        if isinstance(after, Mapping | list) and _parsed(before) == after:
+        if isinstance(after, Mapping | list) and same(_parsed(before), after):
             return "parse"
         if isinstance(after, int | float) and before.strip().casefold() == str(after).casefold():
             return "cast"
-    if isinstance(after, list) and after == [before]:
+    if isinstance(after, list) and same(after, [before]):
         return "wrap"
     if isinstance(after, str) and isinstance(before, int | float) and after == str(before):
         return "cast"

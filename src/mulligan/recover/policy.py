@@ -30,17 +30,18 @@ class Policy:
         if self.attempts > 10:
             raise SettingsError(f"attempts must be 10 or less, got {self.attempts}: more is a retry storm.")
         for name in ("first_wait", "longest_wait"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise SettingsError(f"{name} is a number of seconds, 0 or more, got {getattr(self, name)}.")
-        if not 0 <= self.confidence <= 1:
-            raise SettingsError(f"confidence is a share from 0 to 1, got {self.confidence}.")
+            seconds = getattr(self, name)
+            if not _is_number(seconds) or not 0 <= seconds < float("inf"):
+                raise SettingsError(f"{name} is a number of seconds, 0 or more, got {seconds!r}.")
+        if not _is_number(self.confidence) or not 0 <= self.confidence <= 1:
+            raise SettingsError(f"confidence is a share from 0 to 1, got {self.confidence!r}.")
 
     def wait(self, attempt: int, retry_after: float | None, chance: float) -> float | None:
         """Seconds before this attempt, or None when the other side asks for more than we would wait.
 
         `chance` is a random number from 0 to 1.
         """
-        if retry_after is not None:
+        if retry_after is not None and retry_after >= 0:  # neither a time gone by nor NaN can be waited for
             if retry_after > self.longest_wait:
                 return None
             # A little later than asked, each at another time: everybody who was turned away was told the same moment.
@@ -48,3 +49,7 @@ class Policy:
         # Full jitter, not a fixed step: many agents share one rate limit and would otherwise return together.
         ceiling: float = min(self.longest_wait, self.first_wait * 2 ** (attempt - 2))
         return ceiling * (1 - chance)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
