@@ -16,6 +16,8 @@ from mulligan.failure import AgentError, Failure, InfraError, Kind, Ran, Remedy
 _SHORT = 700
 """Characters. In a longer text only its ends are asked what the matter is: the middle is somebody's output."""
 
+_SOURCES = ("tool", "model", "retrieval", "orchestration")
+
 _GENERAL = (*world.SERVICES, *world.ARGUMENTS, *world.STATE, *world.MISSING)
 _PARTICULAR = tuple(rule for rule in world.TOOLS if rule not in (*_GENERAL, *world.PROGRAMS))
 
@@ -37,6 +39,10 @@ class Classifier:
     def __init__(self, kinds: Sequence[Kind] = (), rules: Sequence[Rule] = ()) -> None:
         self.kinds: dict[str, Kind] = {**taxonomy.KINDS, **{str(kind): kind for kind in kinds}}
         self.rules = tuple(rules)
+        for rule in self.rules:
+            from mulligan.classify import custom  # only for those who have rules of their own
+
+            custom.check_pattern(rule.pattern, f"rule {rule.name!r}")
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Classifier:
@@ -66,6 +72,8 @@ class Classifier:
         """
         if isinstance(error, Failure):
             return error
+        if source not in _SOURCES:
+            source = None  # a step of another type, such as a plan, says nothing about what failed in it
         evidence = Evidence(source=source, tool=_name(tool), is_error=is_error)
         try:
             if isinstance(arguments, Mapping):
@@ -128,12 +136,16 @@ class Classifier:
     def _decisions(self, evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
         """Every answer the evidence gives, the best founded first. Only the first is used; the last is always there."""
         text = evidence.text
-        for rule, place in matching(self.rules, text, evidence.tool):
-            yield Decision(rule.kind, (f"rule {rule.name}",), 1.0, rule.ran, place)
+        for rule in self.rules:
+            from mulligan.classify import custom  # only for those who have rules of their own
+
+            place = custom.speaks(rule, text, evidence.tool)
+            if place >= 0:
+                yield Decision(rule.kind, (f"rule {rule.name}",), 1.0, rule.ran, place)
         for name in evidence.names:
             if name in ("CancelledError", "KeyboardInterrupt", "Cancelled", "TaskCancelledError"):
                 yield Decision(taxonomy.NONE_CANCELLED, (f"class {name}",), 1.0)
-        for rule, place in matching(coding.REFUSED, text, evidence.tool):
+        for rule, place in matching(coding.REFUSED, _gist(text), evidence.tool):
             yield Decision(rule.kind, (f"text: {rule.name}",), 0.95, rule.ran, place)
         if providers.is_from_a_model(evidence, said.is_envelope):
             kind, why, confidence = providers.named(evidence)
@@ -148,9 +160,10 @@ class Classifier:
 
     def _of_source(self, kind: Kind, source: str | None) -> Kind:
         """The same code under the step's own type, where the table has it: a search that times out is `retrieval/timeout`."""
+        name = str(kind)
         if source == "retrieval" and kind.type == "tool":
-            return self.kinds.get(f"retrieval/{'no_results' if kind.code == 'not_found' else kind.code}", kind)
-        return kind
+            name = f"retrieval/{'no_results' if kind.code == 'not_found' else kind.code}"
+        return self.kinds.get(name) or self.kinds.get(str(kind), kind)
 
 
 def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
@@ -161,7 +174,7 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
         ran = Ran.NO if evidence.rpc in (-32601, -32602) else None
         chosen = next((rule.kind for rule, _ in matching(world.ARGUMENTS, text) if rule.kind in rpc), rpc[0])
         yield Decision(chosen, (f"JSON-RPC {evidence.rpc}",), 0.97, ran)
-    written = compiled(r"name '(\w{1,80})' is not defined|\(<(?:string|stdin|unknown)>, line \d+\)").search(text)
+    written = compiled(r"name '(\w{1,80})' is not defined|\(<(?:string|stdin|unknown)>, line \d{1,9}\)").search(text)
     if written and tool and (written.group(1) is None or written.group(1) in tool):
         # The call itself was code that a model wrote, and it is not one.
         yield Decision(taxonomy.MODEL_INVALID_OUTPUT, ("text: the call cannot be read",), 0.8, Ran.NO)
@@ -173,7 +186,9 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
         for rule, place in matching((*coding.TESTING, *coding.BUILDING), text, tool):
             yield Decision(rule.kind, (f"text: {rule.name}",), 0.9, rule.ran, place)
     gist = _gist(text)
-    for rules, sure in ((_PARTICULAR, 0.9), (_GENERAL, 0.8), (world.PROGRAMS, 0.6)):
+    # In a shell these words belong to some program: the call was in order, and no schema can mend what it ran.
+    general = world.SERVICES if _is_shell(evidence) else _GENERAL
+    for rules, sure in ((_PARTICULAR, 0.9), (general, 0.8), (world.PROGRAMS, 0.6)):
         for rule, place in matching(rules, gist, tool):
             if rule.kind in world.PROGRAMS_KINDS and allowed:
                 continue
@@ -193,6 +208,13 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
         and not evidence.is_exception
     ):
         yield Decision(taxonomy.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("text: nothing but a missing key",), 0.7)
+
+
+def _is_shell(evidence: Evidence) -> bool:
+    return evidence.exit_code is not None and any(name in evidence.tool.lower() for name in _SHELLS)
+
+
+_SHELLS = ("bash", "shell", "terminal", "exec", "command", "powershell", "zsh", "run_script")
 
 
 def _proven(rule: Rule, evidence: Evidence) -> Ran | None:
@@ -312,7 +334,7 @@ def _message(text: str, said: unwrap.Said, decision: Decision) -> str:
         start = decision.place
     end = text.find("\n", decision.place + 1)
     line = text[start : end if end >= 0 else len(text)].strip()
-    return unwrap.tidy(line[:2_000]) or said.sentence
+    return said.sentence if unwrap.is_noise(line) else unwrap.tidy(line[:2_000])
 
 
 def _name(tool: object) -> str:

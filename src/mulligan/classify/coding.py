@@ -24,7 +24,7 @@ REFUSED = (
         "cancelled",
         kinds.NONE_CANCELLED,
         ("cancel", "aborted", "aborterror", "interrupt"),
-        r"^(?:error: )?(?:(?:the |this )?(?:operation|request|task|call|tool call|execution|command|run)(?: was| has been)? (?:cancell?ed|aborted|interrupted)\.?|cancell?ed\.?|context canceled|aborterror\b.{0,60}|keyboardinterrupt|asyncio\.(?:exceptions\.)?cancellederror.{0,40})\s*$",
+        r"^(?:error: )?(?:(?:the |this )?(?:operation|request|task|call|tool call|execution|command|run)(?: was| has been)? (?:cancell?ed|aborted|interrupted)\.?|cancell?ed\.?|context canceled|aborterror\b.{0,60}|keyboardinterrupt|asyncio\.(?:exceptions\.)?cancellederror.{0,40})\s{0,40}$",
     ),
 )
 
@@ -49,7 +49,7 @@ EDITING = (
             "edit",
             "new_string",
         ),
-        r"string to replace (?:was )?not found|matches of the string to replace|old_?(?:string|str|text|content)\b[^\n]{0,200}(?:not found|did not (?:appear|match)|does not (?:appear|match|exist)|could not be found|found multiple|not unique|multiple times)|(?:multiple|several|\d+) (?:occurrences|matches) (?:of|found|for)[^\n]{0,60}(?:old_?str|old_?text|search|to replace|in (?:the )?file)|no replacement was (?:performed|made)|old_?string and new_?string are (?:exactly )?(?:the same|identical)|search(?:/replace)? block[^\n]{0,60}(?:failed|not|did|no)|hunk #?\d+ (?:failed|succeeded at .* with fuzz)|patch (?:does not apply|failed)|patch failed|corrupt patch|malformed patch|only garbage was found in the patch|failed to find (?:expected lines|context)|invalid context|apply_patch verification failed|failed to apply (?:patch|diff|edit|hunk)|could not (?:find|apply) (?:the )?(?:exact match|string to replace|text to replace|edit|diff|hunk)|(?:0|zero|no) (?:occurrences|matches) (?:were )?found (?:for|of)[^\n]{0,40}(?:old|string|text|search)|failed to edit|expected \d+ occurrences? but found|does not match (?:anything|any text|the content|the file)|no (?:sufficiently )?(?:similar|exact) match|diff edit mismatch|no match found for (?:replacement|edit|search)|no changes to make|text (?:to replace )?not found in (?:the )?file|appears (?:multiple|\d+) times in (?:the )?file|must be unique|not unique in the file",
+        r"string to replace (?:was )?not found|matches of the string to replace|old_?(?:string|str|text|content)\b[^\n]{0,200}(?:not found|did not (?:appear|match)|does not (?:appear|match|exist)|could not be found|found multiple|not unique|multiple times)|(?:multiple|several|\d{1,9}) (?:occurrences|matches) (?:of|found|for)[^\n]{0,60}(?:old_?str|old_?text|search|to replace|in (?:the )?file)|no replacement was (?:performed|made)|old_?string and new_?string are (?:exactly )?(?:the same|identical)|search(?:/replace)? block[^\n]{0,60}(?:failed|not|did|no)|hunk #?\d{1,9} (?:failed|succeeded at .* with fuzz)|patch (?:does not apply|failed)|patch failed|corrupt patch|malformed patch|only garbage was found in the patch|failed to find (?:expected lines|context)|invalid context|apply_patch verification failed|failed to apply (?:patch|diff|edit|hunk)|could not (?:find|apply) (?:the )?(?:exact match|string to replace|text to replace|edit|diff|hunk)|(?:0|zero|no) (?:occurrences|matches) (?:were )?found (?:for|of)[^\n]{0,40}(?:old|string|text|search)|failed to edit|expected \d{1,9} occurrences? but found|does not match (?:anything|any text|the content|the file)|no (?:sufficiently )?(?:similar|exact) match|diff edit mismatch|no match found for (?:replacement|edit|search)|no changes to make|text (?:to replace )?not found in (?:the )?file|appears (?:multiple|\d{1,9}) times in (?:the )?file|must be unique|not unique in the file",
         is_strong=True,
     ),
     Rule(
@@ -75,43 +75,43 @@ TESTING = (
         "go test failed",
         kinds.TOOL_TEST_FAILURE,
         ("--- fail", "fail\t", "panic: test", "=== run"),
-        r"^\s{0,40}(?:\[[\w:-]{1,30}\] )?--- FAIL: |^FAIL\t\S+\t[\d.]+s|panic: test timed out|^=== RUN   Test",
+        r"^\s{0,40}(?:\[[\w:-]{1,30}\] )?--- FAIL: |^FAIL\t\S{1,300}\t[\d.]{1,20}s|panic: test timed out|^=== RUN   Test",
     ),
     Rule(
         "pytest failed",
         kinds.TOOL_TEST_FAILURE,
         ("failed", "failures", "error", "passed"),
-        r"^=+ (?:FAILURES|ERRORS) =+|^(?:FAILED|ERROR) \S+(?:::| - )|=+ .{0,80}\b\d+ (?:failed|errors?)\b.{0,80} in [\d.]+|short test summary info|^\d+ failed(?:, \d+ \w+){0,5} in [\d.]+s|^E   +(?:assert|AssertionError)|errors? during collection|^ERROR: not found: .{1,200}::|no tests ran in",
+        r"^={1,200} (?:FAILURES|ERRORS) ={1,200}|^(?:FAILED|ERROR) \S{1,300}(?:::| - )|^={1,200} .{0,80}\b\d{1,9} (?:failed|errors?)\b.{0,80} in [\d.]{1,20}|short test summary info|^\d{1,9} failed(?:, \d{1,9} \w{1,80}){0,5} in [\d.]{1,20}s|^E   +(?:assert|AssertionError)|errors? during collection|^ERROR: not found: .{1,200}::|no tests ran in",
     ),
     Rule(
         "unittest failed",
         kinds.TOOL_TEST_FAILURE,
         ("failed (", "fail: ", "error: test"),
-        r"^FAILED \((?:failures|errors)=|^(?:FAIL|ERROR): \w+ \([\w.]+\)",
+        r"^FAILED \((?:failures|errors)=|^(?:FAIL|ERROR): \w{1,80} \([\w.]{1,80}\)",
     ),
     Rule(
         "jest or vitest failed",
         kinds.TOOL_TEST_FAILURE,
         ("failed", "fail ", "failing", "\u25cf", "\u00d7", "not ok"),
-        r"^\s*(?:Tests?|Test Suites|Test Files):?\s+(?:\d+ \w+[,|] ?){0,3}\d+ failed|^\s*FAIL\s+\S+\.(?:test|spec)\.\w+|^\s*FAIL\s+\S*__tests__|^\s*(?:\d+|[1-9]\d*) failing\b|^not ok \d+|^# fail [1-9]|^\u2139 fail [1-9]|^\s+\u25cf .+ \u203a |^\s*[1-9]\d* (?:tests? )?failed$",
+        r"^[ \t]{0,40}(?:Tests?|Test Suites|Test Files):?\s{1,40}(?:\d{1,9} \w{1,80}[,|] ?){0,3}\d{1,9} failed|^[ \t]{0,40}FAIL\s{1,40}\S{1,300}\.(?:test|spec)\.\w{1,80}|^[ \t]{0,40}FAIL\s{1,40}\S{0,300}__tests__|^[ \t]{0,40}(?:\d{1,9}|[1-9]\d{0,9}) failing\b|^not ok \d{1,9}|^# fail [1-9]|^\u2139 fail [1-9]|^[ \t]{1,40}\u25cf .+ \u203a |^[ \t]{0,40}[1-9]\d{0,9} (?:tests? )?failed$",
     ),
     Rule(
         "cargo test failed",
         kinds.TOOL_TEST_FAILURE,
         ("test result: failed", "test failed, to rerun", "tests failed", "panicked at"),
-        r"test result: FAILED|test failed, to rerun|^\s*\d+ tests? failed:|^test .{1,200} \.\.\. FAILED|Summary \[[^\]]{1,20}\] .{0,60}\d+ failed",
+        r"test result: FAILED|test failed, to rerun|^[ \t]{0,40}\d{1,9} tests? failed:|^test .{1,200} \.\.\. FAILED|Summary \[[^\]]{1,20}\] .{0,60}\d{1,9} failed",
     ),
     Rule(
         "java tests failed",
         kinds.TOOL_TEST_FAILURE,
         ("failures:", "failing tests", "test failures", "tests failed", "failed tests"),
-        r"Tests run: \d+, Failures: (?:[1-9]\d*|0, Errors: [1-9])|There (?:were|are) (?:failing tests|test failures)|\d+ tests? completed, [1-9]\d* failed|Failed tests:|Test .{1,100} FAILED$",
+        r"Tests run: \d{1,9}, Failures: (?:[1-9]\d{0,9}|0, Errors: [1-9])|There (?:were|are) (?:failing tests|test failures)|\d{1,9} tests? completed, [1-9]\d{0,9} failed|Failed tests:|Test .{1,100} FAILED$",
     ),
     Rule(
         "tests failed",
         kinds.TOOL_TEST_FAILURE,
         ("failed", "failures", "failure", "not ok", "failing"),
-        r"\[  FAILED  \]|\d+% tests passed, [1-9]\d* tests? failed|The following tests FAILED|\d+ examples?, [1-9]\d* failures?|\d+ runs?, \d+ assertions?, (?:[1-9]\d* failures|0 failures, [1-9])|^FAILURES!$|Tests: \d+, Assertions: \d+, (?:Failures|Errors): [1-9]|Failed!\s+- Failed:\s+[1-9]|Executed \d+ tests?, with [1-9]\d* failure|\d+ (?:tests?|doctests?), [1-9]\d* failures?|Test Case .{1,120} failed|Total tests: \d+[\s\S]{0,60}Failed: [1-9]|[1-9]\d* (?:of|out of) \d+ tests? failed|^\s*[1-9]\d* tests? failed\b|Test run failed|expected .{1,80} to (?:equal|be|deep equal|match|include|contain) |\*\*\*Test Failed\*\*\*|items? had failures",
+        r"\[  FAILED  \]|\d{1,9}% tests passed, [1-9]\d{0,9} tests? failed|The following tests FAILED|\d{1,9} examples?, [1-9]\d{0,9} failures?|\d{1,9} runs?, \d{1,9} assertions?, (?:[1-9]\d{0,9} failures|0 failures, [1-9])|^FAILURES!$|Tests: \d{1,9}, Assertions: \d{1,9}, (?:Failures|Errors): [1-9]|Failed!\s{1,40}- Failed:\s{1,40}[1-9]|Executed \d{1,9} tests?, with [1-9]\d{0,9} failure|\d{1,9} (?:tests?|doctests?), [1-9]\d{0,9} failures?|Test Case .{1,120} failed|Total tests: \d{1,9}[\s\S]{0,60}Failed: [1-9]|[1-9]\d{0,9} (?:of|out of) \d{1,9} tests? failed|^[ \t]{0,40}[1-9]\d{0,9} tests? failed\b|Test run failed|^[ \t]{0,40}(?:AssertionError: )expected .{1,80} to (?:equal|be|deep equal|match|include|contain) |\*\*\*Test Failed\*\*\*|items? had failures",
     ),
     Rule(
         "a test run of go",
@@ -128,8 +128,9 @@ BUILDING = (
         kinds.TOOL_BUILD_FAILURE,
         (".go:", "[build failed]", "[setup failed]", "go.mod", "go: ", "import cycle", "golangci", "go vet", "gofmt"),
         _LINE
-        + r"\.go:\d+:\d+: |\[(?:build|setup) failed\]|updates to go\.mod needed|import cycle not allowed|no required module provides package|^go: (?:cannot|no|module|finding|updates|build|errors|inconsistent|\S+@|\S+: )|missing go\.sum entry|golangci-lint|^(?:vet|gofmt): |^# \S+\n\S+\.go:|is not in (?:GOROOT|std)|build constraints exclude all Go files|^(?:\[[\w:-]{1,30}\] )?"
-        + r"\S+\.go:\d+:\d+: ",
+        + r"\.go:\d{1,9}:\d{1,9}: |\[(?:build|setup) failed\]|updates to go\.mod needed|import cycle not allowed|no required module provides package|^go: (?:cannot|no|module|finding|updates|build|errors|inconsistent|\S{1,300}@|\S{1,300}: )|missing go\.sum entry|golangci-lint|^(?:vet|gofmt): |^# \S{1,300}\n\S{1,300}\.go:|is not in (?:GOROOT|std)|build constraints exclude all Go files|^(?:\[[\w:-]{1,30}\] )?"
+        + r"\S{1,300}\.go:\d{1,9}:\d{1,9}: ",
+        unless=r"cannot find main module",
     ),
     Rule(
         "rust does not compile",
@@ -144,7 +145,7 @@ BUILDING = (
             "failed to select a version",
             "-->",
         ),
-        r"^error\[E\d{4}\]|could not compile `|aborting due to (?:\d+ |\w+ )?previous error|failed to run custom build command|error: failed to (?:select a version|parse manifest|load manifest|resolve|get `)|^error: .{1,200}\n\s+--> \S+\.rs:\d+",
+        r"^error\[E\d{4}\]|could not compile `|aborting due to (?:\d{1,9} |\w{1,80} )?previous error|failed to run custom build command|error: failed to (?:select a version|parse manifest|load manifest|resolve|get `)|^error: .{1,200}\n\s{1,40}--> \S{1,300}\.rs:\d{1,9}",
     ),
     Rule(
         "typescript does not compile",
@@ -166,7 +167,7 @@ BUILDING = (
             "transform failed",
             "prettier",
         ),
-        r"error TS\d{3,5}:|\bTS\d{4}:|\bts\(\d{4}\)|^\u2716 \d+ problems?|\d+ problems? \([1-9]\d* errors?|failed to compile|module not found: (?:error: )?can't resolve|rollup failed|build failed with [1-9]|\[vite[^\]]{0,30}\].{0,40}(?:error|failed)|^ERROR in |\[ERROR\] .{1,200}\n|transform failed with|^\s+\d+:\d+\s+error\s+\S|webpack .{0,60}compiled with [1-9]\d* errors?|code style issues found|parsing error: ",
+        r"error TS\d{3,5}:|\bTS\d{4}:|\bts\(\d{4}\)|^\u2716 \d{1,9} problems?|\d{1,9} problems? \([1-9]\d{0,9} errors?|failed to compile|module not found: (?:error: )?can't resolve|rollup failed|build failed with [1-9]|\[vite[^\]]{0,30}\].{0,40}(?:error|failed)|^ERROR in |\[ERROR\] .{1,200}\n|transform failed with|^[ \t]{1,40}\d{1,9}:\d{1,9}\s{1,40}error\s{1,40}\S|webpack .{0,60}compiled with [1-9]\d{0,9} errors?|code style issues found|parsing error: ",
     ),
     Rule(
         "java does not compile",
@@ -183,7 +184,7 @@ BUILDING = (
             "could not resolve all",
             ".groovy",
         ),
-        r"\.java:\d+: error:|\.java:\[\d+,\d+\]|COMPILATION ERROR|compilation (?:failed|error)|BUILD FAIL(?:URE|ED)|Execution failed for task '?:?\S*compile|^e: \S+\.kts?|\.kt:\d+:\d+:? error|\.scala:\d+:(?:\d+:)? ?error|could not resolve all (?:files|dependencies)|could not compile build file|\.java:\d+: .{1,80}\n\s+symbol:",
+        r"\.java:\d{1,9}: error:|\.java:\[\d{1,9},\d{1,9}\]|COMPILATION ERROR|compilation (?:failed|error)|BUILD FAIL(?:URE|ED)|Execution failed for task '?:?\S{0,300}compile|^e: \S{1,300}\.kts?|\.kt:\d{1,9}:\d{1,9}:? error|\.scala:\d{1,9}:(?:\d{1,9}:)? ?error|could not resolve all (?:files|dependencies)|could not compile build file|\.java:\d{1,9}: .{1,80}\n\s{1,40}symbol:",
     ),
     Rule(
         "c does not compile",
@@ -204,19 +205,19 @@ BUILDING = (
             "gmake",
         ),
         _LINE
-        + r":\d+(?::\d+)?: (?:fatal )?error: |undefined reference to|ld returned \d+ exit|linker command failed|fatal error LNK\d+|error LNK\d{4}|\berror C\d{4}:|cmake error|ninja: (?:build stopped|error)|undefined symbols for architecture|ld: (?:symbol|library|cannot find|undefined)|collect2: error|^(?:g?make|make)(?:\[\d+\])?: \*\*\* (?:\[|No rule)|\((?:fatal )?error\): |^ld(?:\.\w+)?: cannot find",
+        + r":\d{1,9}(?::\d{1,9})?: (?:fatal )?error: |undefined reference to|ld returned \d{1,9} exit|linker command failed|fatal error LNK\d{1,9}|error LNK\d{4}|\berror C\d{4}:|cmake error|ninja: (?:build stopped|error)|undefined symbols for architecture|ld: (?:symbol|library|cannot find|undefined)|collect2: error|^(?:g?make|make)(?:\[\d{1,9}\])?: \*\*\* (?:\[|No rule)|\((?:fatal )?error\): |^ld(?:\.\w{1,80})?: cannot find",
     ),
     Rule(
         "c sharp does not compile",
         kinds.TOOL_BUILD_FAILURE,
         ("error cs", "build failed", "error msb", "error nu", "error fs", "error bc", "netsdk"),
-        r"error (?:CS|FS|BC|MSB|NU|NETSDK)\d{3,5}|^\s*Build FAILED\.?$",
+        r"error (?:CS|FS|BC|MSB|NU|NETSDK)\d{3,5}|^[ \t]{0,40}Build FAILED\.?$",
     ),
     Rule(
         "python does not compile",
         kinds.TOOL_BUILD_FAILURE,
         ("syntaxerror", "indentationerror", "taberror", ".py:", "mypy", "ruff", "flake8", "pyright", "found "),
-        r"^\s*(?:SyntaxError|IndentationError|TabError): |\*\*\* (?:Error compiling|Sorry: )|\.py:\d+(?::\d+)?:? (?:- )?error[: ]|\.py:\d+:\d+: [A-Z]{1,4}\d{2,4} |^Found \d+ errors?(?: in \d+ files?| \(|\.$|,)|^\d+ errors?, \d+ warnings?(?:, \d+ \w+)?$|would (?:be )?reformat(?:ted)?",
+        r"^[ \t]{0,40}(?:SyntaxError|IndentationError|TabError): |\*\*\* (?:Error compiling|Sorry: )|\.py:\d{1,9}(?::\d{1,9})?:? (?:- )?error[: ]|\.py:\d{1,9}:\d{1,9}: [A-Z]{1,4}\d{2,4} |^Found \d{1,9} errors?(?: in \d{1,9} files?| \(|\.$|,)|^\d{1,9} errors?, \d{1,9} warnings?(?:, \d{1,9} \w{1,80})?$|would (?:be )?reformat(?:ted)?",
         unless=r"<string>|<stdin>|<unknown>",
     ),
     Rule(
@@ -253,14 +254,14 @@ BUILDING = (
             "failed to compile",
             "lint",
         ),
-        r"(?:compile|compilation|compiler) errors?\b|== compilation error|compilation (?:failed|aborted|terminated)|error: \[GHC-\d+\]|\.hs:\d+:\d+: error|\.swift:\d+:\d+: error|\.zig:\d+:\d+: error|php parse error|^parse error: |\.ex:\d+|\berror: compilation\b|\.(?:rb|php|pl|pm|lua|js|mjs|cjs|tex|css|scss|proto):\d+(?::\d+)?:? .{0,40}(?:syntax error|parse error|unexpected)|syntax error at \S+ line \d+|had compilation errors|\[lint[\w:]{0,12}\] ERROR|^\s*build failed\b",
-        unless=r"near line \d+ of|sqlite|mysql|postgres|sql syntax|at or near|\(eval\)|regular expression|regexp|\bgrep\b",
+        r"(?:compile|compilation|compiler) errors?\b|== compilation error|compilation (?:failed|aborted|terminated)|error: \[GHC-\d{1,9}\]|\.hs:\d{1,9}:\d{1,9}: error|\.swift:\d{1,9}:\d{1,9}: error|\.zig:\d{1,9}:\d{1,9}: error|php parse error|^parse error: |\.ex:\d{1,9}|\berror: compilation\b|\.(?:rb|php|pl|pm|lua|js|mjs|cjs|tex|css|scss|proto):\d{1,9}(?::\d{1,9})?:? .{0,40}(?:syntax error|parse error|unexpected)|syntax error at \S{1,300} line \d{1,9}|had compilation errors|\[lint[\w:]{0,12}\] ERROR|^[ \t]{0,40}build failed\b",
+        unless=r"near line \d{1,9} of|sqlite|mysql|postgres|sql syntax|at or near|\(eval\)|regular expression|regexp|\bgrep\b",
     ),
 )
 
 TELLING = (
-    r"^\s{0,40}--- FAIL: .{1,200}|^(?:FAILED|ERROR) \S+::.{1,200}|^E   +\S.{1,200}|^test .{1,200} \.\.\. FAILED|^error\[E\d{4}\].{1,200}"
-    r"|^\S{1,200}:\d+:\d+: .{1,200}|^\S{1,200}\(\d+,\d+\): error .{1,200}|^\S{1,200}:\d+: error: .{1,200}|^\s*\u25cf .{1,200}|^(?:FAIL|ERROR): \w.{1,200}"
-    r"|^\s*(?:[\w.]*Error|SyntaxError): .{1,200}|^FAIL\t\S+.{0,100}|^\[ERROR\] .{1,200}|^.{0,100}undefined reference to .{1,200}|^error: .{1,200}"
+    r"^\s{0,40}--- FAIL: .{1,200}|^(?:FAILED|ERROR) \S{1,300}::.{1,200}|^E   +\S.{1,200}|^test .{1,200} \.\.\. FAILED|^error\[E\d{4}\].{1,200}"
+    r"|^\S{1,200}:\d{1,9}:\d{1,9}: .{1,200}|^\S{1,200}\(\d{1,9},\d{1,9}\): error .{1,200}|^\S{1,200}:\d{1,9}: error: .{1,200}|^[ \t]{0,40}\u25cf .{1,200}|^(?:FAIL|ERROR): \w.{1,200}"
+    r"|^[ \t]{0,40}(?:[\w.]{0,80}Error|SyntaxError): .{1,200}|^FAIL\t\S{1,300}.{0,100}|^\[ERROR\] .{1,200}|^.{0,100}undefined reference to .{1,200}|^error: .{1,200}"
 )
 """The line of a build or a test run that says what to mend."""

@@ -12,7 +12,7 @@ from functools import cache
 from mulligan.classify import taxonomy as kinds
 from mulligan.classify.evidence import Evidence
 from mulligan.classify.overflow import Overflow, overflow
-from mulligan.classify.rules import Rule, matching
+from mulligan.classify.rules import Rule, ends, matching
 from mulligan.failure import Kind
 
 __all__ = ["Overflow", "is_from_a_model", "named", "overflow"]
@@ -342,7 +342,8 @@ def is_from_a_model(evidence: Evidence, is_envelope: bool = False) -> bool:
         return False
     if evidence.modules - {"builtins"} and not is_envelope:
         return False  # some other client's own class
-    return is_envelope or bool(_re(_MARKS).search(evidence.text)) or overflow(evidence.text) is not None
+    said = _said(evidence)
+    return is_envelope or bool(_re(_MARKS).search(said)) or overflow(said) is not None
 
 
 _COMMON = frozenset(
@@ -357,6 +358,11 @@ _COMMON = frozenset(
 
 def _is_provider(module: str) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in _PACKAGES)
+
+
+def _said(evidence: Evidence) -> str:
+    """What a provider says is short. The ends suffice, and keep the cost of any text small."""
+    return ends(f"{evidence.text}\n{evidence.detail}", 2_500, 1_500)
 
 
 def named(evidence: Evidence) -> tuple[Kind, list[str], float]:
@@ -376,7 +382,7 @@ def named(evidence: Evidence) -> tuple[Kind, list[str], float]:
         if not allowed or len(allowed) > 1 or not both:
             allowed = both or (by_status if len(allowed) != 1 else allowed)
         why.append(f"status {evidence.status}")
-    said = f"{evidence.text}\n{evidence.detail}"
+    said = _said(evidence)
     codes = [CODES[code.lower()] for code in evidence.codes if code.lower() in CODES and code.lower() not in _VAGUE]
     if (LENGTH in allowed or not allowed) and (LENGTH in codes or overflow(said)):
         return LENGTH, [*why, "says that it does not fit"], 0.97

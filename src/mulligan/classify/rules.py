@@ -60,6 +60,11 @@ def matching(rules: Iterable[Rule], text: str, tool: str = "") -> Iterator[tuple
             yield rule, place
 
 
+def ends(text: str, head: int, tail: int) -> str:
+    """The beginning and the end of a text, as much of each as is asked for."""
+    return text if len(text) <= head + tail else f"{text[:head]}\n{text[-tail:]}"
+
+
 def bounded(text: str) -> str:
     """Both ends of a long text. What was said stands at the beginning, how it ended at the end."""
     if len(text) <= HEAD + TAIL:

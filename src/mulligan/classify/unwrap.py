@@ -175,7 +175,7 @@ def _classes(text: str) -> list[str]:
 
 
 _NOISE = (
-    r"^(?:exit code:? -?\d+|process exited with.{0,40}|command failed with exit code \d+.{0,20}|\$ .*|\+ .*|[-=_*~#.\s]*|"
+    r"^(?:exit code:? -?\d+|process exited with.{0,40}|command failed with exit code \d+.{0,20}|\$ .*|\+ .*|[-=_*~#.\s]{0,400}|"
     r"traceback \(most recent call last\):|during handling of the above.*|the above exception was.*|stderr:|stdout:|output:|"
     r"file \".*|\s+at .*|\s*\^+\s*|\.\.\.|\w{0,20} ?error:?|failed:?|\{|\[|usage:.*|\[\w[\w:-]{0,20}\] \$ .*|"
     r"ok\s.*|\?\s.*\[no test files\]|=== (?:run|pause|cont|name).*|--- (?:pass|skip).*|pass|fail|collected \d+ items?|"
@@ -197,8 +197,13 @@ def sentence(text: str) -> str:
     if any(line.startswith("Traceback (most recent call last)") for line in lines):
         last = [line for line in lines if _re(_CLASS, 0).match(line)]
         lines = (last[-1:] or lines[-1:]) + lines
-    chosen = next((line for line in lines if not _re(_NOISE).match(line.strip())), lines[0] if lines else "")
+    chosen = next((line for line in lines if not is_noise(line)), lines[0] if lines else "")
     return tidy(chosen)
+
+
+def is_noise(line: str) -> bool:
+    """Whether a line says nothing by itself: an exit code, a prompt, a rule of dashes."""
+    return _re(_NOISE).match(line.strip()) is not None
 
 
 def tidy(line: str) -> str:

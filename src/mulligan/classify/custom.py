@@ -1,0 +1,191 @@
+"""Kinds and rules of one's own, from code or from `mulligan.toml`, checked where they are read.
+
+[kinds."tool/card_declined"]
+remedy = "tell"
+ran = "no"
+hint = "Ask the customer for another card."
+
+[[rules]]
+kind = "tool/card_declined"
+words = ["card was declined", "do_not_honor"]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+from mulligan.classify.rules import Rule, compiled
+from mulligan.classify.taxonomy import TYPES
+from mulligan.failure import Kind, Ran, Remedy, SettingsError
+
+LINES, WIDTH = 20, 200
+"""How much of a text a pattern of one's own is tried on: lines, and characters of each.
+
+Together with `check_pattern` this bounds the work: at most two open repetitions over 200 characters.
+"""
+
+_KIND_FIELDS = ("remedy", "ran", "hint")
+_RULE_FIELDS = ("name", "kind", "words", "pattern", "tools", "ran")
+
+
+def read(settings: Mapping[str, Any], known: Mapping[str, Kind]) -> tuple[list[Kind], list[Rule]]:
+    """The kinds and rules of a settings file. A rule may name a kind of the built-in table or one defined beside it."""
+    for name in settings:
+        if name not in ("kinds", "rules"):
+            _complain(f"classification has kinds and rules, not {name!r}.", name, ("kinds", "rules"))
+    table = settings.get("kinds", {})
+    if not isinstance(table, Mapping):
+        raise SettingsError(f'kinds is a table of names, such as [kinds."tool/declined"], got {_a(table)}.')
+    kinds = [kind(str(name), fields, known) for name, fields in table.items()]
+    names = {**known, **{str(each): each for each in kinds}}
+    listed = settings.get("rules", ())
+    if not isinstance(listed, (list, tuple)):
+        raise SettingsError(f"rules is a list, written as [[rules]], got {_a(listed)}.")
+    return kinds, [rule(fields, names, number) for number, fields in enumerate(listed, 1)]
+
+
+def kind(name: str, fields: object, known: Mapping[str, Kind]) -> Kind:
+    """One kind; what is not said is taken from the built-in kind of that name, if there is one."""
+    type_, slash, code = name.partition("/")
+    if not slash or not re.fullmatch(r"[a-z][a-z0-9_]{0,60}", code):
+        raise SettingsError(f"a kind is called type/code in small letters, such as tool/card_declined, got {name!r}.")
+    if type_ not in TYPES:
+        _complain(f"a kind's type is one of {', '.join(TYPES)}, got {type_!r}.", type_, TYPES)
+    if not isinstance(fields, Mapping):
+        raise SettingsError(f"kinds.{name} is a table of remedy, ran and hint, got {_a(fields)}.")
+    for field in fields:
+        if field not in _KIND_FIELDS:
+            _complain(f"a kind has remedy, ran and hint, not {field!r} (kinds.{name}).", str(field), _KIND_FIELDS)
+    before = known.get(name, Kind(type_, code))
+    hint = fields.get("hint", before.hint)
+    if not isinstance(hint, str):
+        raise SettingsError(f"kinds.{name}.hint is a sentence, got {_a(hint)}.")
+    remedy = _member(Remedy, fields.get("remedy", before.remedy.value), f"kinds.{name}.remedy")
+    return Kind(type_, code, remedy, _member(Ran, fields.get("ran", before.ran.value), f"kinds.{name}.ran"), hint)
+
+
+def rule(fields: object, known: Mapping[str, Kind], number: int) -> Rule:
+    """One rule; `number` is its place in the list, for the sentence that says what is wrong with it."""
+    where = f"rule {number}"
+    if not isinstance(fields, Mapping):
+        raise SettingsError(f"{where} is a table with kind and words or pattern, got {_a(fields)}.")
+    for field in fields:
+        if field not in _RULE_FIELDS:
+            _complain(f"{where} has no {field!r}.", str(field), _RULE_FIELDS)
+    name = fields.get("kind")
+    if not isinstance(name, str) or name not in known:
+        _complain(f"{where} names a kind that does not exist: {name!r}.", str(name), tuple(known))
+    words, tools = _strings(fields, "words", where), _strings(fields, "tools", where)
+    pattern = fields.get("pattern", "")
+    if not isinstance(pattern, str):
+        raise SettingsError(f"{where}: pattern is a regular expression, got {_a(pattern)}.")
+    if not words and not pattern:
+        raise SettingsError(f"{where} needs words or a pattern to look for.")
+    check_pattern(pattern, where)
+    ran = None if fields.get("ran") is None else _member(Ran, fields["ran"], f"{where}: ran")
+    called = fields.get("name") or (words[0] if words else pattern)
+    lower = tuple(word.lower() for word in words)
+    return Rule(str(called)[:80], known[name], lower, pattern, ran=ran, tools=tuple(tool.lower() for tool in tools))
+
+
+def check_pattern(pattern: str, where: str = "rule") -> None:
+    """Refuses a pattern that hostile text could keep busy: a repeated group, or more than two open repetitions."""
+    if len(pattern) > 500:
+        raise SettingsError(
+            f"{where}: a pattern has at most 500 characters, got {len(pattern)}. Use words, or two rules."
+        )
+    try:
+        compiled(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise SettingsError(f"{where}: {pattern!r} is not a regular expression: {error}.") from None
+    is_open = 0
+    for after_group, most in _repetitions(pattern):
+        if after_group and most > 1:
+            raise SettingsError(
+                f"{where}: {pattern!r} repeats a group, which some texts make endless. "
+                "Repeat a set of characters instead, such as [a-z ]{0,80}, or write two rules."
+            )
+        is_open += most > 16
+    if is_open > 2:
+        raise SettingsError(
+            f"{where}: {pattern!r} repeats freely in more than two places, which some texts make endless. "
+            "Put the fixed parts into words, or write two rules."
+        )
+
+
+def _repetitions(pattern: str) -> Iterator[tuple[bool, int]]:
+    """Each quantifier: whether it follows a group, and the most it allows."""
+    at, in_set, before = 0, False, ""
+    while at < len(pattern):
+        mark = pattern[at]
+        if mark == "\\":
+            before, at = "a", at + 2
+            continue
+        if in_set:
+            in_set = mark != "]"
+            before, at = "a", at + 1
+            continue
+        if mark == "[":
+            in_set = True
+            at += 3 if pattern[at + 1 : at + 3] == "^]" else 2 if pattern[at + 1 : at + 2] == "]" else 1
+            continue
+        counted = re.compile(r"\{(\d*)(,?)(\d*)\}").match(pattern, at)
+        if mark in "*+":
+            yield before == ")", 1_000
+        elif mark == "?" and before not in ("", "(", "|"):
+            yield before == ")", 1
+        elif counted and before:
+            low, comma, high = counted.groups()
+            yield before == ")", int(high or (1_000 if comma else low or 0))
+            at = counted.end() - 1
+        before, at = mark, at + 1
+
+
+def speaks(rule: Rule, text: str, tool: str) -> int:
+    """Where a rule of one's own matches, or -1; line by line, within `LINES` and `WIDTH`."""
+    if rule.tools and not any(name in tool.lower() for name in rule.tools):
+        return -1
+    lower = text.lower()
+    place = -1
+    if rule.words:
+        place = next((at for word in rule.words if (at := lower.find(word)) >= 0), -1)
+        if place < 0:
+            return -1
+    if not rule.pattern:
+        return place
+    at = 0
+    for line in text.split("\n")[:LINES]:
+        match = compiled(rule.pattern).search(line[:WIDTH])
+        if match:
+            return at + match.start()
+        at += len(line) + 1
+    return -1
+
+
+def _strings(fields: Mapping[str, Any], name: str, where: str) -> list[str]:
+    value = fields.get(name, [])
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) and each for each in value):
+        raise SettingsError(f"{where}: {name} is a list of words, got {_a(value)}.")
+    return list(value)
+
+
+def _member(enum: type[Any], value: object, where: str) -> Any:
+    names = tuple(each.value for each in enum)
+    if value in names:
+        return enum(value)
+    _complain(f"{where} is one of {', '.join(names)}, got {value!r}.", str(value), names)
+
+
+def _complain(sentence: str, got: str, known: tuple[str, ...]) -> NoReturn:
+    from difflib import get_close_matches  # only for a mistake
+
+    near = get_close_matches(got, known, 1, 0.6)
+    raise SettingsError(f"{sentence} Did you mean {near[0]!r}?" if near else sentence)
+
+
+def _a(value: object) -> str:
+    return f"{str(value)[:60]!r}"

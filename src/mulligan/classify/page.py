@@ -1,0 +1,44 @@
+"""The page of kinds, made from the table: `python -m mulligan.classify.page > docs/kinds.md`."""
+
+from __future__ import annotations
+
+from mulligan.classify.taxonomy import KINDS, TYPES
+
+_ABOUT = {
+    "tool": "A tool was called.",
+    "model": "A model was called.",
+    "retrieval": "Something was looked up.",
+    "orchestration": "The agent around them.",
+    "none": "No failure at all: recorded, never counted.",
+}
+
+
+def page() -> str:
+    """Every kind with its remedy, whether the call may have taken effect, and the hint a model is given."""
+    lines = [
+        "# Kinds of failure",
+        "",
+        "Made from `src/mulligan/classify/taxonomy.py` by `python -m mulligan.classify.page`. Do not edit it here.",
+        "",
+        "*Remedy* says whose move is next: wait, repair (the arguments), compress (the conversation), tell (the model),",
+        "stop (a person must act). *Ran* says whether the failed call may have taken effect, as far as the kind alone can",
+        "know; a failure with proof says so itself.",
+    ]
+    for type_ in TYPES:
+        lines += [
+            "",
+            f"## {type_}",
+            "",
+            _ABOUT[type_],
+            "",
+            "| kind | remedy | ran | hint for the model |",
+            "| --- | --- | --- | --- |",
+        ]
+        for kind in KINDS.values():
+            if kind.type == type_:
+                lines.append(f"| `{kind}` | {kind.remedy.value} | {kind.ran.value} | {kind.hint} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

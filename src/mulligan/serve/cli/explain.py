@@ -1,0 +1,193 @@
+"""mulligan explain, which also answers to mulligan classify."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import IO, Any
+
+import click
+
+from mulligan.classify.classifier import classify
+from mulligan.classify.fingerprint import VERSION, template
+from mulligan.failure import Failure, Remedy
+from mulligan.redaction import clean
+from mulligan.report.terminal import columns, count
+from mulligan.serve.cli.options import as_json
+
+_MOST = 64 * 1024 * 1024
+"""Bytes of one text or one line. Only its ends are read, but they must be found."""
+
+_MOVES = {
+    Remedy.WAIT: "wait, then the same again",
+    Remedy.REPAIR: "change the arguments",
+    Remedy.COMPRESS: "shorten the conversation",
+    Remedy.TELL: "tell the model, which must do something else",
+    Remedy.STOP: "stop, a person must act",
+}
+
+_SOURCES = ("tool", "model", "retrieval", "orchestration")
+_FIELDS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "text": (str, "a string"),
+    "tool": (str, "a string"),
+    "source": (str, "a string"),
+    "exception": (str, "a string"),
+    "status": (int, "a number"),
+    "is_error": (bool, "true or false"),
+    "arguments": (dict, "an object"),
+}
+
+
+@click.command(
+    epilog="Examples:\n\n  make 2>&1 | mulligan explain\n\n  mulligan explain --tool Bash --why build.log\n\n"
+    "  mulligan explain --jsonl errors.jsonl --json"
+)
+@click.argument("file", required=False, type=click.Path(allow_dash=True))
+@click.option("--jsonl", is_flag=True, help="One object a line: text, and if known tool, status, exception, ...")
+@click.option("--tool", help="The tool that failed.")
+@click.option("--source", type=click.Choice(_SOURCES), help="What was called. Without it, the text decides.")
+@click.option("--status", type=click.IntRange(100, 599), help="The HTTP status.")
+@click.option("--exception", help="The exception's class, such as openai.RateLimitError.")
+@click.option("--why", is_flag=True, help="What the fingerprint is made of.")
+@as_json
+def explain(
+    file: str | None,
+    jsonl: bool,
+    tool: str | None,
+    source: str | None,
+    status: int | None,
+    exception: str | None,
+    why: bool,
+    as_json: bool,
+) -> None:
+    """What kind of failure is this, and whose move is it?
+
+    Reads an error's text from FILE or from standard input, or with --jsonl one object a line.
+    """
+    with _opened(file) as stream:
+        if jsonl:
+            if tool or source or status or exception:
+                raise click.UsageError("with --jsonl, tool, source, status and exception stand in each line.")
+            _each(_lines(stream), as_json, why)
+            return
+        text = stream.read(_MOST).decode("utf-8", "replace")
+    if not text.strip():
+        raise click.UsageError("there is no text to explain. Pipe one in, or name a file: `mulligan explain build.log`.")
+    asked = {"text": text, "tool": tool, "source": source, "status": status, "exception": exception}
+    failure = classify(**asked)  # type: ignore[arg-type]
+    if as_json:
+        click.echo(json.dumps(_facts(failure, asked, why), ensure_ascii=False))
+        return
+    for line in _told(failure, asked, why):
+        click.echo(line)
+
+
+def _opened(file: str | None) -> IO[bytes]:
+    if file is None and sys.stdin.isatty():
+        raise click.UsageError(
+            "give me a text on standard input, or a file: `mulligan explain build.log`."
+        )
+    try:
+        return click.open_file(file or "-", "rb")
+    except OSError as error:
+        raise click.UsageError(f"{clean(str(file), 200)} cannot be read: {error.strerror}.") from None
+
+
+def _lines(stream: IO[bytes]) -> Iterator[bytes]:
+    while line := stream.readline(_MOST):
+        yield line
+
+
+def _each(lines: Iterator[bytes], as_json: bool, why: bool) -> None:
+    """One answer for each line, in order, as it comes. A line that cannot be read gets an `error` in its place."""
+    rows: list[tuple[str, ...]] = []
+    bad = 0
+    for number, line in enumerate(lines, 1):
+        try:
+            asked = _asked(line)
+        except ValueError as error:
+            bad += 1
+            if as_json:
+                click.echo(json.dumps({"error": f"line {number}: {error}"}))
+            rows.append((str(number), "error", "", "", "", str(error)))
+            continue
+        failure = classify(**asked)
+        if as_json:
+            click.echo(json.dumps(_facts(failure, asked, why), ensure_ascii=False))
+            continue
+        sure = f"{failure.confidence:.2f}"
+        said = clean(template(failure.message, asked.get("arguments")) if why else failure.message, 100)
+        said = " ".join(said.split())
+        rows.append((str(number), str(failure.kind), failure.remedy.value, failure.ran.value, sure, said))
+    if as_json:
+        return
+    click.echo(f"{count(len(rows), 'line')}, {bad} of them unreadable." if bad else f"{count(len(rows), 'line')}.")
+    if rows:
+        click.echo()
+        head = ("line", "kind", "remedy", "ran", "sure", "template" if why else "message")
+        for row in columns([head, *rows], right=(0, 4)):
+            click.echo(row)
+
+
+def _asked(line: bytes) -> dict[str, Any]:
+    """The arguments of `classify`, or a ValueError that says what is wrong with the line."""
+    try:
+        given = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError('not a JSON object, such as {"text": "Connection refused"}') from None
+    if not isinstance(given, dict):
+        raise ValueError('not a JSON object, such as {"text": "Connection refused"}')
+    if given.get("text") is None:
+        raise ValueError('no "text"')
+    asked = {}
+    for name, (sort, wanted) in _FIELDS.items():
+        value = given.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, sort) or (sort is int and isinstance(value, bool)):
+            raise ValueError(f'"{name}" is {wanted}')
+        asked[name] = value
+    if asked.get("source", "tool") not in _SOURCES:
+        raise ValueError(f'"source" is one of {", ".join(_SOURCES)}')
+    return asked
+
+
+def _facts(failure: Failure, asked: dict[str, Any], why: bool) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "type": failure.kind.type,
+        "code": failure.kind.code,
+        "remedy": failure.remedy.value,
+        "ran": failure.ran.value,
+        "confidence": round(failure.confidence, 2),
+        "evidence": [clean(each, 200) for each in failure.evidence],
+        "fingerprint": failure.fingerprint,
+        "message": clean(failure.message),
+        "hint": clean(failure.hint),
+    }
+    if why:
+        facts["template"] = clean(template(failure.message, asked.get("arguments")))
+    return facts
+
+
+def _told(failure: Failure, asked: dict[str, Any], why: bool) -> Iterator[str]:
+    yield f"{failure.kind}: {_MOVES[failure.remedy]}."
+    yield ""
+    rows = [
+        ("message", clean(failure.message) or "nothing was said"),
+        ("hint", clean(failure.hint)),
+        (
+            "ran",
+            {"no": "no, nothing happened", "yes": "yes", "unknown": "unknown, it may have happened"}[failure.ran.value],
+        ),
+        ("sure", f"{failure.confidence:.2f}"),
+        ("evidence", ", ".join(clean(each, 200) for each in failure.evidence) or "none"),
+        ("fingerprint", failure.fingerprint),
+    ]
+    if failure.retry_after is not None:
+        rows.append(("wait", f"{failure.retry_after:g} s, as it asked"))
+    if why:
+        rows.append(("made of", f"kind, tool and this text (version {VERSION}):"))
+        rows.append(("", clean(template(failure.message, asked.get("arguments"))) or "nothing"))
+    for name, value in rows:
+        yield f"  {name:<12}{' '.join(value.split())}".rstrip()
