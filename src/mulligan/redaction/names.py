@@ -35,15 +35,29 @@ _CURSORS = words(
 # Words after a secret's name that leave it one.
 _FORMS = words("value val str string text raw plain plaintext env header base64 b64 hash")
 
+NUMBERS = words(
+    """pin otp totp cvv cvc ssn passcode password passwd pwd pass card_number account_number routing_number tax_id
+    national_id social_security security_code verification_code access_code recovery_code backup_code"""
+)
+"""Kinds whose values may be numbers; a number under any other name is a count."""
+ENDINGS = frozenset((*_ENDS, *_PAIRS, *_FORMS, "token"))
+"""What the names below end in, for whoever wants to skip the others quickly."""
+
+
+def split(name: str) -> list[str]:
+    """The words of a name, small: `userPassword2`, `user-password` and `USER_PASSWORD` are the same two."""
+    parts: list[str] = [word.lower() for word in _WORDS.findall(name[-80:])]
+    while parts and parts[-1].isdigit():
+        parts.pop()
+    return parts
+
 
 def secret(name: str) -> str:
     """What kind of secret a value of this name is, such as `api_key`; empty when the name says nothing.
 
     `access_token` says so; `max_tokens`, `token_count` and `next_page_token` do not, nor does `password_policy`.
     """
-    parts: list[str] = [word.lower() for word in _WORDS.findall(name[-80:])]
-    while parts and parts[-1].isdigit():
-        parts.pop()
+    parts = split(name)
     if not parts:
         return ""
     last, pair = parts[-1], "_".join(parts[-2:])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from mulligan.redaction import names as naming
 from mulligan.redaction.detect import detect
+from mulligan.redaction.patterns import compiled
 from mulligan.redaction.values import encodable, shortened
 
 
@@ -21,10 +22,9 @@ class Finding(NamedTuple):
     end: int
 
 
-_DONE = re.compile(r"\[redacted [a-z0-9_]{1,40}\]|\[(?:str|int|float) (?:\d+ chars)?(?: ?#[0-9a-f]{12})?\]")
-_COMMON = naming.words(
-    "true false none null nil undefined password secret token string example test changeme bearer basic"
-)
+_DONE = re.compile(r"\[redacted [a-z0-9_]{1,40}\]|\[(?:str \d{1,9} chars|int|float)(?: #[0-9a-f]{12})?\]")
+_BETWEEN = re.compile(rf"({_DONE.pattern})")
+_COMMON = naming.words("true false none null undefined password secret token string example test bearer basic redacted")
 
 
 class Redactor:
@@ -32,10 +32,15 @@ class Redactor:
 
     Level `local` keeps values unless their name says secret or detection finds something. Level `shared` keeps the
     values of `listed` names only; of the others it leaves type, length and, given a `key`, a hash by which equal values
-    can be compared.
+    can be compared. Free text goes by detection at both.
+
+    `names` are further names that say secret; `patterns` are regular expressions for further secrets (their first
+    group, if they have one); what an expression of `allowed` matches whole is never hidden.
     """
 
     __slots__ = ("_allowed", "_key", "_listed", "_names", "_patterns", "level")
+
+    level: Literal["local", "shared"]
 
     def __init__(
         self,
@@ -49,96 +54,139 @@ class Redactor:
     ) -> None:
         if level not in ("local", "shared"):
             raise ValueError(f'level is "local" or "shared", got {level!r}.')
-        self.level = level
-        self._names = frozenset(_folded(name) for name in names)
-        self._listed = frozenset(listed)
-        self._patterns = tuple(_compiled(pattern) for pattern in patterns)
-        self._allowed = tuple(_compiled(pattern) for pattern in allowed)
-        self._key = key
+        own = [_folded(name) for name in names]
+        # A name is looked for in free text too, where it stands before a value.
+        spelt = [
+            r"(?i:(?<![a-z0-9])%s)[\"']?\s{0,3}[:=]\s{0,3}[\"']?([^\s\"',;]{1,500})" % name.replace("_", r"[\W_]?")
+            for name in own
+            if name
+        ]
+        finders = [(name, compiled(pattern)) for name, pattern in zip(own, spelt, strict=False)]
+        finders += [("pattern", compiled(pattern)) for pattern in patterns]
+        for field, value in {
+            "level": level,
+            "_names": frozenset(own),
+            "_listed": frozenset(listed),
+            "_patterns": tuple(finders),
+            "_allowed": tuple(compiled(pattern) for pattern in allowed),
+            "_key": key,
+        }.items():
+            object.__setattr__(self, field, value)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"A Redactor does not change; make another one to set {name}.")
 
     def findings(self, text: str) -> list[Finding]:
         """What detection finds in a text, in order, none overlapping."""
-        found = [Finding(kind, start, end) for kind, start, end in detect(text)]
-        for pattern in self._patterns:
-            found += [Finding("pattern", *hit.span()) for hit in pattern.finditer(text) if hit.end() > hit.start()]
-        return [one for one in _apart(found) if not self._is_allowed(text[one.start : one.end])]
+        found = [Finding(*one) for one in detect(text)]
+        for kind, pattern in self._patterns:
+            group = 1 if pattern.groups else 0
+            found += [Finding(_label(kind), *hit.span(group)) for hit in pattern.finditer(text) if hit[group]]
+        done = [hit.span() for hit in _DONE.finditer(text)] if found else []
+        apart: list[Finding] = []
+        end = 0
+        for kind, start, stop in sorted(found, key=lambda one: (one.start, -one.end)):
+            if stop <= end or self._is_allowed(text[start:stop]) or any(a < stop and start < b for a, b in done):
+                continue
+            apart.append(Finding(kind, max(start, end), stop))
+            end = stop
+        return apart
 
     def text(self, text: str) -> str:
-        """The text without what must not be written down."""
+        """The text without what must not be written down; of one over 10 KB, its ends."""
         redacted: str = self.record(text)[0]
         return redacted
 
     def value(self, value: Any, name: str = "") -> Any:
         """A copy of plain data without what must not be written down; its structure is kept."""
-        return self.record({name: value})[0][name] if name else self.record(value)[0]
+        if name:
+            return next(iter(self.record({name: value})[0].values()))
+        return self.record([value])[0][0]
 
     def record(self, *parts: Any) -> tuple[Any, ...]:
-        """The parts of one record. What is found secret in one of them is removed from all."""
-        found: dict[str, str] = {}
+        """The parts of one record. What is found secret in one of them is removed from all.
+
+        A part that is a string is free text; the values inside any other are arguments, each under its name.
+        """
+        known = _Known()
         for part in parts:
-            self._collect(part, "", found)
-        known = _Known(found)
+            self._collect(part, "", known)
+        known.settle()
         return tuple(
             self._hidden_in(part, known) if type(part) is str else self._copy(part, "", self.level == "local", known)
             for part in parts
         )
 
-    def _says_secret(self, name: str) -> str:
-        if self._names and _folded(name) in self._names:
-            return _folded(name)[:40] if _folded(name).isascii() else "named"
+    def _says_secret(self, name: Any) -> str:
+        if type(name) is not str:
+            return ""
+        if self._names and (folded := _folded(name)) in self._names:
+            return _label(folded)
         return naming.secret(name)
 
     def _is_allowed(self, value: str) -> bool:
         return any(pattern.fullmatch(value) for pattern in self._allowed)
 
-    def _collect(self, value: Any, name: str, found: dict[str, str]) -> None:
-        """Every value that must go, with its kind."""
+    def _goes_by_name(self, value: Any, name: str) -> bool:
+        """Whether a name hides this value: a count of tokens is not a token."""
         if type(value) is str:
-            if (
-                name
-                and not self._is_allowed(value)
-                and value.strip().lower() not in _COMMON
-                and not _DONE.fullmatch(value)
-            ):
-                found.setdefault(value, name)
-            for one in self.findings(shortened(value)):
-                found.setdefault(shortened(value)[one.start : one.end], one.kind)
+            return bool(name and value.strip()) and not _DONE.fullmatch(value) and not self._is_allowed(value)
+        return bool(name) and type(value) in (int, float) and (name in naming.NUMBERS or name in self._names)
+
+    def _collect(self, value: Any, name: str, known: _Known) -> None:
+        """Everything in a value that must go, with its kind."""
+        if self._goes_by_name(value, name):
+            known.add(encodable(str(value)), name)
+        elif type(value) is str:
+            if value not in known.texts:
+                text = encodable(shortened(value))
+                known.texts[value] = text, self.findings(text)
+                for kind, start, end in known.texts[value][1]:
+                    known.add(text[start:end], kind)
         elif type(value) is dict:
             for key, inner in value.items():
-                self._collect(inner, name or self._says_secret(str(key)), found)
+                if type(key) is str:
+                    self._collect(key, "", known)
+                self._collect(inner, name or self._says_secret(key), known)
         elif isinstance(value, (list, tuple)):
             for inner in value:
-                self._collect(inner, name, found)
-        elif name and type(value) in (int, float) and abs(value) > 999:
-            found.setdefault(str(value), name)
-
-    def _hidden_in(self, text: str, known: _Known) -> str:
-        text = encodable(shortened(text))
-        pieces, last = [], 0
-        for kind, start, end in self.findings(text):
-            pieces += [text[last:start], f"[redacted {kind}]"]
-            last = end
-        return known.removed("".join([*pieces, text[last:]]))
+                self._collect(inner, name, known)
 
     def _copy(self, value: Any, name: str, shown: bool, known: _Known) -> Any:
         if type(value) is dict:
-            return {
-                key: self._copy(inner, name or self._says_secret(str(key)), shown or key in self._listed, known)
-                for key, inner in value.items()
-            }
+            copy: dict[Any, Any] = {}
+            for key, inner in value.items():
+                said = self._hidden_in_name(key, known)
+                while said in copy:  # two secrets may leave one placeholder
+                    said += "'"
+                copy[said] = self._copy(inner, name or self._says_secret(key), shown or key in self._listed, known)
+            return copy
         if isinstance(value, (list, tuple)):
             return [self._copy(inner, name, shown, known) for inner in value]
+        if self._goes_by_name(value, name):
+            return f"[redacted {name}]" if self.level == "local" else self._shape(value)
         if value is None or type(value) is bool:
             return value
-        if type(value) is str and _DONE.fullmatch(value):
-            return value
-        if name and not (type(value) is str and self._is_allowed(value)):
-            return f"[redacted {name}]" if self.level == "local" or not self._key else self._shape(value)
+        if type(value) is str:
+            return self._hidden_in(value, known) if shown or _DONE.fullmatch(value) else self._shape(value)
         if not shown:
             return self._shape(value)
-        if type(value) is str:
-            return self._hidden_in(value, known)
-        return known.kind_of(str(value)) or value
+        return known.removed(text) if (text := str(value)) in known.values else value
+
+    def _hidden_in(self, text: str, known: _Known) -> str:
+        text, found = known.texts.get(text) or (encodable(shortened(text)), [])
+        pieces, last = [], 0
+        for kind, start, end in found:
+            pieces += [text[last:start], f"[redacted {kind}]"]
+            last = end
+        # Shortened again, for placeholders may be longer than what they replace.
+        return shortened(known.removed("".join([*pieces, text[last:]])))
+
+    def _hidden_in_name(self, name: Any, known: _Known) -> Any:
+        # A word that happens to be somebody's password stays a name: without it the record cannot be read.
+        if type(name) is not str or (name.isidentifier() and not known.texts[name][1]):
+            return name
+        return self._hidden_in(name, known)
 
     def _shape(self, value: Any) -> str:
         text = str(value)
@@ -151,39 +199,46 @@ class Redactor:
 
 
 class _Known:
-    """Values found secret somewhere in a record."""
+    """Values found secret somewhere in a record, and what was found in each of its texts."""
 
-    def __init__(self, found: dict[str, str]) -> None:
-        # Longest first, so that a value that contains another goes whole. Very short ones would take words with them.
-        self.values = sorted(((v, k) for v, k in found.items() if len(v) >= 4), key=lambda pair: -len(pair[0]))
+    __slots__ = ("any", "texts", "values")
+
+    def __init__(self) -> None:
+        self.texts: dict[str, tuple[str, list[Finding]]] = {}
+        self.values: dict[str, str] = {}
+        self.any: re.Pattern[str] | None = None
+
+    def add(self, value: str, kind: str) -> None:
+        # A value of three characters, or a common word, would take innocent text with it.
+        if len(value) > 3 and value.lower() not in _COMMON:
+            self.values.setdefault(value, kind)
+
+    def settle(self) -> None:
+        """Ready to be removed: longest first, so that one which contains another goes whole; and as JSON or a URL spells it."""
+        for value, kind in list(self.values.items()):
+            if not value.isalnum():
+                self.values.setdefault(value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"), kind)
+                self.values.setdefault(_percent(value), kind)
+        if self.values:
+            self.any = re.compile("|".join(re.escape(value) for value in sorted(self.values, key=len, reverse=True)))
 
     def removed(self, text: str) -> str:
-        for value, kind in self.values:
-            if value in text:
-                text = text.replace(value, f"[redacted {kind}]")
-        return text
+        if self.any is None or not any(value in text for value in self.values):
+            return text
+        between = _BETWEEN.split(text)  # placeholders stay whole, whatever a password may be
+        for place in range(0, len(between), 2):
+            between[place] = self.any.sub(lambda hit: f"[redacted {self.values[hit[0]]}]", between[place])
+        return "".join(between)
 
-    def kind_of(self, text: str) -> str:
-        return next((f"[redacted {kind}]" for value, kind in self.values if value == text), "")
 
-
-def _apart(found: list[Finding]) -> Iterator[Finding]:
-    end = 0
-    for one in sorted(found, key=lambda one: (one.start, -one.end)):
-        if one.start >= end:
-            yield one
-            end = one.end
-        elif one.end > end:
-            yield Finding(one.kind, end, one.end)
-            end = one.end
+def _percent(value: str) -> str:
+    raw = value.encode("utf-8", "replace")
+    return "".join(chr(c) if (c < 128 and chr(c).isalnum()) or chr(c) in "-_.~" else f"%{c:02X}" for c in raw)
 
 
 def _folded(name: str) -> str:
-    return re.sub(r"[\W_]+", "_", name.casefold()).strip("_")
+    return re.sub(r"[\W_]+", "_", name.casefold(), flags=re.ASCII).strip("_")
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is not a regular expression: {error}.") from None
+def _label(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", name)[:40].strip("_") or "named"

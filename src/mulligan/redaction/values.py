@@ -9,6 +9,7 @@ import types
 from typing import Any
 
 _HEAD, _TAIL = 8192, 2048
+_WORD = 512
 _FLAT = frozenset((str, int, float, bool, type(None)))
 
 
@@ -23,11 +24,18 @@ def plain(value: Any, *, depth: int = 12, items: int = 1000, nodes: int = 10_000
 
 
 def shortened(text: str, head: int = _HEAD, tail: int = _TAIL) -> str:
-    """The text, or its two ends with a sentence between them that says how much is missing."""
+    """The text, or its two ends with a sentence between them that says how much is missing.
+
+    The words at the cut go too: half of a secret has lost what it could be told by.
+    """
     if len(text) <= head + tail:
         return text
     room = head - 48  # for the sentence: the answer is never longer than the bound, so that it is not cut again
-    return f"{text[:room]} [... {len(text) - room - tail} characters cut ...] {text[len(text) - tail :]}"
+    first, last = text[:room], text[len(text) - tail :]
+    first = first[: max(first.rfind(" ", room - _WORD), first.rfind("\n", room - _WORD), room - _WORD)]
+    spaces = [place for place in (last.find(" ", 0, _WORD), last.find("\n", 0, _WORD)) if place >= 0]
+    last = last[min(spaces, default=_WORD) :]
+    return f"{first} [... {len(text) - len(first) - len(last)} characters cut ...] {last.lstrip()}"
 
 
 def encodable(text: str) -> str:

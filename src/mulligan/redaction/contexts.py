@@ -1,0 +1,264 @@
+"""Secrets that can be told by what stands beside them: a name, a header, an address, a flag, a sentence."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mulligan.redaction import judge, names
+
+# What a text must hold, in small letters, for anything here to be found in it.
+TELLING = (
+    b"pass", b"key", b"token", b"secret", b"auth", b"cred", b"pwd", b"bearer", b"basic ", b"cookie", b"session",
+    b"login", b"access", b"signature", b"bundle_", b"pin", b"otp", b"cvv", b"cvc", b"ssn", b"jwt", b"dsn", b"salt",
+    b"-u ", b"--user",
+)  # fmt: skip
+
+# Words between a name and its value.
+_FILLERS = names.words("is was are provided supplied given used value number header found received")
+# Names that say secret only of a value that looks like one.
+_LOOSE = names.words(
+    "key login access_id accessid signature sig session sid sso salt seed license licence dsn pat auth sas"
+)
+_PLAIN_KEYS = names.words(
+    """primary foreign sort partition cache public row map lookup idempotency object registry shift hot hash group join
+    unique index dict json sorted range translation message event record bucket file s3 config setting option context
+    property dedupe dedup composite candidate missing invalid unknown unexpected duplicate required the a an no this
+    that each every by arrow enter escape any which wrong"""
+)
+_CHOSEN = names.words(
+    "password passwd passwort passphrase passcode pwd pass pw kennwort contrasena motdepasse credential"
+)
+_NO_VALUES = names.words(
+    """string str text required optional password secret token value null none true false undefined nil any int number
+    bool object array failed invalid incorrect expired missing wrong error not unknown denied empty hidden protected
+    encrypted hashed disabled enabled default yes no basic bearer key api_key apikey type field input unauthorized
+    rejected authentication authorization must cannot should is was has from with for and the user username login
+    passwd pwd pass admin root prompt interactive accepted changed reset"""
+)
+
+
+def is_told(raw: bytes) -> bool:
+    small = raw.lower()
+    return any(telling in small for telling in TELLING)
+
+
+_ENDINGS = frozenset(word.rpartition("_")[2][-3:] for word in (*names.ENDINGS, *_LOOSE, *_FILLERS))
+
+
+class _Meaning(NamedTuple):
+    kind: str
+    is_sure: bool
+    """Whether the name is enough, or the value must look like a secret too."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _meaning(phrase: str) -> _Meaning | None:
+    parts = phrase.split()
+    while len(parts) > 1 and parts[-1].lower() in _FILLERS:
+        parts.pop()
+    name = "_".join(parts[-3:])
+    if kind := names.secret(name):
+        return _Meaning(kind, kind not in ("token", "auth"))
+    words = names.split(name)
+    for kind in ("_".join(words[-1:]), "_".join(words[-2:])):
+        if kind in _LOOSE and not (kind == "key" and (len(words) < 2 or words[-2] in _PLAIN_KEYS)):
+            return _Meaning(kind, False)
+    return None
+
+
+def _is_value(meaning: _Meaning, value: str, is_quoted: bool, is_assigned: bool) -> bool:
+    """Whether what stands beside a telling name is the secret itself, and not a word about it."""
+    kind = meaning.kind
+    if len(value) < 3 or value.lower() in _NO_VALUES or judge.is_fake(value):
+        return False
+    if kind not in _CHOSEN and judge.is_counted(value):
+        return False
+    if value.isdigit():
+        return kind in names.NUMBERS
+    if not meaning.is_sure:
+        return judge.is_random(value, 12)
+    if kind in _CHOSEN:
+        if is_quoted:
+            return not value.endswith((" ", ":")) and value.count(" ") <= 4
+        return (is_assigned and not judge.is_code(value)) or judge.is_chosen(value)
+    return judge.is_random(value, 10) or (len(value) >= 6 and judge.is_mixed(value) and not judge.is_code(value))
+
+
+class _Rules(NamedTuple):
+    separator: re.Pattern[str]
+    before: re.Pattern[str]
+    value: re.Pattern[str]
+    scheme: re.Pattern[str]
+    cookie: re.Pattern[str]
+    url: re.Pattern[str]
+    element: re.Pattern[str]
+    bearer: re.Pattern[str]
+    basic: re.Pattern[str]
+    flag: re.Pattern[str]
+    user: re.Pattern[str]
+    paired: re.Pattern[str]
+    sentence: re.Pattern[str]
+    bundle: re.Pattern[str]
+
+
+@functools.cache
+def _rules() -> _Rules:
+    # Compiled on first use. Each begins with the rarest thing it needs, so that the rest of a text is skipped quickly;
+    # every repetition is bounded or possessive, so that a text costs no more than a constant for each character.
+    return _Rules(
+        separator=re.compile(r"[:=](?<=[\w\"'\])`\\? ].)(?!//|:[^:=])[:=]{0,3}>?"),
+        before=re.compile(r"[\s\"'\])`\\?]{0,8}+([\w.\- ]{1,56}+)"),
+        value=re.compile(
+            r"[ \t]{0,8}+(?:[|>]-?)?(?:\r?\n[ \t]{1,16}+)?(?:\\{0,3}(?P<quote>[\"'`])(?P<quoted>[^\"'`\n\\]{1,500}+)"
+            r"|(?P<bare>[^\s\"'`,;&<>(){}\[\]|\\]{1,500}+))"
+        ),
+        scheme=re.compile(
+            r"\s{0,4}+\\?[\"']?(?i:bearer|basic|token|apikey|api-key|negotiate|key|oauth|jwt|bot)[ =:]{1,3}"
+        ),
+        cookie=re.compile(r"=([^\s;\"',=]{6,4000}+)"),
+        url=re.compile(
+            r"://([^\s:/@\"'<>]{0,128}+):([^\s/\"'<>`]{1,256})@(?=[\w\[])|://([\w.~%+-]{16,256}+):?@(?=[\w\[])"
+        ),
+        element=re.compile(r">(?<=[\w\"'].)([^<>\s]{4,200}+)</"),
+        bearer=re.compile(r"bearer[ \t=:]{1,3}[\"']?([\w.~+/=-]{8,4000}+)"),
+        basic=re.compile(r"basic[ \t]{1,3}[\"']?([a-z0-9+/]{8,400}+={0,2})"),
+        flag=re.compile(r"-(?<![\w-].)-?([A-Za-z][\w-]{1,40}+)[ \t=]{1,2}[\"']?([^\s\"'`]{3,500}+)"),
+        user=re.compile(r"-(?<![\w-].)(?:u|-user|-proxy-user)[ =]?[\"']?[^\s:\"']{1,64}+:([^\s\"']{3,200}+)"),
+        paired=re.compile(
+            r"[\s\"'\\]{1,12}+,?[\"'\\]{1,3}([\w .-]{1,60}+)[\"'\\]{1,3}\s{0,2}[:=]\s{0,2}[\"'\\]{0,3}(?:eman|yek)"
+        ),
+        sentence=re.compile(
+            r"(pass(?:word|phrase|code|wd)|pwd|secret|token|api[ _-]?key|access[ _-]?key|credential|identified by)s?"
+            r"(?:[ \t]{1,3}(?:is|was|are|for|of|to|the|user|account|provided|using|with|set|now|value|new|old"
+            r"|[\w.]{1,20}+@\S{1,60})){0,3}+[ \t:=]{1,3}[\"'`(]?([^\s\"'`()]{4,200}+)"
+        ),
+        bundle=re.compile(r"BUNDLE_[A-Z_]{3,60}[\"']?\s{0,3}[:=]\s{0,3}[\"']?([^\s\"':]{1,100}+:[^\s\"']{1,100}+)"),
+    )
+
+
+_TOLD = ("pass", "pwd", "secret", "token", "api", "access", "credential", "identified by")
+
+
+def find(text: str, raw: bytes) -> Iterator[tuple[str, int, int]]:
+    """Where a text, also given as ASCII of the same length, holds a secret beside something that says so."""
+    rules = _rules()
+    if "://" in text and "@" in text:
+        yield from _addresses(text, rules.url)
+    if not is_told(raw):
+        return
+    small = raw.lower().decode("ascii")
+    yield from _assigned(text, small, rules)
+    if "</" in text:
+        for hit in rules.element.finditer(text):
+            yield from _beside(text, hit.start(), hit.span(1), rules)
+    if "bearer" in small:
+        for hit in rules.bearer.finditer(small):
+            value = text[hit.start(1) : hit.end(1)]
+            if judge.is_random(value, 8) and not judge.is_code(value):
+                yield "bearer", *hit.span(1)
+    if "basic " in small:
+        for hit in rules.basic.finditer(small):
+            if _is_user_and_password(text[hit.start(1) : hit.end(1)]):
+                yield "basic_auth", *hit.span(1)
+    if "-u" in text:
+        for hit in rules.user.finditer(text):
+            if not judge.is_fake(hit[1]):
+                yield "password", *hit.span(1)
+    if " -" in text:
+        for hit in rules.flag.finditer(text):
+            meaning = _meaning(hit[1])
+            if meaning and _is_value(meaning, hit[2], False, True):
+                yield meaning.kind, *hit.span(2)
+    if "BUNDLE_" in text:
+        yield from (("password", *hit.span(1)) for hit in rules.bundle.finditer(text))
+    for told in _TOLD:
+        position = small.find(told)
+        while position >= 0:
+            if sentence := rules.sentence.match(small, position):
+                first, last = sentence.span(2)
+                value = text[first:last].rstrip(".,;:!?")
+                if _is_told(sentence[1], value):
+                    yield names.secret(sentence[1]) or "password", first, first + len(value)
+            position = small.find(told, position + len(told))
+
+
+def _assigned(text: str, small: str, rules: _Rules) -> Iterator[tuple[str, int, int]]:
+    for separator in rules.separator.finditer(small):
+        start, end = separator.span()
+        # Most names end in none of the ways that matter, and three letters tell.
+        name = small[max(0, start - 16) : start].rstrip("\"' ])`\\?\n")
+        if not (name[-3:] in _ENDINGS or name[-2:] in _ENDINGS or name[-1:].isdigit()):
+            continue
+        # Backwards from the separator, so that only the name beside it is read.
+        before = rules.before.match(text[max(0, start - 64) : start][::-1])
+        if before is None:
+            continue
+        name = before[1][::-1]
+        meaning = _meaning(name)
+        if meaning is None and name.endswith("value"):
+            meaning = _paired(text[max(0, start - 140) : start], rules)
+        if meaning is None:
+            continue
+        if meaning.kind in ("cookie", "cookies"):
+            line = text.find("\n", end)
+            for cookie in rules.cookie.finditer(text, end, min(line if line > 0 else len(text), end + 4000)):
+                if judge.is_random(cookie[1], 8):
+                    yield "cookie", *cookie.span(1)
+            continue
+        if scheme := rules.scheme.match(text, end):
+            end = scheme.end()
+        hit = rules.value.match(text, end)
+        if hit is None:
+            continue
+        group = "quoted" if hit["quote"] else "bare"
+        value, (first, last) = hit[group], hit.span(group)
+        if group == "bare":
+            value = value.rstrip(".:!?")
+            if text[last : last + 1] in ("(", "["):  # a call or an index: code that will fetch it
+                continue
+        if _is_value(meaning, value, group == "quoted", text[start:end] != ":"):
+            yield meaning.kind, first, first + len(value)
+
+
+def _paired(before: str, rules: _Rules) -> _Meaning | None:
+    """`{"name": "DB_PASSWORD", "value": ...}`: the name is the value of the field before."""
+    hit = rules.paired.match(before.rstrip("\"'\\ ")[:-5][::-1])
+    return _meaning(hit[1][::-1]) if hit else None
+
+
+def _beside(text: str, start: int, span: tuple[int, int], rules: _Rules) -> Iterator[tuple[str, int, int]]:
+    before = rules.before.match(text[max(0, start - 64) : start][::-1])
+    meaning = _meaning(before[1][::-1]) if before else None
+    if meaning and _is_value(meaning, text[span[0] : span[1]], True, True):
+        yield meaning.kind, *span
+
+
+def _addresses(text: str, rule: re.Pattern[str]) -> Iterator[tuple[str, int, int]]:
+    for hit in rule.finditer(text):
+        if hit[2] is None:
+            if judge.is_random(hit[3]):
+                yield "url_credential", *hit.span(3)
+        elif hit[2].lower() not in _NO_VALUES and not judge.is_fake(hit[2]):
+            yield "url_credential", hit.start(1), hit.end(2)  # some services put the secret where the name goes
+
+
+def _is_told(word: str, value: str) -> bool:
+    if judge.is_fake(value) or judge.is_code(value):
+        return False
+    if judge.is_random(value):
+        return True
+    kinds = sum((any(c.isdigit() for c in value), any(c.isalpha() for c in value), not value.isalnum()))
+    return word[:3] in ("pas", "pwd", "ide") and len(value) >= 6 and kinds >= 2 and any(c.isdigit() for c in value)
+
+
+def _is_user_and_password(value: str) -> bool:
+    import binascii  # only where a text says "basic"
+
+    try:
+        user, colon, password = binascii.a2b_base64(value + "=" * (-len(value) % 4)).partition(b":")
+    except binascii.Error:
+        return False
+    return bool(colon and password) and (user + password).isascii() and bytes(user).decode("ascii").isprintable()

@@ -1,0 +1,255 @@
+"""Secrets that can be told by their own form: what providers put before a key, and a few shapes without a prefix."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+
+from mulligan.redaction import judge
+
+# Provider, the ways its secrets begin, and what follows. Lengths are as issued, with room where they have varied:
+# a form that is too wide hides identifiers, which are evidence.
+_PREFIXED = r"""
+openai        sk-proj- sk-svcacct- sk-admin-                    [\w-]{20,250}
+anthropic     sk-ant-                                           [a-z]{3,6}\d\d-[\w-]{80,120}AA
+api_key       sk-                                               (?!ant-)(?:or-v1-|lf-|kimi-|oat\d\d-)?[\w-]{20,200}
+langfuse      pk-lf-                                            [\w-]{30,40}
+github        ghp_ gho_ ghu_ ghs_ ghr_                          [A-Za-z0-9]{36,251}
+github        github_pat_                                       \w{60,100}
+gitlab        glpat- gldt- glrt- glptt- glft- glsoat-           [\w.-]{20,70}
+gitlab        glcbt- glimt- glagent- gloas- glffct-             [\w.-]{20,70}
+gitlab        GR1348941                                         [\w-]{20}(?![\w-])
+aws           AKIA ASIA ABIA ACCA A3T                           [A-Z0-9]{16}(?![A-Za-z0-9_/+])
+aws           amzn.mws.                                         [0-9a-f-]{36}
+aws           ABSK                                              [A-Za-z0-9+/]{100,270}={0,2}
+aws           bedrock-api-key-YmVkcm9jay5hbWF6b25hd3MuY29t      [\w+/=-]{0,2000}
+google        AIza                                              [\w-]{35}(?![\w-])
+google        GOCSPX-                                           [\w-]{24,40}
+google        ya29.                                             [\w-]{20,500}
+slack         xoxb- xoxp- xoxe- xoxa- xoxr- xoxs- xoxo-         (?:\d-)?\d{8,14}(?:-\d{6,14}){0,3}-[A-Za-z0-9]{10,64}
+slack         xoxe.xoxb- xoxe.xoxp- xoxe- xoxa- xoxr-           \d-[A-Za-z0-9]{20,180}
+slack         xoxc- xoxd-                                       [\w%/+-]{30,300}
+slack         xapp-                                             \d-[A-Z0-9]{6,14}-\d{8,14}-[a-z0-9]{30,80}
+stripe        sk_live_ sk_test_ sk_prod_ rk_live_ rk_test_ rk_prod_    [A-Za-z0-9]{10,255}
+stripe        whsec_                                            [A-Za-z0-9+/=]{24,80}
+jwt           eyJ                                               [\w-]{8,4000}(?:\.[\w-]{0,4000}){2,4}
+jwt           eyJ                                               [\w-]{8,4000}\.eyJ[\w-]{4,4000}
+jwt           ey                                                [A-Za-z0-9]{14,4000}\.ey[\w-]{14,4000}
+jwt           ZXlK                                              [A-Za-z0-9+/]{60,4000}={0,2}
+grafana       eyJrIjoi                                          [A-Za-z0-9+/]{60,400}={0,2}
+grafana       glc_                                              [A-Za-z0-9+/]{32,400}={0,2}
+grafana       glsa_                                             [A-Za-z0-9]{32}_[A-Fa-f0-9]{8}
+huggingface   hf_ api_org_                                      [A-Za-z0-9]{34}(?!\w)
+npm           npm_                                              [A-Za-z0-9]{36}(?!\w)
+pypi          pypi-AgE pypi-                                    [\w-]{50,1000}
+rubygems      rubygems_                                         [a-f0-9]{48}
+docker        dckr_pat_ dckr_oat_                               [\w-]{20,60}
+sendgrid      SG.                                               [\w=-]{16,32}\.[\w=-]{32,64}
+brevo         xkeysib- xsmtpsib-                                [a-f0-9]{64}-[A-Za-z0-9]{16}
+mailgun       key- pubkey-                                      [a-f0-9]{32}(?![\w-])
+twilio        SK                                                [0-9a-fA-F]{32}(?!\w)
+square        sq0atp- sq0csp- sq0idp-                           [\w-]{22,50}
+square        EAAA                                              [\w-]{58,62}(?![\w-])
+meta          EAA                                               [A-Za-z0-9]{80,400}
+shopify       shpat_ shpca_ shppa_ shpss_ shptka_               [a-fA-F0-9]{32}
+digitalocean  dop_v1_ doo_v1_ dor_v1_                           [a-f0-9]{64}
+doppler       dp.pt. dp.st. dp.ct. dp.sa. dp.scim. dp.audit.    [\w.-]{30,60}
+dropbox       sl.                                               [\w-]{100,1500}
+databricks    dapi                                              [a-h0-9]{32}(?:-\d)?(?!\w)
+heroku        HRKU-                                             [\w-]{30,70}
+hubspot       pat-na1- pat-na2- pat-eu1-                        [0-9a-fA-F-]{36}
+atlassian     ATATT3 ATCTT3 ATSTT3                              [\w=-]{60,300}
+atlassian     ATBB                                              [\w=-]{28,80}
+linear        lin_api_ lin_oauth_                               [A-Za-z0-9]{32,64}
+notion        ntn_                                              \d{8,12}[A-Za-z0-9]{34,40}(?!\w)
+notion        secret_                                           [A-Za-z0-9]{43}(?!\w)
+figma         figd_ figo_ figu_                                 [\w-]{36,60}
+postman       PMAK-                                             [a-f0-9]{24}-[a-f0-9]{34}
+newrelic      NRAK- NRJS- NRII- NRRA- NRAA-                     [\w-]{19,42}
+sentry        sntrys_ sntryu_ sntrya_                           [\w+/=-]{40,400}
+vault         hvs. hvb. hvr.                                    [\w-]{24,300}
+vault         s.                                                [A-Za-z0-9]{24}(?![\w.])
+pulumi        pul-                                              [a-f0-9]{40}(?!\w)
+planetscale   pscale_tkn_ pscale_pw_ pscale_oauth_              [\w.=-]{32,64}
+prefect       pnu_ pnb_                                         [A-Za-z0-9]{36}(?!\w)
+infracost     ico-                                              [A-Za-z0-9]{32}(?!\w)
+tailscale     tskey-                                            [\w-]{16,100}
+cloudflare    v1.0-                                             [a-f0-9]{24}-[a-f0-9]{140,150}
+contentful    CFPAT-                                            [\w-]{43}
+airtable      pat                                               [A-Za-z0-9]{14}\.[a-f0-9]{64}
+typeform      tfp_                                              [\w.=-]{40,70}
+alibaba       LTAI                                              [A-Za-z0-9]{12,24}(?!\w)
+tencent       AKID                                              [A-Za-z0-9]{32}(?!\w)
+yandex        AQVN                                              [\w-]{35,38}(?![\w-])
+yandex        t1.                                               [A-Z0-9a-z_-]{8,300}={0,2}\.[A-Z0-9a-z_-]{80,90}={0,2}
+yandex        YC                                                [\w-]{38}(?![\w-])
+wallet        bc1                                               [a-z0-9]{39}(?:[a-z0-9]{20})?(?!\w)
+age           AGE-SECRET-KEY-1                                  [A-Z0-9]{58}
+adobe         p8e-                                              [A-Za-z0-9]{32}(?!\w)
+clojars       CLOJARS_                                          [A-Za-z0-9]{60}
+duffel        duffel_test_ duffel_live_                         [\w=-]{43}
+dynatrace     dt0c01. dt0s01. dt0s02.                           [A-Z0-9]{8,24}\.[A-Z0-9]{64}
+easypost      EZAK EZTK                                         [A-Za-z0-9]{54}(?!\w)
+flutterwave   FLWSECK_TEST- FLWSECK- FLWPUBK_TEST- FLWPUBK-     [A-Za-z0-9-]{12,50}
+fly           fo1_ fm1_ fm1a_ fm1r_ fm2_                        [\w+/=,-]{40,1000}
+frameio       fio-u-                                            [\w=-]{64}
+gocardless    live_ sandbox_                                    [\w=-]{40}(?![\w=-])
+lob           live_ test_                                       (?:pub_)?[a-f0-9]{31,35}(?!\w)
+harness       pat. sat.                                         [\w-]{22}\.[a-f0-9]{24}\.[A-Za-z0-9]{20}
+jfrog         AKCp                                              [A-Za-z0-9]{69,73}
+jfrog         cmVmd                                             [A-Za-z0-9]{59}(?!\w)
+mapbox        sk.eyJ tk.eyJ                                     [\w-]{20,200}\.[\w-]{20,40}
+nuget         oy2                                               [a-z0-9]{43}(?!\w)
+octopus       API-                                              [A-Z0-9]{26}(?!\w)
+onepassword   ops_eyJ                                           [A-Za-z0-9+/]{200,2000}={0,3}
+onepassword   A3-                                               [A-Z0-9]{6}-[A-Z0-9-]{11,12}(?:-[A-Z0-9]{5}){3}
+plaid         access-sandbox- access-development- access-production-  [0-9a-f-]{36}
+readme        rdme_                                             [a-z0-9]{70}
+scalingo      tk-us-                                            [\w-]{48}(?![\w-])
+settlemint    sm_aat_ sm_pat_ sm_sat_                           [A-Za-z0-9]{16}(?!\w)
+shippo        shippo_live_ shippo_test_                         [a-fA-F0-9]{40}
+sonar         squ_ sqp_ sqa_                                    [\w-]{40}(?![\w-])
+sourcegraph   sgp_local_ sgp_                                   (?:[a-fA-F0-9]{16}_)?[a-fA-F0-9]{40}(?!\w)
+sourcegraph   slk_                                              [a-f0-9]{64}
+openshift     sha256~                                           [\w-]{43}(?![\w-])
+perplexity    pplx-                                             [A-Za-z0-9]{32,60}
+groq          gsk_                                              [A-Za-z0-9]{40,60}
+xai           xai-                                              [A-Za-z0-9]{60,100}
+replicate     r8_                                               [A-Za-z0-9]{37,40}(?!\w)
+nvidia        nvapi-                                            [\w-]{50,80}
+tavily        tvly-                                             [\w-]{20,60}
+pinecone      pcsk_                                             \w{50,90}
+langsmith     lsv2_pt_ lsv2_sk_ ls__                            \w{32,60}
+together      tgp_v1_                                           [\w-]{40,50}
+jina          jina_                                             [\w-]{50,80}
+fireworks     fw_                                               [A-Za-z0-9]{20,40}(?!\w)
+cerebras      csk-                                              [a-z0-9]{40,60}
+firecrawl     fc-                                               [a-f0-9]{32}(?!\w)
+voyage        pa-                                               [\w-]{40,60}(?![\w-])
+wandb         wandb_v1_                                         \w{40,120}
+exa           sk_                                               [a-f0-9]{48}(?!\w)
+supabase      sbp_ sb_secret_                                   [\w-]{30,60}
+netlify       nfp_                                              [A-Za-z0-9]{36,40}
+vercel        vcp_ vci_ vca_ vcr_ vck_                          [A-Za-z0-9]{24,64}
+render        rnd_                                              [A-Za-z0-9]{28,40}
+resend        re_                                               [A-Za-z0-9]{8}_[A-Za-z0-9]{20,30}
+buildkite     bkua_ bkct_ bkaj_                                 [a-zA-Z0-9]{40,64}
+circleci      CCIPAT_ CCIPRJ_                                   [\w]{40,80}
+razorpay      rzp_live_ rzp_test_                               [A-Za-z0-9]{14,24}
+onfido        api_live. api_sandbox. api_live_us.               [\w-]{11}\.[\w-]{32}
+stackhawk     hawk.                                             [\w-]{20}\.[\w-]{20}
+snyk          snyk_uat. snyk_sat.                               [\w.-]{30,200}
+elevenlabs    xi_                                               [a-f0-9]{32,64}
+posthog       phx_ phc_ phs_                                    [A-Za-z0-9]{40,60}
+artifactory   cmVmdGtuOj                                        [A-Za-z0-9+/=]{40,120}
+cohere        co-                                               [A-Za-z0-9]{40}(?!\w)
+mergify       mka_                                              [\w-]{40,80}
+beamer        b_                                                [a-z0-9=_-]{44}(?![\w=-])
+definednet    dnkey-                                            [a-z0-9=_-]{26}-[a-z0-9=_-]{52}
+authress      sc_ ext_ scauth_ authress_                        [a-z0-9]{5,30}\.[a-z0-9]{4,6}\.acc[_-][\w-]{10,32}\.[\w+/=-]{30,120}
+intra42       s-s4t2ud- s-s4t2af-                               [a-f0-9]{64}
+clickhouse    4b1d                                              [A-Za-z0-9]{38}(?!\w)
+cursor        crsr_ key_                                        [a-f0-9]{64}
+linkedin      AQ                                                [\w-]{340,360}
+stytch        secret-live- secret-test-                         [\w=-]{30,60}
+"""
+
+# Shapes that begin with nothing in particular: each is looked for only where its telling part stands in the text.
+_ANYWHERE = (
+    (b":AA", "telegram", r"\d(?<!\d.)\d{7,9}:AA[\w-]{32,33}(?![\w-])"),
+    (b"|", "meta", r"\d(?<!\d.)\d{14,15}\|[\w-]{27,40}(?![\w-])"),
+    (
+        b"hooks.slack.com/",
+        "webhook",
+        r"(?:https?://)?hooks\.slack\.com/(?:services|workflows|triggers)/[\w+/-]{20,120}",
+    ),
+    (b"webhook.office.com/", "webhook", r"https://[a-z0-9-]{1,60}\.webhook\.office\.com/[\w@/-]{20,200}"),
+    (
+        b"/api/webhooks/",
+        "webhook",
+        r"https://(?:\w{1,10}\.)?discord(?:app)?\.com/api/(?:v\d{1,2}/)?webhooks/\d{15,21}/[\w-]{40,100}",
+    ),
+    (b"hooks.zapier.com/", "webhook", r"https://hooks\.zapier\.com/hooks/catch/[\w/]{8,60}"),
+    (b"1//0", "google", r"(?<![\w/])1//0[\w-]{30,120}"),
+    (b"oauth:", "twitch", r"(?<!\w)oauth:[a-z0-9]{30}(?!\w)"),
+    (b"endr+", "endor", r"(?<!\w)endr\+[\w-]{16,40}"),
+)
+
+# Bytes that may stand in a run, and spaces for the others: cutting at them is five times as fast as an expression.
+_CUT = bytes(c if chr(c).isalnum() or chr(c) in "_.~-" else 32 for c in range(128)) + b" " * 128
+_LEAST = 16
+"""Characters. Everything above begins a run at least as long, or is found by its telling part."""
+_FIRST = 2
+"""Characters by which formats are looked up: the shortest prefix has as many."""
+
+
+@functools.cache
+def _prefixed() -> dict[str, list[tuple[str, str, str]]]:
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for line in _PREFIXED.strip().splitlines():
+        kind, *prefixes, body = line.split()
+        for prefix in prefixes:
+            found.setdefault(prefix[:_FIRST], []).append((kind, prefix, body))
+    return found
+
+
+@functools.cache
+def _compiled(prefix: str, body: str) -> re.Pattern[str]:
+    # One at a time, when a text first begins like it: compiling all of them takes longer than most programs run.
+    return re.compile(re.escape(prefix) + f"({body})", re.ASCII)
+
+
+@functools.cache
+def _shapes() -> re.Pattern[str]:
+    return re.compile(
+        r"(?P<azure>[\w~.]{3}\dQ~[\w~.-]{31,34}(?![\w~-]))|(?P<discord>[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,38}(?![\w.-]))"
+        r"|(?P<mailchimp>[0-9a-f]{32}-us\d{1,2}(?!\w))|(?P<maxmind>[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk(?!\w))"
+        r"|(?P<terraform>[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{60,70})",
+        re.ASCII,
+    )
+
+
+def find(text: str, raw: bytes) -> Iterator[tuple[str, int, int]]:
+    """Where a text, also given as ASCII of the same length, holds something in the form of a provider's secret."""
+    formats = _prefixed()
+    position = 0
+    for run in [run for run in raw.translate(_CUT).split() if len(run) >= _LEAST]:
+        start = text.find(run.decode("ascii"), position)
+        position = start + len(run)
+        if start and text[start - 1] in "\\%":
+            start += 1 if text[start - 1] == "\\" else 2  # "\nghp_..." inside JSON, "%3Dghp_..." inside a URL
+        for kind, prefix, body in formats.get(text[start : start + _FIRST], ()):
+            if text.startswith(prefix, start) and (hit := _compiled(prefix, body).match(text, start)):
+                if (
+                    judge.is_fake(hit[1])
+                    or judge.is_counted(hit[1])
+                    or (len(prefix) <= 3 and not judge.is_random(hit[1]))
+                ):
+                    continue
+                yield kind, *hit.span()
+                break
+        else:
+            if (hit := _shapes().match(text, start)) and not judge.is_fake(hit[0]):
+                yield hit.lastgroup or "", *hit.span()
+            elif text[start] in "13" and len(run) < 36 and _is_wallet(text[start:position]):
+                yield "wallet", start, position
+    for telling, kind, body in _ANYWHERE:
+        if telling in raw:
+            for hit in _compiled("", body).finditer(text):
+                if not judge.is_fake(hit[0][-40:]):
+                    yield kind, *hit.span()
+
+
+def _is_wallet(said: str) -> bool:
+    """A Bitcoin address of the old form: it carries a checksum."""
+    import hashlib  # only where something looks like one
+
+    alphabet = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+    if len(said) < 26 or not set(said) <= set(alphabet):
+        return False
+    number = 0
+    for c in said:
+        number = number * 58 + alphabet.index(c)
+    raw = number.to_bytes(27, "big")[2:]
+    return hashlib.sha256(hashlib.sha256(raw[:21]).digest()).digest()[:4] == raw[21:]

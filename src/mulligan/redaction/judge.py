@@ -1,0 +1,63 @@
+"""What a value looks like: made up by a machine, chosen by a person, or put there to be replaced."""
+
+from __future__ import annotations
+
+import math
+import re
+
+_STAND_IN = re.compile(
+    r"example|placeholder|your[_\- ]|[_\-]your|redacted|changeme|change[_-]me|dummy|insert|xxxx|\*\*\*|\.\.\.|…|•"
+    r"|_here|todo|^my[_-]|-my-|^[x*.#_-]+$|^<|^\{|^\$[{(A-Z_]|^%|^\[|^\(|^@|[({]$",
+    re.IGNORECASE,
+)
+_CODE = re.compile(
+    r"[A-Za-z_][A-Za-z_]*(?:\.[A-Za-z_][A-Za-z_\d]*)+|[A-Z][A-Z]*(?:_[A-Z]+)+|[a-z]+(?:_[a-z]+)+|[a-z]+(?:-[a-z]+)+"
+    r"|[a-z]+(?:[A-Z][a-z]+)+|[A-Z][a-z]+(?:[A-Z][a-z]+)+|(?:https?:/)?\.{0,2}/\S*|0x[0-9a-f]{1,8}|v?\d+(?:\.\d+)+"
+)
+
+
+# What people type when they need something long: no machine draws eight letters in their order.
+_COUNTED = re.compile(
+    "|".join("abcdefghijklmnopqrstuvwxyz"[start : start + 8] for start in range(19)) + "|1234567890|1234-1234",
+    re.IGNORECASE,
+)
+
+
+def is_counted(value: str) -> bool:
+    """Made up by counting: `klmnopqrst`, `1234567890`."""
+    return _COUNTED.search(value) is not None
+
+
+def entropy(value: str) -> float:
+    """Bits a character, of its first 64."""
+    value = value[:64]
+    size = len(value)
+    return -sum((n := value.count(c) / size) * math.log2(n) for c in set(value)) if size else 0.0
+
+
+def is_fake(value: str) -> bool:
+    """Written to be replaced: `xxxxxxxx`, `<token>`, `${TOKEN}`, `your_api_key`."""
+    return _STAND_IN.search(value) is not None or (len(value) >= 10 and entropy(value) < 2.2)
+
+
+def is_mixed(value: str) -> bool:
+    """Letters and digits, none of them too often: what a machine makes and a word is not."""
+    letters = sum(c.isalpha() for c in value)
+    return 0 < letters < len(value) and any(c.isdigit() for c in value)
+
+
+def is_random(value: str, least: int = 16) -> bool:
+    """Long and without pattern."""
+    if len(value) < least or is_fake(value) or entropy(value) < 3.0:
+        return False
+    return is_mixed(value) or (len(value) >= 24 and entropy(value) > 4.0 and not is_code(value))
+
+
+def is_code(value: str) -> bool:
+    """An identifier, a path, a constant, a version: the name of a thing and not the thing."""
+    return _CODE.fullmatch(value) is not None
+
+
+def is_chosen(value: str) -> bool:
+    """What people choose as a password: a word with digits or marks in it."""
+    return len(value) >= 6 and not value.isalpha() and any(c.isalpha() for c in value) and not is_code(value)

@@ -1,0 +1,58 @@
+"""Regular expressions that users wrote: checked where they are read, so that no text can make one run for hours."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """The expression, ready for use; ValueError with a sentence when it cannot be used on strangers' text."""
+    if len(pattern) > 2000:
+        raise ValueError(f"A pattern is at most 2000 characters, got {len(pattern)}. Write several.")
+    try:
+        expression = re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}.") from None
+    if _repeats_a_repetition(pattern):
+        raise ValueError(
+            f"{pattern!r} repeats a repetition, which can take hours on some texts. "
+            "Bound one of the two, as in (a{1,20})+, or make the inner one possessive, as in (a++)+."
+        )
+    return expression
+
+
+def _repeats_a_repetition(pattern: str) -> bool:
+    try:
+        from re import _parser  # type: ignore[attr-defined]  # the only parser there is; without it nothing is refused
+    except ImportError:
+        return False
+    return _nested(_parser.parse(pattern), False)
+
+
+_MANY = 256
+"""Repetitions from which on one counts as unbounded."""
+
+
+def _nested(tree: Any, inside: bool) -> bool:
+    for operation, argument in tree:
+        name = str(operation)
+        if name in ("MAX_REPEAT", "MIN_REPEAT"):
+            is_long = argument[1] >= _MANY
+            if (is_long and inside) or _nested(argument[2], inside or is_long):
+                return True
+        elif name == "POSSESSIVE_REPEAT":  # gives nothing back, so that what repeats it cannot divide it again
+            if _nested(argument[2], False):
+                return True
+        elif name == "BRANCH":
+            if any(_nested(branch, inside) for branch in argument[1]):
+                return True
+        elif name == "SUBPATTERN":
+            if _nested(argument[3], inside):
+                return True
+        elif name in ("ASSERT", "ASSERT_NOT"):
+            if _nested(argument[1], inside):
+                return True
+        elif name == "ATOMIC_GROUP" and _nested(argument, False):
+            return True
+    return False

@@ -1,0 +1,293 @@
+"""Personal data in free text: addresses, cards, accounts, telephone numbers and the numbers states give to people.
+
+A number counts only when its check digits agree, its punctuation is that of its country, or a word beside it says what
+it is: an order number, a timestamp or a count is evidence.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from mulligan.redaction.names import words
+
+_FILES = words(
+    "png jpg jpeg gif svg webp js mjs ts tsx jsx css json py html md txt yaml yml toml lock go rs java so dll exe"
+)
+_NOT_PEOPLE = words("git hg svn root npm nobody")
+
+# Country and length of an account number.
+_IBAN = {
+    country: int(length)
+    for country, length in re.findall(
+        r"([A-Z]{2})(\d\d)",
+        """AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DK18 DO28 EE20 EG29 ES24 FI18
+        FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27 JO30 KW30 KZ20 LB28 LC32 LI21 LT20
+        LU20 LV21 MC27 MD24 ME22 MK19 MR27 MT31 MU30 NL18 NO15 PK24 PL28 PS29 PT25 QA29 RO24 RS22 SA24 SC31 SE24 SI19
+        SK24 SM27 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20""",
+    )
+}
+
+
+class _Rules(NamedTuple):
+    domain: re.Pattern[str]
+    local: re.Pattern[str]
+    number: re.Pattern[str]
+    lettered: re.Pattern[str]
+    american: re.Pattern[str]
+
+
+@functools.cache
+def _rules() -> _Rules:
+    # Each begins with the rarest thing it needs and looks back afterwards, so that words are skipped quickly.
+    return _Rules(
+        domain=re.compile(r"(?:[A-Za-z0-9-]{1,63}+\.){1,6}?([A-Za-z]{2,24}+)(?![\w-]|\.\w)"),
+        local=re.compile(r"[\w.+%'-]{1,64}+"),
+        # Digits with the punctuation of people between them, and the letter that may end them.
+        number=re.compile(
+            r"[+(\d](?<![\w.+$#/%-].)(?:(?<=\+)\d{1,3}(?:[ .-]?\(?\d{1,5}\)?){2,6}|(?<=\()\d{3}\) ?\d{3}[ .-]\d{4}"
+            r"|(?<=\d)(?:\d{7,18}+|\d\d\.\d{3}\.\d{3}-\d\d|\d{1,5}([ .:/-])\d{2,7}(?:\1\d{2,7}){0,3}+)(?:-?[A-Z])?)"
+            r"(?!\w|[.,-]\d)"
+        ),
+        lettered=re.compile(r"[A-Z](?<![\w-].)[A-Z]{0,5}+ ?\d[A-Z0-9 ]{6,44}+"),
+        american=re.compile(r"(?:1[ .-]?)?(?:\([2-9]\d\d\) ?|[2-9]\d\d[ .-])[2-9]\d\d[ .-]\d{4}"),
+    )
+
+
+def find(text: str) -> Iterator[tuple[str, int, int]]:
+    """Where a text holds personal data."""
+    rules = _rules()
+    if "@" in text:
+        yield from _emails(text, rules)
+    for hit in rules.number.finditer(text):
+        if kind := _numbered(hit[0], text[max(0, hit.start() - 40) : hit.start()], rules):
+            yield kind, *hit.span()
+    for hit in rules.lettered.finditer(text):
+        for kind, length in _lettered(hit[0]):
+            if not text[hit.start() + length : hit.start() + length + 1].isalnum():
+                yield kind, hit.start(), hit.start() + length
+                break
+
+
+def _numbered(said: str, before: str, rules: _Rules) -> str:
+    """What a number is, by its form, its check digits or the words before it."""
+    if said[:2] in ("20", "19") and said[4:5] in ("-", "/", "."):  # a date, the commonest number of a log
+        return ""
+    if said[0] == "+":
+        return "phone" if 8 <= sum(c.isdigit() for c in said) <= 15 else ""
+    if said[-1].isalpha():
+        return _spanish_or_finnish(said)
+    if kind := _number(said):
+        return kind
+    if rules.american.fullmatch(said):
+        return "phone"
+    return "personal_number" if len(said) > 6 and _is_announced(said, before) else ""
+
+
+# Words before a number that say whose it is; and those that do so only as "account number", "tax id".
+_SAID = words(
+    "phone tel telephone mobile fax whatsapp ssn security passport licence license nhs medicare aadhaar itin nino nif pesel card"
+)
+_SAID_OF = words("account tax national identity routing bank driver identification")
+_COUNTED = words("number no num nr id is was card my code")
+
+
+def _is_announced(said: str, before: str) -> bool:
+    spoken = re.findall(r"[a-z]+", before.lower())[-3:]
+    if not spoken or (said[3:4] == "-" and _SHAPES.get(tuple(map(len, said.split("-")))) is _is_ssn):
+        return False  # of the form of a social security number, and none: somebody's example
+    while len(spoken) > 1 and spoken[-1] in _COUNTED and spoken[-2] not in _SAID_OF:
+        spoken.pop()
+    is_said = spoken[-1] in _SAID or (len(spoken) > 1 and spoken[-1] in _COUNTED and spoken[-2] in _SAID_OF)
+    return is_said and 7 <= sum(c.isdigit() for c in said) <= 19
+
+
+def _emails(text: str, rules: _Rules) -> Iterator[tuple[str, int, int]]:
+    position = text.find("@")
+    while position >= 0:
+        domain = rules.domain.match(text, position + 1)
+        if domain and domain[1].lower() not in _FILES:
+            # Backwards from the sign, so that a long word without one is not read again and again.
+            local = rules.local.match(text[max(0, position - 64) : position][::-1])
+            if (
+                local
+                and local[0][::-1] not in _NOT_PEOPLE
+                and text[position - len(local[0]) - 1 : position - len(local[0])] not in (":", "/")
+            ):
+                yield "email", position - len(local[0]), domain.end()
+        position = text.find("@", position + 1)
+
+
+def _number(said: str) -> str:
+    """What a number is, by its check digits and its punctuation; empty when it is any number."""
+    if said.isdigit():
+        if len(said) == 11:
+            return "national_id" if _is_pesel(said) else ""
+        return "card" if 14 <= len(said) <= 19 and len(set(said)) > 2 and _is_card(said) else ""
+    marks = {c for c in said if not c.isdigit()}
+    if len(marks) > 1:
+        if "." in marks and said.count(".") == 2 and re.fullmatch(r"\d{3}\.\d{3}\.\d{3}-\d\d", said):
+            return "national_id" if _is_cpf(re.sub(r"\D", "", said)) else ""
+        return ""
+    groups = [len(group) for group in re.split(r"\D", said)]
+    digits = re.sub(r"\D", "", said)
+    if len(set(digits)) < 3:
+        return ""
+    if groups in ([4, 4, 4, 4], [4, 6, 5], [4, 6, 4]) and marks <= {" ", "-"} and _is_card(digits):
+        return "card"
+    check = _SHAPES.get(tuple(groups))
+    return "national_id" if check and check(digits, marks.pop()) else ""
+
+
+def _weighed(digits: str, weights: str) -> int:
+    return sum(int(digit) * int(weight, 36) for digit, weight in zip(digits, weights, strict=False))
+
+
+def _luhn(digits: str) -> bool:
+    doubled = (sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])
+    return (sum(map(int, digits[::-2])) + sum(doubled)) % 10 == 0
+
+
+def _is_card(digits: str) -> bool:
+    size, two, four = len(digits), int(digits[:2]), int(digits[:4])
+    known = (
+        (size == 16 and (digits[0] in "456" or two == 35 or 2221 <= four <= 2720))
+        or (size == 15 and two in (34, 37))
+        or (size == 14 and two in (30, 36, 38, 39))
+        or (size == 19 and digits[0] in "46")
+    )
+    return known and _luhn(digits)
+
+
+def _is_ssn(digits: str, mark: str) -> bool:
+    area, group, serial = digits[:3], digits[3:5], digits[5:]
+    if mark in ":/" or group == "00" or serial == "0000" or digits in ("078051120", "219099999", "123456789"):
+        return False
+    if area[0] == "9":  # a taxpayer without social security
+        return 50 <= int(group) <= 99 and group not in ("66", "67", "68", "69", "89", "93")
+    return area not in ("000", "666")
+
+
+def _is_pesel(digits: str) -> bool:
+    month, day = int(digits[2:4]) % 20, int(digits[4:6])
+    return 1 <= month <= 12 and 1 <= day <= 31 and (_weighed(digits, "13791379131")) % 10 == 0
+
+
+def _is_nhs(digits: str, mark: str) -> bool:
+    return mark in " -" and _weighed(digits, "a987654321") % 11 == 0
+
+
+def _is_aadhaar(digits: str, mark: str) -> bool:
+    if mark not in " -:" or digits[0] in "01":
+        return False
+    check = 0
+    for place, digit in enumerate(reversed(digits)):
+        check = _dihedral(check, _permuted(place % 8, int(digit)))
+    return check == 0
+
+
+def _dihedral(a: int, b: int) -> int:
+    if a < 5:
+        return (a + b) % 5 + (5 if b >= 5 else 0) if b < 5 or a < 5 else 0
+    return (a - b) % 5 + (5 if b < 5 else 0)
+
+
+def _permuted(times: int, digit: int) -> int:
+    for _ in range(times):
+        digit = (1, 5, 7, 6, 2, 8, 3, 0, 9, 4)[digit]
+    return digit
+
+
+def _is_cpf(digits: str) -> bool:
+    first = _weighed(digits[:9], "a98765432") * 10 % 11 % 10
+    second = _weighed(digits[:10], "ba98765432") * 10 % 11 % 10
+    return digits[9:] == f"{first}{second}"
+
+
+def _is_nine(digits: str, mark: str) -> bool:
+    """Three groups of three: Canada's insurance number, or Australia's tax file and company numbers."""
+    tax = _weighed(digits, "1437586" + "9a") % 11 == 0
+    company = (10 - _weighed(digits[:8], "87654321") % 10) % 10 == int(digits[8])
+    return mark in " -" and (_luhn(digits) or tax or company)
+
+
+def _is_abn(digits: str, mark: str) -> bool:
+    return mark == " " and (_weighed(digits, "a13579bdfhj") - 10) % 89 == 0
+
+
+def _is_born(digits: str, mark: str) -> bool:
+    """A date of birth, a dash and a counter: Sweden with ten digits, Korea with thirteen."""
+    month, day = int(digits[2:4]), int(digits[4:6])
+    return (
+        mark == "-"
+        and 1 <= month <= 12
+        and 1 <= day <= 31
+        and (_luhn(digits) if len(digits) == 10 else digits[6] in "123456789")
+    )
+
+
+_SHAPES: dict[tuple[int, ...], Callable[[str, str], bool]] = {
+    (3, 2, 4): _is_ssn,
+    (3, 3, 4): _is_nhs,
+    (4, 4, 4): _is_aadhaar,
+    (3, 3, 3): _is_nine,
+    (2, 3, 3, 3): _is_abn,
+    (6, 4): _is_born,
+    (6, 7): _is_born,
+}
+
+
+def _spanish_or_finnish(said: str) -> str:
+    if re.fullmatch(r"\d{8}-?[A-Z]", said):
+        return "national_id" if said[-1] == "TRWAGMYFPDXBNJZSQVHLCKE"[int(said[:8]) % 23] else ""
+    if re.fullmatch(r"\d{6}[-+]\d{3}[A-Z]", said):
+        check = "0123456789ABCDEFHJKLMNPRSTUVWXY"[int(said[:6] + said[7:10]) % 31]
+        return "national_id" if said[-1] == check and 1 <= int(said[2:4]) <= 12 else ""
+    return ""
+
+
+def _always(_: str) -> bool:
+    return True
+
+
+_FORMS: tuple[tuple[re.Pattern[str], Callable[[str], bool]], ...] = (
+    (re.compile(r"[A-Z]{6}\d\d[ABCDEHLMPRST]\d\d[A-Z]\d{3}[A-Z]"), _always),  # Italy
+    (re.compile(r"[A-Z]{4}\d{6}[HM][A-Z]{5}[A-Z0-9]\d"), _always),  # Mexico
+    (re.compile(r"[A-Z]{3}[ABCFGHJLPT][A-Z]\d{4}[A-Z]"), _always),  # India
+    (
+        re.compile(r"(?!BG|GB|NK|KN|TN|NT|ZZ)[ABCEGHJ-PRSTW-Z][ABCEGHJ-NPRSTW-Z] ?\d\d ?\d\d ?\d\d ?[A-D]"),
+        _always,
+    ),
+    (re.compile(r"[XYZ]\d{7}[A-Z]"), lambda said: _is_nie(said)),
+    (re.compile(r"[STFG]\d{7}[A-Z]"), lambda said: _is_nric(said)),
+)
+
+
+def _lettered(said: str) -> Iterator[tuple[str, int]]:
+    """What a text beginning with capitals and digits may be, and how many characters of it."""
+    if length := _IBAN.get(said[:2]):
+        taken = 0
+        for place, c in enumerate(said, 1):
+            taken += c != " "
+            if taken == length:
+                if _is_iban(said[:place].replace(" ", "")):
+                    yield "iban", place
+                break
+    for form, check in _FORMS:
+        if (hit := form.match(said)) and check(hit[0]):
+            yield "national_id", hit.end()
+
+
+def _is_iban(said: str) -> bool:
+    return said[2:4].isdigit() and int("".join(str(int(c, 36)) for c in said[4:] + said[:4])) % 97 == 1
+
+
+def _is_nie(said: str) -> bool:
+    return said[0] in "XYZ" and said[8] == "TRWAGMYFPDXBNJZSQVHLCKE"[int(str("XYZ".index(said[0])) + said[1:8]) % 23]
+
+
+def _is_nric(said: str) -> bool:
+    letters = {"S": "JZIHGFEDCBA", "T": "GFEDCBAJZIH", "F": "XWUTRQPNMLK", "G": "RQPNMLKXWUT"}.get(said[0])
+    return letters is not None and letters[_weighed(said[1:8], "2765432") % 11] == said[8]
