@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 
-from mulligan.records import Compaction, Lesson, Recovery, Run, Step
+from mulligan.records import Change, Compaction, Lesson, Recovery, Run, Step, encode
 from mulligan.redaction import Redactor, plain
 
 log = logging.getLogger("mulligan")
+
+NAME = 200
+"""Characters of a name or an id that are kept."""
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
@@ -83,7 +88,13 @@ class Stream:
         """
         listeners = self._in_caller if when == "caller" else self._on_recorder
         listeners.append(listener)
-        return lambda: listeners.remove(listener) if listener in listeners else None
+
+        def end() -> None:
+            if listener in listeners:
+                listeners.remove(listener)
+                self._broken.discard(id(listener))  # another object may come to have the same
+
+        return end
 
     def carry(self, carrier: Listener) -> None:
         """Names the recorder, which keeps each event and then calls `deliver` from its own thread."""
@@ -117,69 +128,149 @@ class Stream:
 
 
 def redacted(event: AnyEvent, redactor: Redactor) -> AnyEvent:
-    """The event with everything a stranger wrote made plain, bounded and free of secrets."""
+    """The event with everything a stranger wrote made plain, bounded and free of secrets.
+
+    Each field comes out as what its record says it is, whatever was given: one odd value would make a run unreadable.
+    """
     match event:
         case StepStarted() | StepEnded():
-            return type(event)(_step(event.step, redactor))
+            return type(event)(_step(event.step, redactor)[0])
         case RecoveryPlanned():
-            step = _step(event.step, redactor)
-            return RecoveryPlanned(step, _recovery(event.recovery, redactor))
+            step, recovery = _step(event.step, redactor, event.recovery)
+            return RecoveryPlanned(step, recovery or event.recovery)
         case RunStarted() | RunEnded():
             return type(event)(_run(event.run, redactor))
-        case _:
-            return event
+        case ContextCompacted(compaction):
+            (reason,) = redactor.record(_text(compaction.reason))
+            return ContextCompacted(msgspec.structs.replace(compaction, reason=reason))
+        case LessonLearned(lesson):
+            mistake, correction = redactor.record(_text(lesson.mistake), _text(lesson.correction))
+            return LessonLearned(msgspec.structs.replace(lesson, mistake=mistake, correction=correction))
 
 
 def _run(run: Run, redactor: Redactor) -> Run:
-    context, metadata = redactor.record(plain(run.context), plain(run.metadata))
-    return msgspec.structs.replace(run, context=context, metadata=metadata)
+    context, metadata = redactor.record(_maybe(run.context), _fields(run.metadata))
+    return msgspec.structs.replace(
+        run,
+        id=_id(run.id),
+        agent=_name(run.agent, redactor),
+        version=_maybe_name(run.version, redactor),
+        environment=_maybe_name(run.environment, redactor),
+        session=None if run.session is None else _id(run.session),
+        parent=None if run.parent is None else _id(run.parent),
+        context=context,
+        metadata=metadata,
+    )
 
 
-def _step(step: Step, redactor: Redactor) -> Step:
+def _step(step: Step, redactor: Redactor, next: Recovery | None = None) -> tuple[Step, Recovery | None]:
+    """A step, and what is planned after it."""
     failure = step.failure
     # One record: a secret found in the arguments is also removed from the message that quotes it.
-    arguments, result, metadata, message, detail, hint, changed = redactor.record(
+    texts = (failure.message, failure.detail, failure.hint, failure.code) if failure else ()
+    arguments, result, metadata, led, planned, *told = redactor.record(
         plain(step.arguments),
         plain(step.result),
-        plain(step.metadata),
-        plain(failure.message) if failure else "",
-        plain(failure.detail) if failure else "",
-        plain(failure.hint) if failure else "",
+        _fields(step.metadata),
         _values(step.after),
+        _values(next),
+        *map(_text, texts),
     )
     if failure is not None:
-        failure = msgspec.structs.replace(failure, message=message, detail=detail, hint=hint)
-    return msgspec.structs.replace(
+        message, detail, hint, code = told
+        failure = msgspec.structs.replace(
+            failure,
+            message=message,
+            detail=detail,
+            hint=hint,
+            code=code,
+            status=failure.status if type(failure.status) is int else None,
+            retry_after=_seconds(failure.retry_after),
+            evidence=tuple(_name(each, redactor) for each in failure.evidence),
+            confidence=_seconds(failure.confidence) or 0.0,
+            fingerprint=_id(failure.fingerprint),
+            recoverable=bool(failure.recoverable),
+        )
+    step = msgspec.structs.replace(
         step,
+        run=_id(step.run),
+        name=_name(step.name, redactor),
+        server=_maybe_name(step.server, redactor),
         arguments=arguments,
         result=result,
         metadata=metadata,
         failure=failure,
-        after=_with_values(step.after, changed),
+        after=_with_values(step.after, led),
     )
+    return step, _with_values(next, planned)
 
 
-def _recovery(recovery: Recovery, redactor: Redactor) -> Recovery:
-    (changed,) = redactor.record(_values(recovery))
-    return _with_values(recovery, changed) or recovery
+def _text(value: Any) -> str:
+    value = plain(value)
+    return value if isinstance(value, str) else "" if value is None else encode(value).decode()
+
+
+def _maybe(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _fields(value: Any) -> dict[str, Any] | None:
+    value = plain(value)
+    return value if value is None or isinstance(value, dict) else {"": value}
+
+
+def _seconds(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _name(name: Any, redactor: Redactor) -> str:
+    """A name as it is kept: models and strangers choose names too. The same few come again and again."""
+    return _kept(name, redactor) if type(name) is str else _kept(_text(name), redactor)
+
+
+def _maybe_name(name: Any, redactor: Redactor) -> str | None:
+    return None if name is None else _name(name, redactor)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept(name: str, redactor: Redactor) -> str:
+    return redactor.text(plain(name))[:NAME]
+
+
+def _id(id: Any) -> str:
+    # Not searched for secrets: made of chance, it may look like one, and two that were hidden would be the same.
+    return id if type(id) is str and len(id) <= NAME and id.isascii() else _text(id)[:NAME]
 
 
 def _values(recovery: Recovery | None) -> list[dict[str, Any]]:
     """Before and after of each change, under the argument's own name, which may say that it is a secret."""
     if recovery is None:
         return []
-    return [
-        side
-        for change in recovery.changes
-        for side in ({change.path: plain(change.before)}, {change.path: plain(change.after)})
-    ]
+    return [_under(change, side) for change in recovery.changes for side in (change.before, change.after)]
+
+
+def _under(change: Change, value: Any) -> dict[str, Any]:
+    if change.how == "rename":
+        return {"": plain(value)}  # it is a name itself
+    held = {"": plain(value)}
+    for name in reversed(change.path.split(".")):  # any part of the path may say it: credentials.user is one
+        held = {name: held}
+    return held
+
+
+def _held(change: Change, value: Any) -> Any:
+    for name in [] if change.how == "rename" else change.path.split("."):
+        value = value[name]
+    return value[""]
 
 
 def _with_values(recovery: Recovery | None, values: list[dict[str, Any]]) -> Recovery | None:
     if recovery is None or not recovery.changes:
         return recovery
     changed = tuple(
-        msgspec.structs.replace(change, before=before[change.path], after=after[change.path])
+        msgspec.structs.replace(
+            change, path=plain(change.path), before=_held(change, before), after=_held(change, after)
+        )
         for change, before, after in zip(recovery.changes, values[::2], values[1::2], strict=True)
     )
     return msgspec.structs.replace(recovery, changes=changed)

@@ -77,7 +77,7 @@ def read(
     found: dict[str, Any] = {}
     user = user_file if user_file is not None else config_folder() / "mulligan.toml"
     found.update(_checked(_toml(user), str(user)))
-    project = _project(folder if folder is not None else Path.cwd())
+    project = _project(folder if folder is not None else _here())
     if project is not None:
         path, values = project
         values = _checked(values, str(path))
@@ -96,6 +96,9 @@ def read(
     found.update(_checked(dict(_from_environment(environ)), "the environment"))
     given = dict(arguments or {})
     policy = given.pop("policy", None)
+    twice = next((name for name in POLICY if name in given), None)
+    if policy is not None and twice:
+        raise SettingsError(f"configure: {twice} is part of the policy, and both were given. Pass one of them.")
     found.update(_checked(given, "configure"))
     return _made(found, policy)
 
@@ -122,9 +125,14 @@ def _value(name: str, value: Any, where: str) -> Any:
         raise SettingsError(f"{where}: there is no setting {name!r}. {meant}")
     kind = _KINDS[name]
     try:
-        return kind(value)
+        read = kind(value)
     except (TypeError, ValueError):
         raise SettingsError(f"{where}: {name} is {_SPOKEN[kind]}, got {value!r}.") from None
+    try:
+        _made({name: read}, None)  # alone, so that what cannot be meant is told with the place it stands in
+    except SettingsError as error:
+        raise SettingsError(f"{where}: {error}") from None
+    return read
 
 
 def _text(value: Any) -> str:
@@ -138,6 +146,8 @@ def _text(value: Any) -> str:
 def _texts(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
+    if not isinstance(value, list | tuple | set | frozenset):
+        raise TypeError
     return tuple(_text(each) for each in value)
 
 
@@ -192,18 +202,34 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
-def _project(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+def _here() -> Path | None:
+    try:
+        return Path.cwd()
+    except OSError:  # the folder was removed under the process: it has no project any more
+        return None
+
+
+def _project(folder: Path | None) -> tuple[Path, dict[str, Any]] | None:
     """The nearest `mulligan.toml`, or `[tool.mulligan]` of a `pyproject.toml`, upwards from here."""
-    for place in (folder, *folder.parents):
+    for place in (folder, *folder.parents) if folder else ():
         own = place / "mulligan.toml"
-        if own.is_file():
+        if _is_file(own):
             return own, _toml(own)
         shared = place / "pyproject.toml"
-        if shared.is_file():
+        if _is_file(shared):
             tools = _toml(shared).get("tool", {})
-            if "mulligan" in tools:
+            if isinstance(tools, dict) and "mulligan" in tools:
+                if not isinstance(tools["mulligan"], dict):
+                    raise SettingsError(f"{shared}: [tool.mulligan] is a table, got {tools['mulligan']!r}.")
                 return shared, dict(tools["mulligan"])
     return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a folder that may not be looked into
+        return False
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -217,7 +243,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
     try:
         return tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SettingsError(f"{path} is not valid TOML: {error}.") from None
 
 
