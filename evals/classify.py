@@ -64,7 +64,7 @@ def category(kind: str) -> str:
 
 def judged(row: dict[str, Any]) -> dict[str, Any]:
     failure = classify(
-        text=row["text"], tool=row["tool"], status=row["status"], exception=row["exception"], is_error=True
+        text=row["text"], tool=row["tool"], status=row["status"], exception=row["exception"]
     )
     kind = str(failure.kind)
     same = is_same(kind, row["kind"])

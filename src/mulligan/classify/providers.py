@@ -248,9 +248,15 @@ _RULES = (
     Rule(
         "unreadable answer",
         GARBLED,
-        ("parse", "json", "tool call", "function call", "output", "response", "schema"),
+        ("parse", "json", "tool call", "function", "output", "response", "schema"),
         r"could not parse|failed to (?:parse|call a function|generate json)|(?:invalid|malformed)[ _](?:tool|function)[ _]call|malformed_function_call|output pars|invalid json (?:output|response|in)|(?:output|response) (?:validation|did not match|does not match)|retries \(\d+\) for (?:output|result) validation|unterminated string|unparsable|received empty model response|no (?:valid )?(?:json|tool call|output) (?:was )?found|not valid json",
         unless=r"could not parse (?:the )?(?:json )?(?:body|request)|body of your request|invalid schema",
+    ),
+    Rule(
+        "no answer in time",
+        SLOW,
+        ("timed out", "timeout", "time-out", "time out", "deadline"),
+        r"timed? ?-?out|deadline (?:exceeded|expired)",
     ),
     Rule(
         "overloaded",
@@ -272,12 +278,6 @@ _RULES = (
             "warming",
         ),
         r"overloaded|service (?:is )?(?:temporarily |currently )?unavailable|temporarily unavailable|(?:at|over|no|insufficient|out of|without) (?:\w{1,10} )?capacity|high demand|internal (?:server )?error|server(?: had an|_| is currently| is)? ?(?:error|overloaded|busy|disconnected|unavailable)|bad gateway|no healthy upstream|upstream (?:connect|error|unavailable|request)|connection (?:error|refused|reset|aborted|closed)|(?:model|currently) (?:is )?(?:currently )?loading|try again later|unreachable|not ready yet|peer closed|connect error|cannot connect",
-    ),
-    Rule(
-        "no answer in time",
-        SLOW,
-        ("timed out", "timeout", "time-out", "time out", "deadline"),
-        r"timed? ?-?out|deadline (?:exceeded|expired)",
     ),
     Rule(
         "refused as it stands",
