@@ -147,7 +147,7 @@ cohere        co-                                               [A-Za-z0-9]{40}(
 mergify       mka_                                              [\w-]{40,80}
 beamer        b_                                                [a-z0-9=_-]{44}(?![\w=-])
 definednet    dnkey-                                            [a-z0-9=_-]{26}-[a-z0-9=_-]{52}
-authress      sc_ ext_ scauth_ authress_                        [a-z0-9]{5,30}\.[a-z0-9]{4,6}\.acc[_-][\w-]{10,32}\.[\w+/=-]{30,120}
+authress      sc_ ext_ scauth_ authress_                [a-z0-9]{5,30}\.[a-z0-9]{4,6}\.acc[\w-]{11,33}\.[\w+/=-]{30,120}
 intra42       s-s4t2ud- s-s4t2af-                               [a-f0-9]{64}
 clickhouse    4b1d                                              [A-Za-z0-9]{38}(?!\w)
 cursor        crsr_ key_                                        [a-f0-9]{64}
@@ -203,7 +203,8 @@ def _compiled(prefix: str, body: str) -> re.Pattern[str]:
 @functools.cache
 def _shapes() -> re.Pattern[str]:
     return re.compile(
-        r"(?P<azure>[\w~.]{3}\dQ~[\w~.-]{31,34}(?![\w~-]))|(?P<discord>[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,38}(?![\w.-]))"
+        r"(?P<azure>[\w~.]{3}\dQ~[\w~.-]{31,34}(?![\w~-]))"
+        r"|(?P<discord>[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,38}(?![\w.-]))"
         r"|(?P<mailchimp>[0-9a-f]{32}-us\d{1,2}(?!\w))|(?P<maxmind>[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk(?!\w))"
         r"|(?P<terraform>[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{60,70})",
         re.ASCII,

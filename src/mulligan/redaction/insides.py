@@ -33,6 +33,7 @@ _FIELDS = (
     r"|endpoint|defaultendpointsprotocol|accountname|accountkey|endpointsuffix|sharedaccesskeyname|sharedaccesskey"
     r"|trusted_connection|encrypt|sslmode)"
 )
+_TELLING = ("password=", "pwd=", "user id", "uid=", "accountkey", "sharedaccess", "dbname=", "host=")
 
 
 class _Rules(NamedTuple):
@@ -104,12 +105,8 @@ def find(text: str) -> Iterator[tuple[str, int, int]]:
     while position >= 0:
         yield from _url(text, position, rules)
         position = text.find("://", position + 3)
-    if any(
-        name in small
-        for name in ("password=", "pwd=", "user id", "uid=", "accountkey", "sharedaccess", "dbname=", "host=")
-    ):
-        if len(small) == len(text):
-            yield from (("connection", *hit.span()) for hit in rules.fields.finditer(small))
+    if len(small) == len(text) and any(name in small for name in _TELLING):
+        yield from (("connection", *hit.span()) for hit in rules.fields.finditer(small))
     yield from (("address", *hit.span()) for hit in rules.four.finditer(text))
     if "::" in text or "fd" in small or "fc" in small or "fe" in small:
         yield from (("address", *hit.span()) for hit in rules.six.finditer(text))

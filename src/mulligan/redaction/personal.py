@@ -88,7 +88,8 @@ def _numbered(said: str, before: str, rules: _Rules) -> str:
 
 # Words before a number that say whose it is; and those that do so only as "account number", "tax id".
 _SAID = words(
-    "phone tel telephone mobile fax whatsapp ssn security passport licence license nhs medicare aadhaar itin nino nif pesel card"
+    """phone tel telephone mobile fax whatsapp ssn security passport licence license nhs medicare aadhaar itin nino nif
+    pesel card"""
 )
 _SAID_OF = words("account tax national identity routing bank driver identification")
 _COUNTED = words("number no num nr id is was card my code")

@@ -41,6 +41,11 @@ class Redactor:
     __slots__ = ("_allowed", "_key", "_listed", "_names", "_patterns", "level")
 
     level: Literal["local", "shared"]
+    _names: frozenset[str]
+    _listed: frozenset[str]
+    _patterns: tuple[tuple[str, re.Pattern[str]], ...]
+    _allowed: tuple[re.Pattern[str], ...]
+    _key: bytes
 
     def __init__(
         self,
@@ -55,13 +60,7 @@ class Redactor:
         if level not in ("local", "shared"):
             raise ValueError(f'level is "local" or "shared", got {level!r}.')
         own = [_folded(name) for name in names]
-        # A name is looked for in free text too, where it stands before a value.
-        spelt = [
-            r"(?i:(?<![a-z0-9])%s)[\"']?\s{0,3}[:=]\s{0,3}[\"']?([^\s\"',;]{1,500})" % name.replace("_", r"[\W_]?")
-            for name in own
-            if name
-        ]
-        finders = [(name, compiled(pattern)) for name, pattern in zip(own, spelt, strict=False)]
+        finders = [(_label(name), compiled(_assignment(name))) for name in own if name]
         finders += [("pattern", compiled(pattern)) for pattern in patterns]
         for field, value in {
             "level": level,
@@ -81,7 +80,7 @@ class Redactor:
         found = [Finding(*one) for one in detect(text)]
         for kind, pattern in self._patterns:
             group = 1 if pattern.groups else 0
-            found += [Finding(_label(kind), *hit.span(group)) for hit in pattern.finditer(text) if hit[group]]
+            found += [Finding(kind, *hit.span(group)) for hit in pattern.finditer(text) if hit[group]]
         done = [hit.span() for hit in _DONE.finditer(text)] if found else []
         apart: list[Finding] = []
         end = 0
@@ -214,7 +213,7 @@ class _Known:
             self.values.setdefault(value, kind)
 
     def settle(self) -> None:
-        """Ready to be removed: longest first, so that one which contains another goes whole; and as JSON or a URL spells it."""
+        """Longest first, so that one which contains another goes whole; and also as JSON or a URL would spell it."""
         for value, kind in list(self.values.items()):
             if not value.isalnum():
                 self.values.setdefault(value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"), kind)
@@ -238,6 +237,12 @@ def _percent(value: str) -> str:
 
 def _folded(name: str) -> str:
     return re.sub(r"[\W_]+", "_", name.casefold(), flags=re.ASCII).strip("_")
+
+
+def _assignment(name: str) -> str:
+    """A name of the user's in free text: it stands before a value there."""
+    spelt = re.escape(name).replace("_", r"[\W_]?")
+    return rf"(?i:(?<![a-z0-9]){spelt})[\"']?\s{{0,3}}[:=]\s{{0,3}}[\"']?([^\s\"',;]{{1,200}})"
 
 
 def _label(name: str) -> str:
