@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from mulligan.calls import TOOL
 from mulligan.failure import Failure, Ran
 from mulligan.records import Change, Precedent
-from mulligan.redaction import clean, quote
+from mulligan.redaction import clean, plain, quote
 
 NAME = 80
 """Characters of a tool's or argument's name that are shown: names come from models and strangers too."""
+SHORT = 60
+"""Characters of a value that are shown."""
+CHANGES = 5
+"""Changes, or names of what had to come first, that one sentence tells."""
+REMINDER = 500
+"""Tokens of a reminder: it is paid for with every call of the model."""
 
 
 def answer(
@@ -29,15 +36,15 @@ def answer(
     the members of an enum: no other text of an earlier run is repeated.
     """
     told: dict[str, Any] = {
-        "error": str(failure.kind),
-        "code": clean(failure.code, NAME) or failure.kind.code,
-        "message": quote(failure.message, who=clean(tool, NAME) or "tool"),
+        "error": _line(failure.kind, NAME),
+        "code": _line(failure.code, NAME) or _line(failure.kind.code, NAME),
+        "message": quote(failure.message, who=_line(tool, NAME) or "tool"),
         "hint": clean(failure.hint, 300),
         "recoverable": failure.recoverable,
     }
     if failure.ran is Ran.UNKNOWN and has_effects:
         told["outcome"] = "unknown: it may have taken effect. Check before you do it again."
-    suggestions = [f"Did you mean {clean(name, NAME)}?" for name in names]
+    suggestions = [f"Did you mean {_line(name, NAME)}?" for name in names]
     suggestions += [precedent(each, closed) for each in precedents]
     if suggestions:
         told["suggestions"] = suggestions
@@ -48,25 +55,34 @@ def precedent(known: Precedent, closed: Collection[str] = ()) -> str:
     """What overcame the same failure before, and how often."""
     times = f"in {known.worked} of {known.seen} runs" if known.seen > 1 else "once"
     if known.changes:
-        return f"This worked before, {times}: {'; '.join(change(each, closed) for each in known.changes)}."
-    if known.how == "recipe":
-        first = ", ".join(clean(name, NAME) for name in known.between[:5])
+        told = "; ".join(change(each, closed) for each in known.changes[:CHANGES])
+        return f"This worked before, {times}: {told}."
+    first = ", ".join(name for name in map(_name, known.between[:CHANGES]) if name)
+    if known.how == "recipe" and first:
         return f"The same call worked before, {times}, after {first}."
     return f"The same call worked before, {times}, when it was made again later."
 
 
 def change(changed: Change, closed: Collection[str] = ()) -> str:
     """One changed argument, in a few words. Texts of other runs are named, not repeated."""
-    path = clean(changed.path, NAME)
+    path = _name(changed.path)
     if changed.path == TOOL:
-        return f"call {clean(str(changed.after), NAME)} instead"
+        return f"call {_name(changed.after) or 'another tool'} instead"
     if changed.how == "rename":
-        return f"{path} is called {clean(str(changed.after), NAME)}"
+        return f"{path or 'an argument'} is called {_name(changed.after) or 'something else'}"
     if changed.how == "drop":
-        return f"leave {path} out"
-    if _is_closed(changed.after, closed):
+        return f"leave {path or 'an argument'} out"
+    if path and _is_closed(changed.after, closed):
         return f"{path}={_shown(changed.after)}"
-    return f"another {path}"
+    return f"another {path}" if path else "other arguments"
+
+
+_NAME = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*", re.ASCII)
+
+
+def _name(name: Any) -> str:
+    """A name as it was met in another run, where it is one: a sentence in its place is somebody's text."""
+    return name if isinstance(name, str) and len(name) <= NAME and _NAME.fullmatch(name) else ""
 
 
 def _is_closed(value: Any, closed: Collection[str]) -> bool:
@@ -74,36 +90,62 @@ def _is_closed(value: Any, closed: Collection[str]) -> bool:
 
 
 def _shown(value: Any) -> str:
-    return clean(value, NAME) if isinstance(value, str) else repr(value)
+    """A value on one line, cut."""
+    value = plain(value)  # first: the digits of a huge number, or a stranger's own repr, must not stop us
+    return _line(value if isinstance(value, str) else repr(value), SHORT)
+
+
+def _line(text: str, limit: int) -> str:
+    # Joined first: two harmless lines may make one that is not.
+    return " ".join(clean(" ".join(text.split()), limit).split())
 
 
 def note(tool: str, changes: Iterable[Change]) -> str:
     """Announces a repair, so that the model learns from it although its history shows the call it made."""
-    told = ", ".join(f"{clean(each.path, NAME)} {_short(each.before)} -> {_short(each.after)}" for each in changes)
-    return f"mulligan: {clean(tool, NAME)} was called with {told}; the first arguments were rejected."
-
-
-def _short(value: Any) -> str:
-    return clean(value if isinstance(value, str) else repr(value), 60)
+    told = [f"{_line(each.path, NAME)} {_shown(each.before)} -> {_shown(each.after)}" for each in changes]
+    more = f" and {len(told) - CHANGES} more" if len(told) > CHANGES else ""
+    return (
+        f"mulligan: {_line(tool, NAME)} was called with {', '.join(told[:CHANGES])}{more}; "
+        "the first arguments were rejected."
+    )
 
 
 def epitaph(failure: Failure, *, attempts: int, seconds: float, waits: Sequence[float], why: str, run: str) -> str:
     """The note on an exception that leaves: what was tried, why no more, and where to look."""
     tried = f"{attempts} attempts" if attempts > 1 else "1 attempt"
     waited = f", waited {' and '.join(f'{wait:.1f} s' for wait in waits)}" if waits else ""
-    return f"mulligan: {failure.kind}, {tried} in {seconds:.1f} s{waited}; {why}. Details: mulligan show {run[:12]}"
+    where = _line(run, 12)
+    said = f"mulligan: {_line(failure.kind, NAME)}, {tried} in {seconds:.1f} s{waited}; {why}."
+    return f"{said} Details: mulligan show {where}"
 
 
 def reminder(failures: Sequence[Mapping[str, Any]]) -> str:
-    """What went wrong before the conversation was made shorter, a line each; nothing if nothing did."""
-    if not failures:
-        return ""
-    lines = ["Recent failures of this session, from before the conversation was shortened. Avoid repeating them:"]
-    for each in failures:
-        times = f", {each['count']} times" if each["count"] > 1 else ""
-        worked = f" What worked: {each['worked']}" if each.get("worked") else ""
-        lines.append(
-            f"- {each['kind']} in {clean(each['tool'], NAME)} (turn {each['turn']}{times}): "
-            f"{quote(clean(each['message'], 120), who=clean(each['tool'], NAME) or 'tool')}{worked}"
-        )
-    return "\n".join(lines) + "\n"
+    """What went wrong before the conversation was made shorter, a line each; nothing if nothing did.
+
+    At most `REMINDER` tokens: long messages are cut first, then the oldest failures go.
+    """
+    lines = [""]
+    for limit in (120, 60, 30):
+        lines = [_remembered(each, limit) for each in failures]
+        if tokens("\n".join([_BEFORE, *lines])) <= REMINDER:
+            break
+    while lines and tokens("\n".join([_BEFORE, *lines])) > REMINDER:
+        lines = lines[1:]
+    return "\n".join([_BEFORE, *lines, ""]) if lines else ""
+
+
+_BEFORE = "Recent failures of this session, from before the conversation was shortened. Avoid repeating them:"
+
+
+def _remembered(each: Mapping[str, Any], limit: int) -> str:
+    times = f", {each['count']} times" if each["count"] > 1 else ""
+    worked = f" What worked: {_line(each['worked'], limit)}" if each.get("worked") else ""
+    tool = _line(each["tool"], limit) or "tool"
+    said = quote(_line(each["message"], limit), who=tool)
+    return f"- {_line(each['kind'], NAME)} in {tool} (turn {each['turn']}{times}): {said}{worked}"
+
+
+def tokens(text: str) -> int:
+    """About how many tokens a model makes of a text, rather too many than too few."""
+    plain_letters = sum(character.isascii() for character in text)
+    return plain_letters // 3 + 2 * (len(text) - plain_letters)

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from mulligan import prompt
+import msgspec
+
+from mulligan import calls, prompt
 from mulligan.events import AnyEvent, ContextCompacted, RunStarted, StepEnded, Stream
-from mulligan.records import Compaction, Step, new_id
+from mulligan.records import Compaction, Link, Step, new_id
 
 CAPACITY = 10
 RECENT = 2
@@ -21,14 +23,16 @@ RECENT = 2
 class Remembered:
     """One failure of this session."""
 
-    call: tuple[str, int]
-    kind: str
-    tool: str
-    fingerprint: str
-    message: str
+    step: Step
+    """The attempt that failed last."""
     turn: int
     count: int = 1
     worked: str = ""
+
+    @property
+    def is_of(self) -> tuple[str, str]:
+        """What makes it the same failure again."""
+        return self.step.name, self.step.failure.fingerprint if self.step.failure else ""
 
 
 class Session:
@@ -42,70 +46,77 @@ class Session:
         self.turns = 0
         self._stream = stream
         self._failures: list[Remembered] = []
+        self._pending: dict[tuple[str, int], Step] = {}
+        """Calls that failed in this turn. One that is overcome before the turn ends taught nobody anything."""
         self._runs: set[str] = set()
         self._reminder = ""
         self._lock = threading.Lock()
         self._deafen: Callable[[], None] | None = stream.listen(self.hear, when="caller")
 
     def hear(self, event: AnyEvent) -> None:
-        match event:
-            case RunStarted(run) if run.session == self.id:
-                self._runs.add(run.id)
-            case StepEnded(step) if step.run in self._runs:
-                with self._lock:
+        with self._lock:
+            match event:
+                case RunStarted(run) if run.session == self.id:
+                    self._runs.add(run.id)
+                case StepEnded(step) if step.run in self._runs:
                     self._heard(step)
 
     def _heard(self, step: Step) -> None:
         if step.outcome == "success":
             self._overcome(step)
             if step.type == "model":
-                self.turns += 1
+                self._turned()
         elif step.has_failed and step.failure is not None and step.type != "run":
+            self._pending[step.run, step.call] = step
+
+    def _turned(self) -> None:
+        self._settle()
+        self.turns += 1
+
+    def _settle(self) -> None:
+        for step in self._pending.values():
             self._remember(step)
+        self._pending.clear()
 
     def _remember(self, step: Step) -> None:
-        failure = step.failure
-        assert failure is not None
-        call = (step.run, step.call)
+        new = Remembered(step, self.turns)
         for known in self._failures:
-            if known.fingerprint == failure.fingerprint and known.tool == step.name:
-                is_same_call = known.call == call
-                is_recent = self.turns - known.turn <= RECENT
-                known.count = known.count + (not is_same_call) if is_recent else 1
-                known.call, known.message, known.turn = call, failure.message, self.turns
-                return
+            if known.is_of == new.is_of:
+                new.count = known.count + 1 if self.turns - known.turn <= RECENT else 1
+                self._failures.remove(known)
+                break
         if len(self._failures) >= CAPACITY:
-            alike = [known for known in self._failures if known.kind == failure.kind and known.tool == step.name]
-            self._failures.remove(min(alike or self._failures, key=lambda known: known.turn))
-        self._failures.append(
-            Remembered(call, str(failure.kind), step.name, failure.fingerprint, failure.message, self.turns)
-        )
+            alike = [each for each in self._failures if (_kind(each.step), each.step.name) == (_kind(step), step.name)]
+            self._failures.remove((alike or self._failures)[0])  # the oldest: they stand in the order they came
+        self._failures.append(new)
 
     def _overcome(self, step: Step) -> None:
-        """A failure that its own call overcame in the same turn taught nobody anything."""
-        for known in list(self._failures):
-            if known.call == (step.run, step.call) and known.turn == self.turns and known.count == 1:
-                self._failures.remove(known)
-            elif known.call == (step.run, step.call) and step.after and step.after.changes:
-                known.worked = "; ".join(prompt.change(change) for change in step.after.changes)
+        self._pending.pop((step.run, step.call), None)
+        for failed in [failed for failed in self._pending.values() if _link(failed, step)]:
+            del self._pending[failed.run, failed.call]
+        for known in self._failures:
+            if link := _link(known.step, step):
+                changes = "; ".join(prompt.change(change) for change in link.changes)
+                known.worked = changes or "the same call, later"
 
     def turn(self) -> None:
         """Says that the model has answered, where no wrapped model call says so."""
         with self._lock:
-            self.turns += 1
+            self._turned()
 
     def compacted(self, *, chars_before: int | None = None, chars_after: int | None = None) -> None:
         """Says that the conversation was made shorter: from now on the reminder speaks of what came before."""
         with self._lock:
+            self._settle()
             # Fixed here and unchanged until the next compaction, so that the prompt's cache holds.
             self._reminder = prompt.reminder(
                 [
                     {
-                        "kind": known.kind,
-                        "tool": known.tool,
+                        "kind": _kind(known.step),
+                        "tool": known.step.name,
                         "turn": known.turn,
                         "count": known.count,
-                        "message": known.message,
+                        "message": known.step.failure.message if known.step.failure else "",
                         "worked": known.worked,
                     }
                     for known in self._failures
@@ -133,3 +144,15 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _kind(step: Step) -> str:
+    return str(step.failure.kind) if step.failure else ""
+
+
+def _link(failed: Step, success: Step) -> Link | None:
+    """Whether a success is plausibly the failed call done right, and what was different."""
+    if success.run != failed.run:  # another run of the session counts its steps for itself
+        success = msgspec.structs.replace(success, run=failed.run, seq=failed.seq + 1, call=failed.seq + 1, after=None)
+    links = calls.overcame([failed, success])
+    return links[0] if links else None
