@@ -91,7 +91,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "tool/file_not_found": [
         {"text": "cat: notes.txt: No such file or directory", "tool": "sh"},
         {"error": FileNotFoundError(2, "No such file or directory", "notes.txt")},
-        {"text": "error: pathspec 'notes.txt' did not match any file(s) known to git"},
+        {"text": "fatal: pathspec 'notes.txt' did not match any files"},
     ],
     "tool/command_not_found": [
         {"text": "bash: line 1: frobnicate: command not found"},

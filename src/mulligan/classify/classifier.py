@@ -82,6 +82,7 @@ class Classifier:
             evidence.add_class(exception)
             evidence.add_text(text)
             gather(error, evidence)
+            evidence.is_named = bool(evidence.names)
             failure = self._failure(error, evidence)
             if failure.status is not None and failure.status in rejects:
                 failure = _with(failure, ran=Ran.NO, evidence=(*failure.evidence, f"rejects {failure.status}"))
@@ -177,30 +178,34 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
     written = compiled(r"name '(\w{1,80})' is not defined|\(<(?:string|stdin|unknown)>, line \d{1,9}\)").search(text)
     if written and tool and (written.group(1) is None or written.group(1) in tool):
         # The call itself was code that a model wrote, and it is not one.
-        yield Decision(taxonomy.MODEL_INVALID_OUTPUT, ("text: the call cannot be read",), 0.8, Ran.NO)
+        yield Decision(taxonomy.MODEL_INVALID_OUTPUT, ("text: the call cannot be read",), 0.8, Ran.UNKNOWN)
     if not evidence.is_exception:
         for rule, place in matching(coding.EDITING, text, tool):
             yield Decision(rule.kind, (f"text: {rule.name}",), 0.95, rule.ran, place)
     allowed, why = _allowed(evidence)
-    if not allowed and not said.is_page:
+    is_output = not evidence.is_exception and not evidence.is_named and evidence.status is None
+    if is_output and not said.is_page:
         for rule, place in matching((*coding.TESTING, *coding.BUILDING), text, tool):
             yield Decision(rule.kind, (f"text: {rule.name}",), 0.9, rule.ran, place)
     gist = _gist(text)
-    # In a shell these words belong to some program: the call was in order, and no schema can mend what it ran.
-    general = world.SERVICES if _is_shell(evidence) else _GENERAL
-    for rules, sure in ((_PARTICULAR, 0.9), (general, 0.8), (world.PROGRAMS, 0.6)):
+    ran_program = evidence.exit_code is not None and not evidence.is_named
+    for rules, sure in ((_PARTICULAR, 0.9), (_GENERAL, 0.8), (world.PROGRAMS, 0.6)):
+        if rules is _GENERAL:
+            yield from _by_exit(evidence, is_known=True)
         for rule, place in matching(rules, gist, tool):
+            if ran_program and rule.kind not in world.OF_A_PROCESS and not python.by_status(evidence.status):
+                continue
             if rule.kind in world.PROGRAMS_KINDS and allowed:
                 continue
             if not allowed or rule.kind in allowed:
                 at = place if gist == text else text.find(gist[place : place + 20])
-                ran = _proven(rule, evidence)
+                ran = _proven(rule, evidence, why)
                 yield Decision(rule.kind, (f"text: {rule.name}", *why), sure + 0.05 * bool(why), ran, at)
-    for code in evidence.codes:
+    for code in evidence.codes if not ran_program else ():
         kind = python.by_code(code)
         if kind is not None and (not allowed or kind in allowed):
             yield Decision(kind, (f"code {code}", *why), 0.9)
-    if allowed:
+    if allowed and not (ran_program and allowed[0] not in world.OF_A_PROCESS and not python.by_status(evidence.status)):
         yield Decision(allowed[0], why, 0.85 if evidence.status else 0.75)
     yield from _by_exit(evidence)
     if (
@@ -210,18 +215,11 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
         yield Decision(taxonomy.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("text: nothing but a missing key",), 0.7)
 
 
-def _is_shell(evidence: Evidence) -> bool:
-    return evidence.exit_code is not None and any(name in evidence.tool.lower() for name in _SHELLS)
-
-
-_SHELLS = ("bash", "shell", "terminal", "exec", "command", "powershell", "zsh", "run_script")
-
-
-def _proven(rule: Rule, evidence: Evidence) -> Ran | None:
-    """What a rule says about having run, unless an error raised in this process says it: there, more may have happened."""
+def _proven(rule: Rule, evidence: Evidence, why: tuple[str, ...]) -> Ran | None:
+    """What a rule says about having run. Words alone prove nothing: a refused connection needs the class that says so."""
     if rule.kind is taxonomy.TOOL_UNKNOWN_TOOL and evidence.is_exception:
-        return Ran.UNKNOWN
-    return rule.ran
+        return Ran.UNKNOWN  # raised in this process, where something may have happened before
+    return rule.ran if any(each.startswith("class ") for each in why) or rule.ran is not Ran.NO else None
 
 
 def _allowed(evidence: Evidence) -> tuple[tuple[Kind, ...], tuple[str, ...]]:
@@ -235,7 +233,8 @@ def _allowed(evidence: Evidence) -> tuple[tuple[Kind, ...], tuple[str, ...]]:
     return (), ()
 
 
-def _by_exit(evidence: Evidence) -> Iterator[Decision]:
+def _by_exit(evidence: Evidence, is_known: bool = False) -> Iterator[Decision]:
+    """What an exit code says: with `is_known`, only those that every shell agrees on."""
     if not evidence.exit_code:
         return
     why = (f"exit code {evidence.exit_code}",)
@@ -246,6 +245,8 @@ def _by_exit(evidence: Evidence) -> Iterator[Decision]:
     }.get(evidence.exit_code)
     if known is not None:
         yield Decision(known, why, 0.8)
+    if is_known:
+        return
     command = (evidence.arguments or {}).get("command")
     if isinstance(command, str):
         for pattern, kind in (

@@ -81,7 +81,7 @@ TESTING = (
         "pytest failed",
         kinds.TOOL_TEST_FAILURE,
         ("failed", "failures", "error", "passed"),
-        r"^={1,200} (?:FAILURES|ERRORS) ={1,200}|^(?:FAILED|ERROR) \S{1,300}(?:::| - )|^={1,200} .{0,80}\b\d{1,9} (?:failed|errors?)\b.{0,80} in [\d.]{1,20}|short test summary info|^\d{1,9} failed(?:, \d{1,9} \w{1,80}){0,5} in [\d.]{1,20}s|^E   +(?:assert|AssertionError)|errors? during collection|^ERROR: not found: .{1,200}::|no tests ran in",
+        r"^={1,200} (?:FAILURES|ERRORS) ={1,200}|^(?:FAILED|ERROR) \S{1,300}(?:::| - )|^={1,200} .{0,80}\b\d{1,9} (?:failed|errors?)\b.{0,80} in [\d.]{1,20}|short test summary info|^\d{1,9} failed(?:, \d{1,9} \w{1,80}){0,5} in [\d.]{1,20}s|^E   +(?:assert|AssertionError)|errors? during collection",
     ),
     Rule(
         "unittest failed",
@@ -122,6 +122,9 @@ TESTING = (
     ),
 )
 
+_NO_SOURCE = r"^cc1\w{0,8}: fatal error: .{1,200}: No such file"
+"""The compiler was given a file that is not there: nothing is wrong with the code."""
+
 BUILDING = (
     Rule(
         "go does not build",
@@ -141,11 +144,12 @@ BUILDING = (
             "aborting due to",
             "cargo",
             "rustc",
+            "cargo.toml",
             "failed to run custom build",
             "failed to select a version",
             "-->",
         ),
-        r"^error\[E\d{4}\]|could not compile `|aborting due to (?:\d{1,9} |\w{1,80} )?previous error|failed to run custom build command|error: failed to (?:select a version|parse manifest|load manifest|resolve|get `)|^error: .{1,200}\n\s{1,40}--> \S{1,300}\.rs:\d{1,9}",
+        r"^error\[E\d{4}\]|could not find `Cargo\.toml`|could not compile `|aborting due to (?:\d{1,9} |\w{1,80} )?previous error|failed to run custom build command|error: failed to (?:select a version|parse manifest|load manifest|resolve|get `)|^error: .{1,200}\n\s{1,40}--> \S{1,300}\.rs:\d{1,9}",
     ),
     Rule(
         "typescript does not compile",
@@ -206,6 +210,7 @@ BUILDING = (
         ),
         _LINE
         + r":\d{1,9}(?::\d{1,9})?: (?:fatal )?error: |undefined reference to|ld returned \d{1,9} exit|linker command failed|fatal error LNK\d{1,9}|error LNK\d{4}|\berror C\d{4}:|cmake error|ninja: (?:build stopped|error)|undefined symbols for architecture|ld: (?:symbol|library|cannot find|undefined)|collect2: error|^(?:g?make|make)(?:\[\d{1,9}\])?: \*\*\* (?:\[|No rule)|\((?:fatal )?error\): |^ld(?:\.\w{1,80})?: cannot find",
+        unless=_NO_SOURCE,
     ),
     Rule(
         "c sharp does not compile",
@@ -218,7 +223,7 @@ BUILDING = (
         kinds.TOOL_BUILD_FAILURE,
         ("syntaxerror", "indentationerror", "taberror", ".py:", "mypy", "ruff", "flake8", "pyright", "found "),
         r"^[ \t]{0,40}(?:SyntaxError|IndentationError|TabError): |\*\*\* (?:Error compiling|Sorry: )|\.py:\d{1,9}(?::\d{1,9})?:? (?:- )?error[: ]|\.py:\d{1,9}:\d{1,9}: [A-Z]{1,4}\d{2,4} |^Found \d{1,9} errors?(?: in \d{1,9} files?| \(|\.$|,)|^\d{1,9} errors?, \d{1,9} warnings?(?:, \d{1,9} \w{1,80})?$|would (?:be )?reformat(?:ted)?",
-        unless=r"<string>|<stdin>|<unknown>",
+        unless=r"<string>|<stdin>|<unknown>|in JSON at position|JSON\.parse",
     ),
     Rule(
         "a package does not build",
@@ -254,8 +259,9 @@ BUILDING = (
             "failed to compile",
             "lint",
         ),
-        r"(?:compile|compilation|compiler) errors?\b|== compilation error|compilation (?:failed|aborted|terminated)|error: \[GHC-\d{1,9}\]|\.hs:\d{1,9}:\d{1,9}: error|\.swift:\d{1,9}:\d{1,9}: error|\.zig:\d{1,9}:\d{1,9}: error|php parse error|^parse error: |\.ex:\d{1,9}|\berror: compilation\b|\.(?:rb|php|pl|pm|lua|js|mjs|cjs|tex|css|scss|proto):\d{1,9}(?::\d{1,9})?:? .{0,40}(?:syntax error|parse error|unexpected)|syntax error at \S{1,300} line \d{1,9}|had compilation errors|\[lint[\w:]{0,12}\] ERROR|^[ \t]{0,40}build failed\b",
-        unless=r"near line \d{1,9} of|sqlite|mysql|postgres|sql syntax|at or near|\(eval\)|regular expression|regexp|\bgrep\b",
+        r"(?:compile|compilation|compiler) errors?\b|== compilation error|compilation (?:failed|aborted|terminated)|error: \[GHC-\d{1,9}\]|\.hs:\d{1,9}:\d{1,9}: error|\.swift:\d{1,9}:\d{1,9}: error|\.zig:\d{1,9}:\d{1,9}: error|php parse error|\.ex:\d{1,9}|\berror: compilation\b|\.(?:rb|php|pl|pm|lua|js|mjs|cjs|tex|css|scss|proto):\d{1,9}(?::\d{1,9})?:? .{0,40}(?:syntax error|parse error|unexpected)|syntax error at \S{1,300} line \d{1,9}|had compilation errors|\[lint[\w:]{0,12}\] ERROR|^[ \t]{0,40}build failed\b",
+        unless=_NO_SOURCE
+        + r"|near line \d{1,9} of|sqlite|mysql|postgres|sql syntax|at or near|\(eval\)|regular expression|regexp|\bgrep\b",
     ),
 )
 

@@ -39,9 +39,9 @@ class Evidence:
     is_error: bool | None = None
     is_exception: bool = False
     """True where an error was raised in this process: whatever raised it may have done something first."""
+    is_named: bool = False
+    """True where the class was given, and not read out of the text."""
     arguments: Mapping[str, Any] | None = None
-    is_known: bool = True
-    """False where there was nothing to look at."""
 
     def add_text(self, text: object) -> None:
         said = plain(text)
@@ -75,8 +75,8 @@ class Evidence:
 def gather(error: object, into: Evidence) -> Evidence:
     """Everything this object says, added to what is known already."""
     if error is None:
-        into.is_known = bool(into.text)
-    elif isinstance(error, (str, bytes, bytearray, memoryview)):
+        return into
+    if isinstance(error, (str, bytes, bytearray, memoryview)):
         into.add_text(error)
     elif isinstance(error, BaseException):
         into.is_exception = True
