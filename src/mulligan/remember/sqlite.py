@@ -6,9 +6,10 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from mulligan import calls
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
@@ -20,51 +21,87 @@ from mulligan.remember.tables import APPLICATION, MIGRATIONS
 BUSY_MS = 5000
 
 
+class _Connection:
+    """A connection that is made when it is needed, and used by one thread at a time."""
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection], *setup: str) -> None:
+        self.lock = threading.Lock()
+        self._connect = connect
+        self._setup = setup
+        self._made: sqlite3.Connection | None = None
+
+    def __enter__(self) -> sqlite3.Connection:
+        self.lock.acquire()
+        try:
+            if self._made is None:
+                self._made = self._connect()
+                for statement in self._setup:
+                    self._made.execute(statement)
+            return self._made
+        except BaseException:
+            self.close()
+            self.lock.release()
+            raise
+
+    def __exit__(self, *raised: object) -> None:
+        self.lock.release()
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()
+            self._made = None
+
+
 class SqliteStore:
     """Keeps everything in one SQLite file, made with its folder when it is not there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._readers = threading.local()
-        self._opened: list[sqlite3.Connection] = []
-        self._lock = threading.Lock()
+        self._threads = threading.local()
+        self._writer = _Connection(self._connect, "PRAGMA synchronous=NORMAL")
+        self._readers: list[_Connection] = []
+        self._is_closed = False
         with _told(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Arguments of calls are in it: readable by its owner alone, from the first byte.
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-            self._writer = self._connect()
-            _prepare(self._writer, path)
+            _refuse(path)
+            with self._writer as writer:
+                _prepare(writer, path)
+        _stores.add(self)
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
-        self._opened.append(connection)
-        return connection
+        if self._is_closed:
+            raise sqlite3.ProgrammingError("it was closed")
+        return sqlite3.connect(self.path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
 
     def _read(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
-        reader = getattr(self._readers, "connection", None)
-        with _told(self.path):
-            if reader is None:
-                reader = self._readers.connection = self._connect()
-                reader.execute("PRAGMA query_only=ON")
-            return list(reader.execute(sql, tuple(values)))
+        reader: _Connection | None = getattr(self._threads, "reader", None)
+        if reader is None:
+            reader = self._threads.reader = _Connection(self._connect, "PRAGMA query_only=ON")
+            self._readers.append(reader)
+        with _told(self.path), reader as connection:
+            return list(connection.execute(sql, tuple(values)))
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, _told(self.path):
-            self._writer.execute("BEGIN IMMEDIATE")
+        with _told(self.path), self._writer as writer:
+            writer.execute("BEGIN IMMEDIATE")
             try:
-                yield self._writer
+                yield writer
+                writer.execute("COMMIT")
             except BaseException:
-                self._writer.execute("ROLLBACK")
+                if writer.in_transaction:  # a full disk may have ended it already
+                    writer.execute("ROLLBACK")
                 raise
-            self._writer.execute("COMMIT")
 
     def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int) -> int:
         with self._writing() as writer:
-            known = writer.execute("SELECT upto FROM journals WHERE journal = ?", (journal,)).fetchone()
-            if known is not None and offset <= known[0]:
+            place = (tenant, journal)
+            known = writer.execute("SELECT upto FROM journals WHERE tenant = ? AND journal = ?", place).fetchone()
+            if offset <= (known[0] if known else 0):
                 return 0
-            writer.execute("INSERT OR REPLACE INTO journals VALUES (?, ?)", (journal, offset))
+            writer.execute("INSERT OR REPLACE INTO journals VALUES (?, ?, ?)", (*place, offset))
             kept = sum(self._keep(writer, tenant, event) for event in batch)
             for run in {event.step.run for event in batch if isinstance(event, StepEnded)}:
                 self._relink(writer, tenant, run)
@@ -73,11 +110,11 @@ class SqliteStore:
     def _keep(self, writer: sqlite3.Connection, tenant: str, event: AnyEvent) -> int:
         match event:
             case RunStarted(run):
-                return _put_run(writer, "IGNORE", tenant, run)
+                return _put_run(writer, "NOTHING", tenant, run)
             case RunEnded(run):
-                return _put_run(writer, "REPLACE", tenant, run)
+                return _put_run(writer, _UPDATE, tenant, run)
             case StepEnded(step):
-                failure = step.failure
+                failure = step.failure if step.has_failed else None
                 row = (
                     tenant,
                     step.run,
@@ -96,6 +133,8 @@ class SqliteStore:
 
     def _relink(self, writer: sqlite3.Connection, tenant: str, run: str) -> None:
         """Links made where the success is kept, so that a crash cannot separate the two."""
+        # Anew: a step that comes late may show that what seemed to overcome a failure did not.
+        writer.execute("DELETE FROM links WHERE tenant = ? AND run = ?", (tenant, run))
         failed = writer.execute(
             "SELECT 1 FROM steps WHERE tenant = ? AND run = ? AND fingerprint IS NOT NULL LIMIT 1", (tenant, run)
         ).fetchone()
@@ -108,12 +147,12 @@ class SqliteStore:
             call = failures[link.failed]
             fingerprint = call.failure.fingerprint if call.failure else ""
             writer.execute(
-                "INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT INTO links VALUES (?, ?, ?, ?, ?, ?)",
                 (tenant, run, link.failed, call.name, fingerprint, encode(link)),
             )
 
     def runs(self, tenant: str, query: RunQuery) -> list[History]:
-        return [self._history(tenant, run) for run in self._found(tenant, query, query.limit)]
+        return [self._history(tenant, run) for run in self._found(tenant, query, max(query.limit, 0))]
 
     def _found(self, tenant: str, query: RunQuery, limit: int = -1) -> list[Run]:
         conditions = {
@@ -146,7 +185,7 @@ class SqliteStore:
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
         rows = self._read(
             "SELECT body FROM runs WHERE tenant = ? AND substr(id, 1, ?) = ? ORDER BY started DESC, id DESC LIMIT ?",
-            (tenant, len(prefix), prefix, limit),
+            (tenant, len(prefix), prefix, max(limit, 0)),
         )
         return [decode(body, Run) for (body,) in rows]
 
@@ -157,8 +196,8 @@ class SqliteStore:
     def forget(self, tenant: str, run: str) -> bool:
         with self._writing() as writer:
             writer.execute("DELETE FROM links WHERE tenant = ? AND run = ?", (tenant, run))
-            writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", (tenant, run))
-            return writer.execute("DELETE FROM runs WHERE tenant = ? AND id = ?", (tenant, run)).rowcount > 0
+            steps = writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", (tenant, run)).rowcount
+            return writer.execute("DELETE FROM runs WHERE tenant = ? AND id = ?", (tenant, run)).rowcount + steps > 0
 
     def health(self, tenant: str) -> Health:
         (verdict,) = self._read("PRAGMA quick_check(1)")[0]
@@ -168,10 +207,21 @@ class SqliteStore:
         return Health(where=str(self.path), sound=sound, runs=runs, steps=steps, note="" if sound else str(verdict))
 
     def close(self) -> None:
-        with self._lock:
-            for connection in self._opened:
+        self._is_closed = True
+        for connection in (self._writer, *self._readers):
+            with connection.lock:
                 connection.close()
-            self._opened.clear()
+
+    def before_fork(self) -> None:
+        """Lets go of the file, so that no child inherits a connection: SQLite's locks do not survive a fork."""
+        self._held = (self._writer, *self._readers)
+        for connection in self._held:
+            connection.lock.acquire()
+            connection.close()
+
+    def after_fork(self) -> None:
+        for connection in self._held:
+            connection.lock.release()
 
     def recall(self, tenant: str, question: Question) -> list[Precedent]:
         asked = (tenant, question.tool, question.fingerprint)
@@ -187,7 +237,7 @@ class SqliteStore:
             (*asked, question.run),
         )
         seen = others + any(link.run == question.run for link in links)
-        return calls.precedents(links, seen)[: question.limit]
+        return calls.precedents(links, seen)[: max(question.limit, 0)]
 
     def stats(self, tenant: str, query: RunQuery) -> Stats:
         return calls.stats(self._history(tenant, run) for run in self._found(tenant, query))
@@ -201,38 +251,58 @@ class SqliteStore:
             writer.execute("INSERT OR REPLACE INTO shelf VALUES (?, ?, ?, ?)", (tenant, kind, key, value))
 
 
-def _put_run(writer: sqlite3.Connection, known: Literal["IGNORE", "REPLACE"], tenant: str, run: Run) -> int:
+_UPDATE = """
+    UPDATE SET agent = excluded.agent, session = excluded.session, started = excluded.started, body = excluded.body
+    WHERE body <> excluded.body
+"""
+
+
+def _put_run(writer: sqlite3.Connection, known: str, tenant: str, run: Run) -> int:
     row = (tenant, run.id, run.agent, run.session, run.started, encode(run))
-    return writer.execute(f"INSERT OR {known} INTO runs VALUES (?, ?, ?, ?, ?, ?)", row).rowcount
+    sql = f"INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, id) DO {known}"
+    return writer.execute(sql, row).rowcount
+
+
+def _refuse(path: Path) -> None:
+    """Refuses a file that is not ours to write to, before anything about it is changed."""
+    with contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)) as connection:
+        connection.execute("PRAGMA query_only=ON")
+        connection.execute("BEGIN")  # one moment: another process may be making it just now
+        _version(connection, path)
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """How many migrations it has had, if it is ours and we know them all."""
+    (owner,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if owner != APPLICATION and (owner or version or tables):
+        raise StoreError(f"{path} is a database of another program. Name another file: --store sqlite:///PATH")
+    if version > len(MIGRATIONS):
+        raise StoreError(
+            f"{path} was written by a newer mulligan (schema {version}; this one knows {len(MIGRATIONS)}). "
+            "It was left as it is. Upgrade: pip install -U mulligan"
+        )
+    return int(version)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Pragmas and migrations. Several processes may come here at once, so all of it happens under one lock."""
+    """Pragmas and migrations. Several processes may come here at once, so migrating happens under one lock."""
     connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before WAL, or it stays off for the life of the file
     connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute("BEGIN IMMEDIATE")
     try:
-        (owner,) = connection.execute("PRAGMA application_id").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        if owner != APPLICATION and (owner or version or tables):
-            raise StoreError(f"{path} is a database of another program. Name another file: --store sqlite:///PATH")
-        if version > len(MIGRATIONS):
-            raise StoreError(
-                f"{path} was written by a newer mulligan (schema {version}; this one knows {len(MIGRATIONS)}). "
-                "It was left as it is. Upgrade: pip install -U mulligan"
-            )
+        version = _version(connection, path)
         for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
             for statement in statements:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version={number}")
         connection.execute(f"PRAGMA application_id={APPLICATION}")
+        connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
-        connection.close()
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise
-    connection.execute("COMMIT")
 
 
 @contextlib.contextmanager
@@ -257,3 +327,23 @@ def _told(path: Path) -> Iterator[None]:
         raise StoreError(
             f"{path} cannot be made ({reason}). Set MULLIGAN_HOME to a folder you can write to."
         ) from error
+
+
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_forking: list[SqliteStore] = []
+
+
+def _before_fork() -> None:
+    _forking[:] = _stores
+    for store in _forking:
+        store.before_fork()
+
+
+def _after_fork() -> None:
+    for store in _forking:
+        store.after_fork()
+    _forking.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

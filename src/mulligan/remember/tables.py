@@ -23,7 +23,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             fingerprint TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (tenant, run, failed))
         """,
         "CREATE INDEX links_by_fingerprint ON links (tenant, name, fingerprint)",
-        "CREATE TABLE journals (journal TEXT PRIMARY KEY, upto BIGINT NOT NULL)",
+        """
+        CREATE TABLE journals (
+            tenant TEXT NOT NULL, journal TEXT NOT NULL, upto BIGINT NOT NULL, PRIMARY KEY (tenant, journal))
+        """,
         """
         CREATE TABLE shelf (
             tenant TEXT NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL,

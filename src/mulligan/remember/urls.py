@@ -31,9 +31,12 @@ def sqlite_path(url: str) -> Path:
         path = rest.removeprefix("/") if rest.startswith("//") else rest
     else:
         raise SettingsError(f"there is no store of the sort {scheme!r}. Known are {SCHEMES}.")
-    if not path.strip("/"):
+    if not path.strip("/") or path == ":memory:":  # the latter would be another database for each connection
         raise SettingsError(f"the store {url!r} names no file. Known are {SCHEMES}.")
-    return Path(path).expanduser()
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise SettingsError(f"the store {url!r} is in the home of a user who has none. Known are {SCHEMES}.") from None
 
 
 def refuge() -> Path:
