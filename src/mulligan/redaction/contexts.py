@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from mulligan.redaction import judge, names
+from mulligan.redaction.expressions import Expression
 
 # What a text must hold, in small letters, for anything here to be found in it.
 TELLING = (
@@ -87,56 +87,29 @@ def _is_value(meaning: _Meaning, value: str, is_quoted: bool, is_assigned: bool)
     return judge.is_random(value, 10) or (len(value) >= 6 and judge.is_mixed(value) and not judge.is_code(value))
 
 
-class _Rules(NamedTuple):
-    separator: re.Pattern[str]
-    before: re.Pattern[str]
-    value: re.Pattern[str]
-    scheme: re.Pattern[str]
-    cookie: re.Pattern[str]
-    url: re.Pattern[str]
-    element: re.Pattern[str]
-    bearer: re.Pattern[str]
-    basic: re.Pattern[str]
-    flag: re.Pattern[str]
-    user: re.Pattern[str]
-    paired: re.Pattern[str]
-    sentence: re.Pattern[str]
-    bundle: re.Pattern[str]
-
-
-@functools.cache
-def _rules() -> _Rules:
-    # Compiled on first use. Each begins with the rarest thing it needs, so that the rest of a text is skipped quickly;
-    # every repetition is bounded or possessive, so that a text costs no more than a constant for each character.
-    return _Rules(
-        separator=re.compile(r"[:=](?<=[\w\"'\])`\\? ].)(?!//|:[^:=])[:=]{0,3}>?"),
-        before=re.compile(r"[\s\"'\])`\\?]{0,8}+([\w.\- ]{1,56}+)"),
-        value=re.compile(
-            r"[ \t]{0,8}+(?:[|>]-?)?(?:\r?\n[ \t]{1,16}+)?(?:\\{0,3}(?P<quote>[\"'`])(?P<quoted>[^\"'`\n\\]{1,500}+)"
-            r"|(?P<bare>[^\s\"'`,;&<>(){}\[\]|\\]{1,500}+))"
-        ),
-        scheme=re.compile(
-            r"\s{0,4}+\\?[\"']?(?i:bearer|basic|token|apikey|api-key|negotiate|key|oauth|jwt|bot)[ =:]{1,3}"
-        ),
-        cookie=re.compile(r"=([^\s;\"',=]{6,4000}+)"),
-        url=re.compile(
-            r"://([^\s:/@\"'<>]{0,128}+):([^\s/\"'<>`]{1,256})@(?=[\w\[])|://([\w.~%+-]{16,256}+):?@(?=[\w\[])"
-        ),
-        element=re.compile(r">(?<=[\w\"'].)([^<>\s]{4,200}+)</"),
-        bearer=re.compile(r"bearer[ \t=:]{1,3}[\"']?([\w.~+/=-]{8,4000}+)"),
-        basic=re.compile(r"basic[ \t]{1,3}[\"']?([a-z0-9+/]{8,400}+={0,2})"),
-        flag=re.compile(r"-(?<![\w-].)-?([A-Za-z][\w-]{1,40}+)[ \t=]{1,2}[\"']?([^\s\"'`]{3,500}+)"),
-        user=re.compile(r"-(?<![\w-].)(?:u|-user|-proxy-user)[ =]?[\"']?[^\s:\"']{1,64}+:([^\s\"']{3,200}+)"),
-        paired=re.compile(
-            r"[\s\"'\\]{1,12}+,?[\"'\\]{1,3}([\w .-]{1,60}+)[\"'\\]{1,3}\s{0,2}[:=]\s{0,2}[\"'\\]{0,3}(?:eman|yek)"
-        ),
-        sentence=re.compile(
-            r"(pass(?:word|phrase|code|wd)|pwd|secret|token|api[ _-]?key|access[ _-]?key|credential|identified by)s?"
-            r"(?:[ \t]{1,3}(?:is|was|are|for|of|to|the|user|account|provided|using|with|set|now|value|new|old"
-            r"|[\w.]{1,20}+@\S{1,60})){0,3}+[ \t:=]{1,3}[\"'`(]?([^\s\"'`()]{4,200}+)"
-        ),
-        bundle=re.compile(r"BUNDLE_[A-Z_]{3,60}[\"']?\s{0,3}[:=]\s{0,3}[\"']?([^\s\"':]{1,100}+:[^\s\"']{1,100}+)"),
-    )
+_SEPARATOR = Expression(r"[:=](?<=[\w\"'\])`\\? ].)(?!//|:[^:=])[:=]{0,3}>?")
+_BEFORE = Expression(r"[\s\"'\])`\\?]{0,8}+([\w.\- ]{1,56}+)")
+_VALUE = Expression(
+    r"[ \t]{0,8}+(?:[|>]-?)?(?:\r?\n[ \t]{1,16}+)?(?:\\{0,3}(?P<quote>[\"'`])(?P<quoted>[^\"'`\n\\]{1,500}+)"
+    r"|(?P<bare>[^\s\"'`,;&<>(){}\[\]|\\]{1,500}+))"
+)
+_SCHEME = Expression(r"\s{0,4}+\\?[\"']?(?i:bearer|basic|token|apikey|api-key|negotiate|key|oauth|jwt|bot)[ =:]{1,3}")
+_COOKIE = Expression(r"=([^\s;\"',=]{6,4000}+)")
+_URL = Expression(r"://([^\s:/@\"'<>]{0,128}+):([^\s/\"'<>`]{1,256})@(?=[\w\[])|://([\w.~%+-]{16,256}+):?@(?=[\w\[])")
+_ELEMENT = Expression(r">(?<=[\w\"'].)([^<>\s]{4,200}+)</")
+_BEARER = Expression(r"bearer[ \t=:]{1,3}[\"']?([\w.~+/=-]{8,4000}+)")
+_BASIC = Expression(r"basic[ \t]{1,3}[\"']?([a-z0-9+/]{8,400}+={0,2})")
+_FLAG = Expression(r"-(?<![\w-].)-?([A-Za-z][\w-]{1,40}+)[ \t=]{1,2}[\"']?([^\s\"'`]{3,500}+)")
+_USER = Expression(r"-(?<![\w-].)(?:u|-user|-proxy-user)[ =]?[\"']?[^\s:\"']{1,64}+:([^\s\"']{3,200}+)")
+_PAIRED = Expression(
+    r"[\s\"'\\]{1,12}+,?[\"'\\]{1,3}([\w .-]{1,60}+)[\"'\\]{1,3}\s{0,2}[:=]\s{0,2}[\"'\\]{0,3}(?:eman|yek)"
+)
+_SENTENCE = Expression(
+    r"(pass(?:word|phrase|code|wd)|pwd|secret|token|api[ _-]?key|access[ _-]?key|credential|identified by)s?"
+    r"(?:[ \t]{1,3}(?:is|was|are|for|of|to|the|user|account|provided|using|with|set|now|value|new|old"
+    r"|[\w.]{1,20}+@\S{1,60})){0,3}+[ \t:=]{1,3}[\"'`(]?([^\s\"'`()]{4,200}+)"
+)
+_BUNDLE = Expression(r"BUNDLE_[A-Z_]{3,60}[\"']?\s{0,3}[:=]\s{0,3}[\"']?([^\s\"':]{1,100}+:[^\s\"']{1,100}+)")
 
 
 _TOLD = ("pass", "pwd", "secret", "token", "api", "access", "credential", "identified by")
@@ -144,40 +117,39 @@ _TOLD = ("pass", "pwd", "secret", "token", "api", "access", "credential", "ident
 
 def find(text: str, raw: bytes) -> Iterator[tuple[str, int, int]]:
     """Where a text, also given as ASCII of the same length, holds a secret beside something that says so."""
-    rules = _rules()
     if "://" in text and "@" in text:
-        yield from _addresses(text, rules.url)
+        yield from _addresses(text, _URL)
     if not is_told(raw):
         return
     small = raw.lower().decode("ascii")
-    yield from _assigned(text, small, rules)
+    yield from _assigned(text, small)
     if "</" in text:
-        for hit in rules.element.finditer(text):
-            yield from _beside(text, hit.start(), hit.span(1), rules)
+        for hit in _ELEMENT.finditer(text):
+            yield from _beside(text, hit.start(), hit.span(1))
     if "bearer" in small:
-        for hit in rules.bearer.finditer(small):
+        for hit in _BEARER.finditer(small):
             value = text[hit.start(1) : hit.end(1)]
             if judge.is_random(value, 8) and not judge.is_code(value):
                 yield "bearer", *hit.span(1)
     if "basic " in small:
-        for hit in rules.basic.finditer(small):
+        for hit in _BASIC.finditer(small):
             if _is_user_and_password(text[hit.start(1) : hit.end(1)]):
                 yield "basic_auth", *hit.span(1)
     if "-u" in text:
-        for hit in rules.user.finditer(text):
+        for hit in _USER.finditer(text):
             if not judge.is_fake(hit[1]):
                 yield "password", *hit.span(1)
     if " -" in text:
-        for hit in rules.flag.finditer(text):
+        for hit in _FLAG.finditer(text):
             meaning = _meaning(hit[1])
             if meaning and _is_value(meaning, hit[2], False, True):
                 yield meaning.kind, *hit.span(2)
     if "BUNDLE_" in text:
-        yield from (("password", *hit.span(1)) for hit in rules.bundle.finditer(text))
+        yield from (("password", *hit.span(1)) for hit in _BUNDLE.finditer(text))
     for told in _TOLD:
         position = small.find(told)
         while position >= 0:
-            if sentence := rules.sentence.match(small, position):
+            if sentence := _SENTENCE.match(small, position):
                 first, last = sentence.span(2)
                 value = text[first:last].rstrip(".,;:!?")
                 if _is_told(sentence[1], value):
@@ -185,32 +157,32 @@ def find(text: str, raw: bytes) -> Iterator[tuple[str, int, int]]:
             position = small.find(told, position + len(told))
 
 
-def _assigned(text: str, small: str, rules: _Rules) -> Iterator[tuple[str, int, int]]:
-    for separator in rules.separator.finditer(small):
+def _assigned(text: str, small: str) -> Iterator[tuple[str, int, int]]:
+    for separator in _SEPARATOR.finditer(small):
         start, end = separator.span()
         # Most names end in none of the ways that matter, and three letters tell.
         name = small[max(0, start - 16) : start].rstrip("\"' ])`\\?\n")
         if not (name[-3:] in _ENDINGS or name[-2:] in _ENDINGS or name[-1:].isdigit()):
             continue
         # Backwards from the separator, so that only the name beside it is read.
-        before = rules.before.match(text[max(0, start - 64) : start][::-1])
+        before = _BEFORE.match(text[max(0, start - 64) : start][::-1])
         if before is None:
             continue
         name = before[1][::-1]
         meaning = _meaning(name)
         if meaning is None and name.endswith("value"):
-            meaning = _paired(text[max(0, start - 140) : start], rules)
+            meaning = _paired(text[max(0, start - 140) : start])
         if meaning is None:
             continue
         if meaning.kind in ("cookie", "cookies"):
             line = text.find("\n", end)
-            for cookie in rules.cookie.finditer(text, end, min(line if line > 0 else len(text), end + 4000)):
+            for cookie in _COOKIE.finditer(text, end, min(line if line > 0 else len(text), end + 4000)):
                 if judge.is_random(cookie[1], 8):
                     yield "cookie", *cookie.span(1)
             continue
-        if scheme := rules.scheme.match(text, end):
+        if scheme := _SCHEME.match(text, end):
             end = scheme.end()
-        hit = rules.value.match(text, end)
+        hit = _VALUE.match(text, end)
         if hit is None:
             continue
         group = "quoted" if hit["quote"] else "bare"
@@ -223,20 +195,20 @@ def _assigned(text: str, small: str, rules: _Rules) -> Iterator[tuple[str, int, 
             yield meaning.kind, first, first + len(value)
 
 
-def _paired(before: str, rules: _Rules) -> _Meaning | None:
+def _paired(before: str) -> _Meaning | None:
     """`{"name": "DB_PASSWORD", "value": ...}`: the name is the value of the field before."""
-    hit = rules.paired.match(before.rstrip("\"'\\ ")[:-5][::-1])
+    hit = _PAIRED.match(before.rstrip("\"'\\ ")[:-5][::-1])
     return _meaning(hit[1][::-1]) if hit else None
 
 
-def _beside(text: str, start: int, span: tuple[int, int], rules: _Rules) -> Iterator[tuple[str, int, int]]:
-    before = rules.before.match(text[max(0, start - 64) : start][::-1])
+def _beside(text: str, start: int, span: tuple[int, int]) -> Iterator[tuple[str, int, int]]:
+    before = _BEFORE.match(text[max(0, start - 64) : start][::-1])
     meaning = _meaning(before[1][::-1]) if before else None
     if meaning and _is_value(meaning, text[span[0] : span[1]], True, True):
         yield meaning.kind, *span
 
 
-def _addresses(text: str, rule: re.Pattern[str]) -> Iterator[tuple[str, int, int]]:
+def _addresses(text: str, rule: Expression) -> Iterator[tuple[str, int, int]]:
     for hit in rule.finditer(text):
         if hit[2] is None:
             if judge.is_random(hit[3]):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from mulligan.redaction import contexts, formats, personal
+from mulligan.redaction.expressions import Expression
 
 # Tables for bytes.translate: an expression would take longer over the text than everything else together.
 _RUNS = bytes(97 if chr(c).isalnum() or chr(c) in "_-" else 32 for c in range(128)) + b" " * 128
@@ -42,8 +42,8 @@ def detect(text: str) -> Iterator[tuple[str, int, int]]:
     yield from personal.find(text)
 
 
-_HEADER = re.compile(r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-_LINE = re.compile(r"[A-Za-z0-9+/=]{16,}+\s{0,4}")
+_HEADER = Expression(r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_LINE = Expression(r"[A-Za-z0-9+/=]{16,}+\s{0,4}")
 
 
 def _pem(text: str) -> Iterator[tuple[str, int, int]]:

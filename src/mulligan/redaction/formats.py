@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from mulligan.redaction import judge
+from mulligan.redaction.expressions import Expression
 
 # Provider, the ways its secrets begin, and what follows. Lengths are as issued, with room where they have varied:
 # a form that is too wide hides identifiers, which are evidence.
@@ -200,15 +201,13 @@ def _compiled(prefix: str, body: str) -> re.Pattern[str]:
     return re.compile(re.escape(prefix) + f"({body})", re.ASCII)
 
 
-@functools.cache
-def _shapes() -> re.Pattern[str]:
-    return re.compile(
-        r"(?P<azure>[\w~.]{3}\dQ~[\w~.-]{31,34}(?![\w~-]))"
-        r"|(?P<discord>[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,38}(?![\w.-]))"
-        r"|(?P<mailchimp>[0-9a-f]{32}-us\d{1,2}(?!\w))|(?P<maxmind>[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk(?!\w))"
-        r"|(?P<terraform>[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{60,70})",
-        re.ASCII,
-    )
+_SHAPES = Expression(
+    r"(?P<azure>[\w~.]{3}\dQ~[\w~.-]{31,34}(?![\w~-]))"
+    r"|(?P<discord>[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,38}(?![\w.-]))"
+    r"|(?P<mailchimp>[0-9a-f]{32}-us\d{1,2}(?!\w))|(?P<maxmind>[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk(?!\w))"
+    r"|(?P<terraform>[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{60,70})",
+    re.ASCII,
+)
 
 
 def find(text: str, raw: bytes) -> Iterator[tuple[str, int, int]]:
@@ -231,7 +230,7 @@ def find(text: str, raw: bytes) -> Iterator[tuple[str, int, int]]:
                 yield kind, *hit.span()
                 break
         else:
-            if (hit := _shapes().match(text, start)) and not judge.is_fake(hit[0]):
+            if (hit := _SHAPES.match(text, start)) and not judge.is_fake(hit[0]):
                 yield hit.lastgroup or "", *hit.span()
             elif text[start] in "13" and len(run) < 36 and _is_wallet(text[start:position]):
                 yield "wallet", start, position

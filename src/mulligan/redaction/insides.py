@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from mulligan.redaction.expressions import Expression
 
 OMITTED = {"frame": "(stack left out)", "connection": "(connection string)", "address": "(private address)"}
 
@@ -28,7 +28,7 @@ _SCHEMES = frozenset(
         *("ldaps", "snowflake", "ftp", "ftps", "sftp", "smtp", "smtps", "sb", "jdbc"),
     )
 )
-_FIELDS = (
+_FIELD = (
     r"(?:server|data source|host|hostaddr|database|initial catalog|dbname|user id|uid|user|username|pwd|password|port"
     r"|endpoint|defaultendpointsprotocol|accountname|accountkey|endpointsuffix|sharedaccesskeyname|sharedaccesskey"
     r"|trusted_connection|encrypt|sslmode)"
@@ -36,98 +36,78 @@ _FIELDS = (
 _TELLING = ("password=", "pwd=", "user id", "uid=", "accountkey", "sharedaccess", "dbname=", "host=")
 
 
-class _Rules(NamedTuple):
-    python: re.Pattern[str]
-    at: re.Pattern[str]
-    go: re.Pattern[str]
-    scheme: re.Pattern[str]
-    rest: re.Pattern[str]
-    fields: re.Pattern[str]
-    four: re.Pattern[str]
-    six: re.Pattern[str]
-    host: re.Pattern[str]
-    label: re.Pattern[str]
-
-
-@functools.cache
-def _rules() -> _Rules:
-    # Compiled on first use: the library is imported far more often than something fails. Each begins with a literal
-    # and every repetition is bounded or possessive, so that no text costs more than a constant for each character.
-    return _Rules(
-        python=re.compile(
-            r"Traceback \(most recent call last\):?"
-            # The lines of source under a frame go with it.
-            r"|File \\{0,3}\"[^\"\n]{1,300}\\{0,3}\", line \d{1,7}(?:, in [^\s\\]{1,120}+)?(?:\n {4,}[^\n]{0,300}+)*+"
-        ),
-        at=re.compile(
-            r"at (?<!\w.{3})(?:"
-            r"(?:async |new )?[^\s()]{1,160}+(?: \[as [^\]\s]{1,60}+\])? ?"
-            r"\([^()\n:]{0,200}+(?::[^()\n:]{0,100}+){0,3}:\d{1,7}\)"
-            r"|[^\s()]{1,160}+\((?:Native Method|Unknown Source|native|<anonymous>)\)"
-            r"|(?:async )?(?:file:|node:|webpack|https?:|[A-Za-z]:\\|/)"
-            r"[^\s():]{0,200}+(?::[^\s():]{1,200}+){0,2}:\d{1,7}:\d{1,7}"
-            r"|[^\s()]{1,160}+\([^()\n]{0,200}+\) in [^\n:]{1,300}+(?::\\[^\n:]{1,300}+)?:line \d{1,7})"
-        ),
-        go=re.compile(r"goroutine \d{1,9} \[[^\]\n]{1,60}\]:?|:\d{1,7} \+0x[0-9a-f]{1,16}"),
-        scheme=re.compile(r"[a-z0-9+.:-]{1,40}+", re.IGNORECASE),
-        rest=re.compile(r"[^\s\"'`<>]{1,600}+"),
-        fields=re.compile(
-            rf"{_FIELDS}\s?=\s?[^\s;\"']{{1,200}}+(?:(?:\s?;\s?|\s){_FIELDS}\s?=\s?[^\s;\"']{{1,200}}+){{1,12}}+;?"
-        ),
-        four=re.compile(
-            r"1(?<![\w.].)(?:0(?:\.\d{1,3}){3}|27(?:\.\d{1,3}){3}|92\.168(?:\.\d{1,3}){2}|69\.254(?:\.\d{1,3}){2}"
-            r"|72\.(?:1[6-9]|2\d|3[01])(?:\.\d{1,3}){2}|00\.(?:6[4-9]|[7-9]\d|1[01]\d|12[0-7])(?:\.\d{1,3}){2})"
-            r"(?::\d{1,5})?(?!\w|\.\d)"
-        ),
-        six=re.compile(
-            r"(?<![\w:])(?:f[cd][0-9a-f]{2}|fe[89ab][0-9a-f]):[0-9a-f:]{2,40}+(?:%\w{1,16})?|(?<![\w:])::1(?![\w:])",
-            re.IGNORECASE,
-        ),
-        host=re.compile(
-            r"\.(?:internal|local|localdomain|intranet|corp|lan)(?![\w-]|\.\w)(?::\d{1,5})?", re.IGNORECASE
-        ),
-        label=re.compile(r"[\w.-]{1,253}+"),
-    )
+_PYTHON = Expression(
+    r"Traceback \(most recent call last\):?"
+    # The lines of source under a frame go with it.
+    r"|File \\{0,3}\"[^\"\n]{1,300}\\{0,3}\", line \d{1,7}(?:, in [^\s\\]{1,120}+)?(?:\n {4,}[^\n]{0,300}+)*+"
+)
+_AT = Expression(
+    r"at (?<!\w.{3})(?:"
+    r"(?:async |new )?[^\s()]{1,160}+(?: \[as [^\]\s]{1,60}+\])? ?"
+    r"\([^()\n:]{0,200}+(?::[^()\n:]{0,100}+){0,3}:\d{1,7}\)"
+    r"|[^\s()]{1,160}+\((?:Native Method|Unknown Source|native|<anonymous>)\)"
+    r"|(?:async )?(?:file:|node:|webpack|https?:|[A-Za-z]:\\|/)"
+    r"[^\s():]{0,200}+(?::[^\s():]{1,200}+){0,2}:\d{1,7}:\d{1,7}"
+    r"|[^\s()]{1,160}+\([^()\n]{0,200}+\) in [^\n:]{1,300}+(?::\\[^\n:]{1,300}+)?:line \d{1,7})"
+)
+_GO = Expression(r"goroutine \d{1,9} \[[^\]\n]{1,60}\]:?|:\d{1,7} \+0x[0-9a-f]{1,16}")
+_SCHEME = Expression(r"[a-z0-9+.:-]{1,40}+", re.IGNORECASE)
+_REST = Expression(r"[^\s\"'`<>]{1,600}+")
+_FIELDS = Expression(
+    rf"{_FIELD}\s?=\s?[^\s;\"']{{1,200}}+(?:(?:\s?;\s?|\s){_FIELD}\s?=\s?[^\s;\"']{{1,200}}+){{1,12}}+;?"
+)
+_FOUR = Expression(
+    r"1(?<![\w.].)(?:0(?:\.\d{1,3}){3}|27(?:\.\d{1,3}){3}|92\.168(?:\.\d{1,3}){2}|69\.254(?:\.\d{1,3}){2}"
+    r"|72\.(?:1[6-9]|2\d|3[01])(?:\.\d{1,3}){2}|00\.(?:6[4-9]|[7-9]\d|1[01]\d|12[0-7])(?:\.\d{1,3}){2})"
+    r"(?::\d{1,5})?(?!\w|\.\d)"
+)
+_SIX = Expression(
+    r"(?<![\w:])(?:f[cd][0-9a-f]{2}|fe[89ab][0-9a-f]):[0-9a-f:]{2,40}+(?:%\w{1,16})?|(?<![\w:])::1(?![\w:])",
+    re.IGNORECASE,
+)
+_HOST = Expression(r"\.(?:internal|local|localdomain|intranet|corp|lan)(?![\w-]|\.\w)(?::\d{1,5})?", re.IGNORECASE)
+_LOCALHOST = Expression(r"localhost:\d{1,5}")
+_POINTER = Expression(r"0x(?<!\w..)[0-9a-fA-F]{8,16}(?!\w)")
+_LABEL = Expression(r"[\w.-]{1,253}+")
 
 
 def find(text: str) -> Iterator[tuple[str, int, int]]:
     """Where a text shows them."""
-    rules = _rules()
     small = text.lower()
     if "Traceback" in text or "File " in text:
-        yield from (("frame", *hit.span()) for hit in rules.python.finditer(text))
+        yield from (("frame", *hit.span()) for hit in _PYTHON.finditer(text))
     if "at " in text:
-        yield from (("frame", *hit.span()) for hit in rules.at.finditer(text))
+        yield from (("frame", *hit.span()) for hit in _AT.finditer(text))
     if "goroutine" in text or "+0x" in text:
-        for hit in rules.go.finditer(text):
-            yield "frame", _reach(text, hit.start(), rules.label) if hit[0][0] == ":" else hit.start(), hit.end()
+        for hit in _GO.finditer(text):
+            yield "frame", _reach(text, hit.start(), _LABEL) if hit[0][0] == ":" else hit.start(), hit.end()
     position = text.find("://")
     while position >= 0:
-        yield from _url(text, position, rules)
+        yield from _url(text, position)
         position = text.find("://", position + 3)
     if len(small) == len(text) and any(name in small for name in _TELLING):
-        yield from (("connection", *hit.span()) for hit in rules.fields.finditer(small))
-    yield from (("address", *hit.span()) for hit in rules.four.finditer(text))
+        yield from (("connection", *hit.span()) for hit in _FIELDS.finditer(small))
+    yield from (("address", *hit.span()) for hit in _FOUR.finditer(text))
     if "::" in text or "fd" in small or "fc" in small or "fe" in small:
-        yield from (("address", *hit.span()) for hit in rules.six.finditer(text))
-    for hit in rules.host.finditer(text):
-        if (start := _reach(text, hit.start(), rules.label)) < hit.start():
+        yield from (("address", *hit.span()) for hit in _SIX.finditer(text))
+    for hit in _HOST.finditer(text):
+        if (start := _reach(text, hit.start(), _LABEL)) < hit.start():
             yield "address", start, hit.end()
-    if "localhost:" in small:
-        yield from (("address", *hit.span()) for hit in re.finditer(r"localhost:\d{1,5}", text, re.IGNORECASE))
+    if "localhost:" in small and len(small) == len(text):
+        yield from (("address", *hit.span()) for hit in _LOCALHOST.finditer(small))
     if "0x" in text:
-        yield from (("address", *hit.span()) for hit in re.finditer(r"0x(?<!\w..)[0-9a-fA-F]{8,16}(?!\w)", text))
+        yield from (("address", *hit.span()) for hit in _POINTER.finditer(text))
 
 
-def _reach(text: str, end: int, rule: re.Pattern[str]) -> int:
+def _reach(text: str, end: int, rule: Expression) -> int:
     """Where the word that ends there begins; read backwards, so that long words are not read again and again."""
     hit = rule.match(text[max(0, end - 253) : end][::-1])
     return end - hit.end() if hit else end
 
 
-def _url(text: str, position: int, rules: _Rules) -> Iterator[tuple[str, int, int]]:
-    start = _reach(text, position, rules.scheme)
-    rest = rules.rest.match(text, position + 3)
+def _url(text: str, position: int) -> Iterator[tuple[str, int, int]]:
+    start = _reach(text, position, _SCHEME)
+    rest = _REST.match(text, position + 3)
     if rest is None or start == position:
         return
     names = re.split(r"[+:]", text[start:position].lower())

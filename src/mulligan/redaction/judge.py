@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 import re
 
-_STAND_IN = re.compile(
+from mulligan.redaction.expressions import Expression
+
+_STAND_IN = Expression(
     r"example|placeholder|your[_\- ]|[_\-]your|redacted|changeme|change[_-]me|dummy|insert|xxxx|\*\*\*|\.\.\.|…|•"
     r"|_here|todo|^my[_-]|-my-|^[x*.#_-]+$|^<|^\{|^\$[{(A-Z_]|^%|^\[|^\(|^@|[({]$",
     re.IGNORECASE,
 )
-_CODE = re.compile(
+_CODE = Expression(
     r"[A-Za-z_][A-Za-z_]*(?:\.[A-Za-z_][A-Za-z_\d]*)+|[A-Z][A-Z]*(?:_[A-Z]+)+|[a-z]+(?:_[a-z]+)+|[a-z]+(?:-[a-z]+)+"
     r"|[a-z]+(?:[A-Z][a-z]+)+|[A-Z][a-z]+(?:[A-Z][a-z]+)+|(?:https?:/)?\.{0,2}/\S*|0x[0-9a-f]{1,8}|v?\d+(?:\.\d+)+"
 )
 
 
 # What people type when they need something long: no machine draws eight letters in their order.
-_COUNTED = re.compile(
+_COUNTED = Expression(
     "|".join("abcdefghijklmnopqrstuvwxyz"[start : start + 8] for start in range(19)) + "|1234567890|1234-1234",
     re.IGNORECASE,
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from mulligan.redaction.expressions import Expression
 
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_WORDS = Expression(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 def words(text: str) -> frozenset[str]:
@@ -46,7 +46,7 @@ ENDINGS = frozenset((*_ENDS, *_PAIRS, *_FORMS, "token"))
 
 def split(name: str) -> list[str]:
     """The words of a name, small: `userPassword2`, `user-password` and `USER_PASSWORD` are the same two."""
-    parts: list[str] = [word.lower() for word in _WORDS.findall(name[-80:])]
+    parts = [word[0].lower() for word in _WORDS.finditer(name[-80:])]
     while parts and parts[-1].isdigit():
         parts.pop()
     return parts

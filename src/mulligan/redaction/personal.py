@@ -6,11 +6,10 @@ it is: an order number, a timestamp or a count is evidence.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
+from mulligan.redaction.expressions import Expression
 from mulligan.redaction.names import words
 
 _FILES = words(
@@ -19,59 +18,41 @@ _FILES = words(
 _NOT_PEOPLE = words("git hg svn root npm nobody")
 
 # Country and length of an account number.
-_IBAN = {
-    country: int(length)
-    for country, length in re.findall(
-        r"([A-Z]{2})(\d\d)",
-        """AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DK18 DO28 EE20 EG29 ES24 FI18
-        FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27 JO30 KW30 KZ20 LB28 LC32 LI21 LT20
-        LU20 LV21 MC27 MD24 ME22 MK19 MR27 MT31 MU30 NL18 NO15 PK24 PL28 PS29 PT25 QA29 RO24 RS22 SA24 SC31 SE24 SI19
-        SK24 SM27 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20""",
-    )
-}
+_IBAN = words(
+    """AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DK18 DO28 EE20 EG29 ES24 FI18
+    FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27 JO30 KW30 KZ20 LB28 LC32 LI21 LT20
+    LU20 LV21 MC27 MD24 ME22 MK19 MR27 MT31 MU30 NL18 NO15 PK24 PL28 PS29 PT25 QA29 RO24 RS22 SA24 SC31 SE24 SI19
+    SK24 SM27 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20"""
+)
 
 
-class _Rules(NamedTuple):
-    domain: re.Pattern[str]
-    local: re.Pattern[str]
-    number: re.Pattern[str]
-    lettered: re.Pattern[str]
-    american: re.Pattern[str]
-
-
-@functools.cache
-def _rules() -> _Rules:
-    # Each begins with the rarest thing it needs and looks back afterwards, so that words are skipped quickly.
-    return _Rules(
-        domain=re.compile(r"(?:[A-Za-z0-9-]{1,63}+\.){1,6}?([A-Za-z]{2,24}+)(?![\w-]|\.\w)"),
-        local=re.compile(r"[\w.+%'-]{1,64}+"),
-        # Digits with the punctuation of people between them, and the letter that may end them.
-        number=re.compile(
-            r"[+(\d](?<![\w.+$#/%-].)(?:(?<=\+)\d{1,3}(?:[ .-]?\(?\d{1,5}\)?){2,6}|(?<=\()\d{3}\) ?\d{3}[ .-]\d{4}"
-            r"|(?<=\d)(?:\d{7,18}+|\d\d\.\d{3}\.\d{3}-\d\d|\d{1,5}([ .:/-])\d{2,7}(?:\1\d{2,7}){0,3}+)(?:-?[A-Z])?)"
-            r"(?!\w|[.,-]\d)"
-        ),
-        lettered=re.compile(r"[A-Z](?<![\w-].)[A-Z]{0,5}+ ?\d[A-Z0-9 ]{6,44}+"),
-        american=re.compile(r"(?:1[ .-]?)?(?:\([2-9]\d\d\) ?|[2-9]\d\d[ .-])[2-9]\d\d[ .-]\d{4}"),
-    )
+_DOMAIN = Expression(r"(?:[A-Za-z0-9-]{1,63}+\.){1,6}?([A-Za-z]{2,24}+)(?![\w-]|\.\w)")
+_LOCAL = Expression(r"[\w.+%'-]{1,64}+")
+# Digits with the punctuation of people between them, and the letter that may end them.
+_NUMBER = Expression(
+    r"[+(\d](?<![\w.+$#/%-].)(?:(?<=\+)\d{1,3}(?:[ .-]?\(?\d{1,5}\)?){2,6}|(?<=\()\d{3}\) ?\d{3}[ .-]\d{4}"
+    r"|(?<=\d)(?:\d{7,18}+|\d\d\.\d{3}\.\d{3}-\d\d|\d{1,5}([ .:/-])\d{2,7}(?:\1\d{2,7}){0,3}+)(?:-?[A-Z])?)"
+    r"(?!\w|[.,-]\d)"
+)
+_LETTERED = Expression(r"[A-Z](?<![\w-].)[A-Z]{0,5}+ ?\d[A-Z0-9 ]{6,44}+")
+_AMERICAN = Expression(r"(?:1[ .-]?)?(?:\([2-9]\d\d\) ?|[2-9]\d\d[ .-])[2-9]\d\d[ .-]\d{4}")
 
 
 def find(text: str) -> Iterator[tuple[str, int, int]]:
     """Where a text holds personal data."""
-    rules = _rules()
     if "@" in text:
-        yield from _emails(text, rules)
-    for hit in rules.number.finditer(text):
-        if kind := _numbered(hit[0], text[max(0, hit.start() - 40) : hit.start()], rules):
+        yield from _emails(text)
+    for hit in _NUMBER.finditer(text):
+        if kind := _numbered(hit[0], text[max(0, hit.start() - 40) : hit.start()]):
             yield kind, *hit.span()
-    for hit in rules.lettered.finditer(text):
+    for hit in _LETTERED.finditer(text):
         for kind, length in _lettered(hit[0]):
             if not text[hit.start() + length : hit.start() + length + 1].isalnum():
                 yield kind, hit.start(), hit.start() + length
                 break
 
 
-def _numbered(said: str, before: str, rules: _Rules) -> str:
+def _numbered(said: str, before: str) -> str:
     """What a number is, by its form, its check digits or the words before it."""
     if said[:2] in ("20", "19") and said[4:5] in ("-", "/", "."):  # a date, the commonest number of a log
         return ""
@@ -81,7 +62,7 @@ def _numbered(said: str, before: str, rules: _Rules) -> str:
         return _spanish_or_finnish(said)
     if kind := _number(said):
         return kind
-    if rules.american.fullmatch(said):
+    if _AMERICAN.fullmatch(said):
         return "phone"
     return "personal_number" if len(said) > 6 and _is_announced(said, before) else ""
 
@@ -105,13 +86,13 @@ def _is_announced(said: str, before: str) -> bool:
     return is_said and 7 <= sum(c.isdigit() for c in said) <= 19
 
 
-def _emails(text: str, rules: _Rules) -> Iterator[tuple[str, int, int]]:
+def _emails(text: str) -> Iterator[tuple[str, int, int]]:
     position = text.find("@")
     while position >= 0:
-        domain = rules.domain.match(text, position + 1)
+        domain = _DOMAIN.match(text, position + 1)
         if domain and domain[1].lower() not in _FILES:
             # Backwards from the sign, so that a long word without one is not read again and again.
-            local = rules.local.match(text[max(0, position - 64) : position][::-1])
+            local = _LOCAL.match(text[max(0, position - 64) : position][::-1])
             if (
                 local
                 and local[0][::-1] not in _NOT_PEOPLE
@@ -253,22 +234,23 @@ def _always(_: str) -> bool:
     return True
 
 
-_FORMS: tuple[tuple[re.Pattern[str], Callable[[str], bool]], ...] = (
-    (re.compile(r"[A-Z]{6}\d\d[ABCDEHLMPRST]\d\d[A-Z]\d{3}[A-Z]"), _always),  # Italy
-    (re.compile(r"[A-Z]{4}\d{6}[HM][A-Z]{5}[A-Z0-9]\d"), _always),  # Mexico
-    (re.compile(r"[A-Z]{3}[ABCFGHJLPT][A-Z]\d{4}[A-Z]"), _always),  # India
+_FORMS: tuple[tuple[Expression, Callable[[str], bool]], ...] = (
+    (Expression(r"[A-Z]{6}\d\d[ABCDEHLMPRST]\d\d[A-Z]\d{3}[A-Z]"), _always),  # Italy
+    (Expression(r"[A-Z]{4}\d{6}[HM][A-Z]{5}[A-Z0-9]\d"), _always),  # Mexico
+    (Expression(r"[A-Z]{3}[ABCFGHJLPT][A-Z]\d{4}[A-Z]"), _always),  # India
     (
-        re.compile(r"(?!BG|GB|NK|KN|TN|NT|ZZ)[ABCEGHJ-PRSTW-Z][ABCEGHJ-NPRSTW-Z] ?\d\d ?\d\d ?\d\d ?[A-D]"),
+        Expression(r"(?!BG|GB|NK|KN|TN|NT|ZZ)[ABCEGHJ-PRSTW-Z][ABCEGHJ-NPRSTW-Z] ?\d\d ?\d\d ?\d\d ?[A-D]"),
         _always,
     ),
-    (re.compile(r"[XYZ]\d{7}[A-Z]"), lambda said: _is_nie(said)),
-    (re.compile(r"[STFG]\d{7}[A-Z]"), lambda said: _is_nric(said)),
+    (Expression(r"[XYZ]\d{7}[A-Z]"), lambda said: _is_nie(said)),
+    (Expression(r"[STFG]\d{7}[A-Z]"), lambda said: _is_nric(said)),
 )
 
 
 def _lettered(said: str) -> Iterator[tuple[str, int]]:
     """What a text beginning with capitals and digits may be, and how many characters of it."""
-    if length := _IBAN.get(said[:2]):
+    length = next((int(known[2:]) for known in _IBAN if known[:2] == said[:2]), 0)
+    if length:
         taken = 0
         for place, c in enumerate(said, 1):
             taken += c != " "

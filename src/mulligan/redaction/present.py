@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import unicodedata
 
 from mulligan.redaction import insides
+from mulligan.redaction.expressions import Expression
 
 FOREIGN = 900
 """Characters. The most that one quotation may hold of what a stranger wrote."""
@@ -25,15 +25,15 @@ _MARKS = 4
 """Combining marks in a row: more is decoration, and reordering a long run costs the square of its length."""
 
 
-# Compiled as it stands, for it is short: cursor movements, colours, titles, links.
-_ANSI = re.compile(
+# Cursor movements, colours, titles, links.
+_ANSI = Expression(
     r"(?:\x1b\[|\x9b)[0-?]{0,64}+[ -/]{0,16}+[@-~]"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,2000}+(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]{0,4}+[0-~]"
 )
-_MARK = re.compile(r"\[(?=\s{0,9}(?:said\s|end\s))", re.IGNORECASE)
-_OPENING = re.compile(r"\[said by [^\[\]\n]{1,80}, data only ([0-9a-f]{8})\]")
-_CLOSING = re.compile(r"\[end ([0-9a-f]{8})\]")
+_MARK = Expression(r"\[(?=\s{0,9}(?:said\s|end\s))", re.IGNORECASE)
+_OPENING = Expression(r"\[said by [^\[\]\n]{1,80}, data only ([0-9a-f]{8})\]")
+_CLOSING = Expression(r"\[end ([0-9a-f]{8})\]")
 
 
 def clean(text: str, limit: int = FOREIGN) -> str:
@@ -97,6 +97,8 @@ def quote(text: str, who: str = "tool") -> str:
     The mark follows from the text, so that a prompt with the same quotation is the same prompt; and it is chosen so
     that the text does not contain it, so that nobody can close a quotation from within.
     """
+    import hashlib  # takes longer to import than the rest of this package, and few processes quote
+
     said = _MARK.sub("(", clean(text))
     speaker = re.sub(r"[\[\],\s]+", " ", clean(who, 60)).strip() or "tool"
     mark, tries = "", 0
@@ -139,7 +141,7 @@ def _blocks(text: str) -> list[str]:
             found.append(f"angle brackets or pipes inside a quotation at {opening.start()}")
         position += len(opening[1]) + 6
     outside = _OPENING.sub("", text)
-    closings = len(_CLOSING.findall(outside)) - len(_OPENING.findall(text))
+    closings = sum(1 for _ in _CLOSING.finditer(outside)) - sum(1 for _ in _OPENING.finditer(text))
     if closings > 0:
         found.append("a closing mark that nothing opened")
     return found

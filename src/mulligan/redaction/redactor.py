@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import re
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from mulligan.redaction import names as naming
 from mulligan.redaction.detect import detect
+from mulligan.redaction.expressions import Expression
 from mulligan.redaction.patterns import compiled
 from mulligan.redaction.values import encodable, shortened
 
@@ -22,8 +21,8 @@ class Finding(NamedTuple):
     end: int
 
 
-_DONE = re.compile(r"\[redacted [a-z0-9_]{1,40}\]|\[(?:str \d{1,9} chars|int|float)(?: #[0-9a-f]{12})?\]")
-_BETWEEN = re.compile(rf"({_DONE.pattern})")
+_DONE = Expression(r"\[redacted [a-z0-9_]{1,40}\]|\[(?:str \d{1,9} chars|int|float)(?: #[0-9a-f]{12})?\]")
+_BETWEEN = Expression(rf"({_DONE.pattern})")
 _COMMON = naming.words("true false none null undefined password secret token string example test bearer basic redacted")
 
 
@@ -192,8 +191,10 @@ class Redactor:
         length = f" {len(text)} chars" if type(value) is str else ""
         if not self._key:
             return f"[{type(value).__name__}{length}]"
+        import hmac  # for stores that are shared, and takes long to import
+
         # Keyed: without the key, the hash of a short value is the value.
-        digest = hmac.new(self._key, text.encode("utf-8", "backslashreplace"), hashlib.sha256).hexdigest()[:12]
+        digest = hmac.digest(self._key, text.encode("utf-8", "backslashreplace"), "sha256").hex()[:12]
         return f"[{type(value).__name__}{length} #{digest}]"
 
 

@@ -1,0 +1,33 @@
+"""Regular expressions that are compiled when first used: the library is imported far more often than it redacts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+Match = re.Match[str]
+
+
+class Expression:
+    """A compiled expression, but not yet.
+
+    We write them so that no text costs more than a constant for each character: each begins with the rarest thing it
+    needs, so that the rest of a text is skipped quickly, and every repetition is bounded or possessive.
+    """
+
+    match: Callable[..., Match | None]
+    search: Callable[..., Match | None]
+    fullmatch: Callable[..., Match | None]
+    finditer: Callable[..., Iterator[Match]]
+    sub: Callable[..., str]
+    split: Callable[..., list[str]]
+
+    def __init__(self, pattern: str, flags: int = 0) -> None:
+        self.pattern = pattern
+        self.flags = flags
+
+    def __getattr__(self, name: str) -> object:
+        compiled = re.compile(self.pattern, self.flags)
+        for method in ("match", "search", "fullmatch", "finditer", "sub", "split"):
+            setattr(self, method, getattr(compiled, method))  # found directly from now on
+        return getattr(compiled, name)
