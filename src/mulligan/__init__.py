@@ -7,8 +7,6 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # type checkers take it for typing's own, whose import would be most of the cost of ours
 if TYPE_CHECKING:
-    from typing import Any
-
     from mulligan.assembly import Mulligan as Mulligan
     from mulligan.assembly import default as _default
     from mulligan.events import Event as Event
@@ -69,18 +67,20 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    import importlib  # already loaded by the import system
+if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name for one of ours
 
-    if name in _KNOW:
-        value = getattr(importlib.import_module(f"mulligan.{_KNOW[name]}"), name)
-    elif name in _DO:
-        value = getattr(importlib.import_module("mulligan.assembly").default, name)
-    else:
-        raise AttributeError(f"module 'mulligan' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+    def __getattr__(name):
+        import importlib  # already loaded by the import system
+
+        if name in _KNOW:
+            value = getattr(importlib.import_module(f"mulligan.{_KNOW[name]}"), name)
+        elif name in _DO:
+            value = getattr(importlib.import_module("mulligan.assembly").default, name)
+        else:
+            raise AttributeError(f"module 'mulligan' has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from mulligan import settings as settings_file
@@ -23,7 +22,7 @@ from mulligan.redaction import Redactor
 from mulligan.remember.recorder import Recorder
 from mulligan.remember.session import Session
 from mulligan.remember.store import LOCAL, Question, Store
-from mulligan.remember.urls import open_store, refuge
+from mulligan.remember.urls import open_store, refuge, sqlite_path
 from mulligan.settings import Settings
 
 log = logging.getLogger("mulligan")
@@ -34,10 +33,11 @@ SETTLE = 0.25
 
 
 class Parts:
-    """One set of parts, made from one `Settings`."""
+    """One set of parts, made from one `Settings`; what these cannot mean is refused here."""
 
     def __init__(self, settings: Settings, opening: Callable[[], Store] | None = None, **kit: Any) -> None:
         self.settings = settings
+        self.is_rehearsal = opening is not None
         try:
             redactor = Redactor(
                 level=settings.level,
@@ -48,19 +48,21 @@ class Parts:
             )
         except ValueError as error:
             raise SettingsError(str(error)) from None
+        if not settings.store_url.startswith("memory:"):
+            sqlite_path(settings.store_url)  # opened when the first record is kept, understood or refused now
         self.stream = Stream(redactor)
         self.recorder = Recorder(opening or self._open, self.stream)
         self.stream.carry(self.recorder)
-        self.kit = Kit(
-            publish=self.stream.publish,
-            classify=classify,
-            policy=settings.policy,
-            mode=settings.mode,
-            agent=settings.agent,
-            environment=settings.environment,
-            recall=self.recall,
-            **kit,
-        )
+        own: dict[str, Any] = {
+            "publish": self.stream.publish,
+            "classify": classify,
+            "policy": settings.policy,
+            "mode": settings.mode,
+            "agent": settings.agent,
+            "environment": settings.environment,
+            "recall": self.recall,
+        }
+        self.kit = Kit(**own | kit)
 
     def _open(self) -> Store:
         """The store of the settings, or, where that cannot be used, one in the temporary folder."""
@@ -89,43 +91,53 @@ class Mulligan:
         self._given = settings
         self._parts: Parts | None = None
         self._is_off = False
+        self._unheard: Kit | None = None
         self._lock = threading.Lock()
 
     def configure(self, **settings: Any) -> None:
-        """Changes the defaults. Once, before the first recorded call: later, some calls would follow other rules."""
+        """Changes the defaults, before the first recorded call: later, some calls would follow other rules."""
         with self._lock:
-            if self._parts is not None or self._is_off:
+            if self._parts is not None:
+                if self._parts.is_rehearsal:
+                    return  # the code under test sets itself up, and is rehearsed by the test's settings all the same
                 raise SettingsError(
                     "configure must come before the first recorded call. Move it to your start-up code."
                 )
-            read = settings_file.read({**self._given, **settings})  # refused here, and not at the first call
-            self._given = {**self._given, **settings}
-            if read.off:
-                self._is_off = True
-
-    def parts(self) -> Parts:
-        """The parts, made on first use; bad settings are told."""
-        if self._parts is None:
-            with self._lock:
-                if self._parts is None:
-                    self._parts = Parts(settings_file.read(self._given))
-        return self._parts
+            given = {**self._given, **settings}
+            read = settings_file.read(given)
+            Parts(read)  # refused here, and not at the first call
+            self._given, self._is_off = given, read.off
 
     def _kit(self) -> Kit | None:
         """What wrapped functions ask on every call. They must work whatever the settings are."""
-        if self._parts is not None:
-            return self._parts.kit
-        if self._is_off:
-            return None
-        try:
-            read = settings_file.read(self._given)
-            if not read.off:
-                return self.parts().kit
-        except MulliganError as error:
-            # Not recorded rather than recorded by other rules: the file that cannot be read may say what to hide.
-            log.warning("%s Until that is mended, calls pass through unrecorded and unrecovered.", error)
-        self._is_off = True
-        return None
+        parts = self._parts
+        if parts is not None:
+            return parts.kit
+        return None if self._is_off else self._first_use()
+
+    def _first_use(self) -> Kit | None:
+        with self._lock:
+            if self._parts is None and not self._is_off:
+                try:
+                    read = settings_file.read(self._given)
+                    if not read.off:
+                        self._parts = Parts(read)
+                except Exception as error:  # noqa: BLE001 - a folder that is gone, a file that is locked: never the failure
+                    told = str(error) if isinstance(error, MulliganError) else f"{type(error).__name__}: {error}"
+                    # Not recorded rather than recorded by other rules: what cannot be read may say what to hide.
+                    log.warning("%s Until that is mended, calls pass through unrecorded and unrecovered.", told)
+                self._is_off = self._parts is None
+            return self._parts.kit if self._parts is not None else None
+
+    def _kit_or_unheard(self) -> Kit:
+        """For what works even when everything passes through: runs, steps and turns, of which then nobody hears."""
+        kit = self._kit()
+        if kit is None:
+            with self._lock:
+                if self._unheard is None:
+                    self._unheard = Kit(publish=lambda event: None, classify=classify, mode="observe")
+                kit = self._unheard
+        return kit
 
     @overload
     def tool(self, function: F, /) -> F: ...
@@ -171,8 +183,8 @@ class Mulligan:
             effects=effects,
             mode=mode,
             schema=schema,
-            privileged=frozenset(privileged),
-            released=frozenset(released),
+            privileged=privileged,
+            released=released,
             policy=policy,
         )
         return self._wrapping(function, about)
@@ -203,7 +215,7 @@ class Mulligan:
         metadata: dict[str, Any] | None = None,
     ) -> ActiveRun:
         """Traces a piece of work: `with mulligan.run("support-agent") as run:`. `context` is what it is about."""
-        kit = self._kit() or _unheard()
+        kit = self._kit_or_unheard()
         about: dict[str, Any] = {"version": version, "context": context, "metadata": metadata}
         if environment is not None:
             about["environment"] = environment
@@ -213,7 +225,7 @@ class Mulligan:
 
     def turns(self, limit: int = 10) -> Turns:
         """Bounds an agent loop: `for turn in mulligan.turns(limit=10):`."""
-        return Turns(self._kit, limit)
+        return Turns(self._kit_or_unheard, limit)
 
     def session(self, id: str | None = None) -> Session:
         """Remembers failures across a compaction: `with mulligan.session() as session:`.
@@ -230,10 +242,7 @@ class Mulligan:
         """What was repaired in the current run since this was last asked, in words for the model."""
         kit = self._kit()
         run = kit.run.get() if kit is not None else None
-        if run is None:
-            return []
-        told, run.notes = run.notes, []
-        return told
+        return run.notes() if run is not None else []
 
     def explain(self, error: object = None, **evidence: Any) -> Failure:
         """An error in, a `Failure` out: any exception, response, result or text. Never raises."""
@@ -253,11 +262,6 @@ class Mulligan:
             self._parts.recorder.close()
 
 
-def _unheard() -> Kit:
-    """A kit for when everything passes through: runs and steps still work, and nobody hears of them."""
-    return Kit(publish=lambda event: None, classify=classify, mode="observe")
-
-
 default: Mulligan = Mulligan()
 """What the functions of `import mulligan` belong to."""
 
@@ -266,9 +270,7 @@ def open_for_reading(settings: Settings) -> Store | None:
     """The store for a command that asks, or None if nothing was ever kept there: a question makes no files."""
     url = settings.store_url
     if not url.startswith("memory:"):
-        from mulligan.remember.urls import sqlite_path  # beside the store itself, on use
-
-        path: Path = sqlite_path(url)
+        path = sqlite_path(url)
         try:
             if not path.exists():
                 return None

@@ -44,7 +44,7 @@ class Rehearsal:
         )
         self.parts.stream.listen(self.events.append, when="caller")
         self.mulligan = Mulligan()
-        self.mulligan._parts = self.parts
+        self.mulligan._parts, self.mulligan._is_off = None if read.off else self.parts, read.off
 
     async def _asleep(self, seconds: float) -> None:
         self.waits.append(seconds)
@@ -75,7 +75,8 @@ def rehearsal(**settings: Any) -> Iterator[Rehearsal]:
     played = Rehearsal(**settings)
     default = assembly.default
     before = default._parts, default._is_off
-    default._parts, default._is_off = played.parts, False
+    is_off = played.parts.settings.off
+    default._parts, default._is_off = None if is_off else played.parts, is_off
     try:
         yield played
     finally:

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import Token
 from typing import Any
 
 import msgspec
 
 from mulligan import prompt
-from mulligan.capture.kit import Kit
-from mulligan.capture.tracer import ActiveRun
+from mulligan.capture.kit import Kit, Layer, Place, reset
+from mulligan.capture.tracer import ActiveRun, outcome_of
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS
 from mulligan.events import RecoveryPlanned, StepStarted
 from mulligan.failure import Failure, Ran
-from mulligan.records import Outcome, Precedent, Recovery, Step, StepType
+from mulligan.records import Change, Outcome, Precedent, Step, StepType
 from mulligan.recover.plan import Ask, GivenUp, Move, Questions, Recovering, Tool, Try, Wait, recovery
 from mulligan.recover.policy import Policy
-
-log = logging.getLogger("mulligan")
+from mulligan.redaction import plain
 
 STREAM = object()
 """What a function answers whose result is still to come: its step ends when the stream does."""
+OURS = "mulligan:"
+"""How the notes begin that we leave on an exception."""
+
+
+def _began(error: Exception) -> bool:
+    return True
 
 
 class Attempts:
-    """One call as it is made: its steps, what they answered, and how it ended."""
+    """One call as it is made: its steps, what they answered, and how it ended.
+
+    The players call it between the user's function and the plan. Nothing it does for itself may raise: what comes out
+    of a player is the function's result or the function's own exception.
+    """
 
     def __init__(
         self,
@@ -36,147 +45,216 @@ class Attempts:
         function: Callable[[Mapping[str, Any]], Any],
         *,
         type: StepType = "tool",
-        server: str | None = None,
         policy: Policy | None = None,
+        has_begun: Callable[[Exception], bool] = _began,
     ) -> None:
         self.kit = kit
         self.run = run
         self.tool = tool
         self.function = function
-        self.arguments = arguments
-        self.type: StepType = type
-        self.server = server
-        self.steps: list[Step] = []
-        self.result: Any = None
-        self.error: Exception | None = None
         self.failure: Failure | None = None
         self.given_up: GivenUp | None = None
-        self._began = kit.timer()
-        self._started = self._began
+        self._arguments = arguments
+        self._type: StepType = type
+        self._has_begun = has_begun
+        """Whether an error comes from inside the function: one of the call itself proves that nothing happened."""
+        self._policy = policy or kit.policy
+        self._result: Any = None
+        self._error: Exception | None = None
+        self._move: Move | None = None
+        self._is_over = False
+        self._first: int | None = None
         self._step: Step | None = None
-        parent = kit.step.get()
-        self._parent = parent.number if parent is not None and parent.run is run else None
-        questions = Questions(recall=self._recall, chance=kit.chance)
-        self.moves: Recovering = recovery(arguments, tool, policy or kit.policy, questions)
+        """The attempt being made; the last one that ended is `_last`."""
+        self._last: Step | None = None
+        self._made = 0
+        self._waits: list[float] = []
+        self._changes: list[Change] = []
+        self._began = self._started = kit.timer()
+        self._layer: Layer | None = None
+        self._token: Token[Place | None] | None = None
+        self._moves: Recovering = recovery(
+            arguments, tool, self._policy, Questions(recall=self._recall, chance=kit.chance)
+        )
 
     def next(self, answer: Any) -> Move | None:
         """The next move, or None when there are no more."""
+        move: Move | None = None
         try:
-            return self.moves.send(answer)
+            if not self._is_over:
+                move = self._moves.send(answer)
         except StopIteration as stop:
             self.given_up = stop.value
-        except Exception:
-            log.exception("recovery of %s failed; the call goes on without it", self.tool.name)
-            if not self.steps:
-                return Try(self.arguments)
-        return None
+        except Exception:  # noqa: BLE001 - the call itself is made all the same
+            self.kit.fault("planning a recovery")
+            if self._made == 0:
+                move = Try(self._arguments)
+        self._move = move
+        return move
 
     def started(self, move: Try) -> Mapping[str, Any]:
+        """Begins an attempt; answers with what to call the function with."""
+        self._made += 1
+        try:
+            self._begin(move)
+        except Exception:  # noqa: BLE001 - unrecorded, and made
+            self.kit.fault("recording that a call began")
+        return move.arguments
+
+    def _begin(self, move: Try) -> None:
         number = self.run.next_number()
+        self._first = self._first or number
+        if move.after is not None:
+            self._changes.extend(move.after.changes)
         self._step = Step(
             run=self.run.id,
             seq=number,
-            call=self.steps[0].call if self.steps else number,
-            attempt=len(self.steps) + 1,
-            parent=self._parent,
-            type=self.type,
+            call=self._first,
+            attempt=self._made,
+            parent=self.kit.step_of(self.run),
+            type=self._type,
             name=self.tool.name,
-            server=self.server,
-            arguments=move.arguments,
+            arguments=plain(move.arguments),  # a copy: the function may change what it was given
             started=self.kit.now(),
             after=move.after,
         )
-        self.kit.publish(StepStarted(self._step))
+        layer = self.kit.layer()
+        if layer is None and self.tool.mode != "observe" and self._policy.attempts > 1:
+            layer = self._layer = Layer()
+        self.kit.tell(StepStarted(self._step))
+        self._token = self.kit.place.set(Place(self.run.id, number, layer))
         self._started = self.kit.timer()
-        return move.arguments
 
     def succeeded(self, result: Any) -> None:
-        self.error = self.failure = None
-        self.result = result
+        self._error = self.failure = None
+        self._result = result
+        self._leave()
         if result is not STREAM:
-            self._ended("success", result=result)
+            self._end("success", result)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the answer is a stream that has begun: its step is still open."""
+        return self._result is STREAM
 
     def streamed(self, items: int) -> None:
         """The stream that was the answer has come to its end."""
-        self._ended("success", result={"$stream": items})
+        self._end("success", {"$stream": items})
 
-    def failed(self, error: Exception) -> Failure:
-        step = self._step
-        arguments = step.arguments if step is not None else self.arguments
-        failure = self.kit.classify(error, source=self.type, tool=self.tool.name, arguments=arguments)
-        if _never_began(error):
-            failure = Failure.of(
-                TOOL_INVALID_ARGUMENTS,
-                failure.message,
-                ran=Ran.NO,
-                fingerprint=failure.fingerprint,
-                detail=failure.detail,
-                evidence=("TypeError before the function began", *failure.evidence),
-            )
-        self.error = error
-        self.failure = failure
-        self.run.has_seen(error)
-        self._ended("failure" if failure.counts else "refused", failure=failure)
-        return failure
+    def failed(self, error: Exception) -> Failure | None:
+        """The failure of an attempt; nothing where the error is not the function's but our own."""
+        match self._move:
+            case Wait():
+                self._is_over = True  # to go on without waiting is what a rate limit was there to prevent
+                self.kit.fault("waiting")
+                return None
+            case Ask():
+                self.kit.fault("a question of recovery")
+                return None
+        self._leave()
+        self._error = error
+        self.failure = self._classified(error)
+        self.run.tell_of(error)
+        self._end(outcome_of(self.failure))
+        return self.failure
+
+    def _classified(self, error: Exception) -> Failure:
+        arguments = self._step.arguments if self._step is not None else None
+        failure = self.kit.failure(error, source=self._type, tool=self.tool.name, arguments=arguments)
+        if self._has_begun(error):
+            return failure
+        return Failure.of(
+            TOOL_INVALID_ARGUMENTS,
+            failure.message,
+            ran=Ran.NO,
+            fingerprint=failure.fingerprint,
+            detail=failure.detail,
+            evidence=("TypeError before the function began", *failure.evidence),
+        )
+
+    def broke_off(self, error: Exception) -> None:
+        """The stream that was the answer failed after its first item: nothing more is tried."""
+        self.failed(error)
+        if self.failure is not None:
+            self.given_up = GivenUp(self.failure, "its first items were passed on already")
+        try:
+            self._note(error)
+        except Exception:  # noqa: BLE001 - some exceptions refuse every change to them
+            self.kit.fault("noting what was tried")
 
     def cancelled(self) -> None:
         """Cancellation is not a failure: it is recorded as what it is, and passes."""
-        self._ended("cancelled")
+        self._leave()
+        self._end("cancelled")
 
-    def _ended(self, outcome: Outcome, result: Any = None, failure: Failure | None = None) -> None:
-        if self._step is None:
+    def _leave(self) -> None:
+        if self._layer is not None:
+            self._layer.is_open = False
+        if self._token is not None:
+            reset(self.kit.place, self._token)
+            self._token = None
+
+    def _end(self, outcome: Outcome, result: Any = None) -> None:
+        step, self._step = self._step, None
+        if step is None:
             return
-        seconds = self.kit.timer() - self._started
-        step = msgspec.structs.replace(self._step, outcome=outcome, result=result, failure=failure, seconds=seconds)
-        self._step = None
-        self.steps.append(msgspec.structs.replace(step, result=None))
-        self.run.publish(step)
+        try:
+            seconds = self.kit.timer() - self._started
+            self._last = msgspec.structs.replace(step, outcome=outcome, failure=self.failure, seconds=seconds)
+            self.run.ended(self._last, result)
+        except Exception:  # noqa: BLE001 - unrecorded, and made
+            self.kit.fault("recording how a call ended")
 
-    def planned(self, recovery: Recovery) -> float:
+    def planned(self, move: Wait) -> float:
         # Publish before sleeping, so that a process killed while it waits still leaves a trace of why.
-        self.kit.publish(RecoveryPlanned(self.steps[-1], recovery))
-        return recovery.seconds
+        if self._last is not None:
+            self.kit.tell(RecoveryPlanned(self._last, move.recovery))
+        self._waits.append(move.recovery.seconds)
+        return move.recovery.seconds
 
     def answered(self, move: Ask) -> Any:
-        try:
-            return move.question(*move.arguments)
-        except Exception:
-            log.exception("a question of recovery failed for %s", self.tool.name)
-            return None
+        return move.question(*move.arguments)
 
     async def aanswered(self, move: Ask) -> Any:
         import asyncio  # loaded by whoever awaits us
 
-        return await asyncio.to_thread(self.answered, move)
+        return await asyncio.to_thread(move.question, *move.arguments)
 
     def _recall(self, failure: Failure) -> Sequence[Precedent]:
         return self.kit.recall(self.tool.name, failure, self.run.id)
 
     def ended(self) -> Any:
         """The result, or the original exception with a note of what was tried."""
-        if self.error is None:
-            self._announce()
-            return self.result
-        error, self.error = self.error, None  # an exception that holds us, held by us, would live too long
-        if self.given_up is not None and not any(each.startswith("mulligan:") for each in _notes(error)):
-            error.add_note(self.epitaph(self.given_up))
-        raise error
+        error, self._error = self._error, None  # an exception that holds us, held by us, would live too long
+        try:
+            if error is not None:
+                self._note(error)
+            elif self._changes:
+                self.run.announce(prompt.note(self.tool.name, self._changes))
+        except Exception:  # noqa: BLE001 - some exceptions refuse every change to them
+            self.kit.fault("noting what was tried")
+        if error is not None:
+            raise error
+        return self._result
+
+    def _note(self, error: Exception) -> None:
+        if self.kit.layer() is not None or self.failure is None:
+            return  # whoever retries knows more than we do, and will say it
+        known: list[str] = getattr(error, "__notes__", [])
+        # An exception kept and raised again and again would otherwise gather the note of every call.
+        known[:] = [note for note in known if not note.startswith(OURS)]
+        error.add_note(self.epitaph(self.given_up or GivenUp(self.failure, "recovery itself failed, as the log says")))
 
     def epitaph(self, given_up: GivenUp) -> str:
         told = prompt.epitaph(
             given_up.failure,
-            attempts=len(self.steps),
+            attempts=self._made,
             seconds=self.kit.timer() - self._began,
-            waits=[step.after.seconds for step in self.steps if step.after],
+            waits=self._waits,
             why=given_up.why,
             run=self.run.id,
         )
-        return "\n".join([told, *(f"mulligan: {prompt.precedent(each)}" for each in given_up.precedents[:2])])
-
-    def _announce(self) -> None:
-        changes = self.steps[-1].after.changes if self.steps and self.steps[-1].after else ()
-        if changes:
-            self.run.notes.append(prompt.note(self.tool.name, changes))
+        return "\n".join([told, *(f"{OURS} {prompt.precedent(each)}" for each in given_up.precedents[:2])])
 
 
 def play(call: Attempts) -> Any:
@@ -184,24 +262,19 @@ def play(call: Attempts) -> Any:
     answer: Any = None
     while (move := call.next(answer)) is not None:
         answer = None
-        match move:
-            case Try():
-                token = call.kit.is_recovering.set(True)
-                try:
-                    result = call.function(call.started(move))
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is what we are here for
-                    answer = call.failed(error)
-                except BaseException:
-                    call.cancelled()
-                    raise
-                else:
-                    call.succeeded(result)
-                finally:
-                    call.kit.is_recovering.reset(token)
-            case Wait():
-                call.kit.sleep(call.planned(move.recovery))
-            case Ask():
-                answer = call.answered(move)
+        try:
+            match move:
+                case Try():
+                    call.succeeded(call.function(call.started(move)))
+                case Wait():
+                    call.kit.sleep(call.planned(move))
+                case Ask():
+                    answer = call.answered(move)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what we are here for
+            answer = call.failed(error)
+        except BaseException:
+            call.cancelled()
+            raise
     return call.ended()
 
 
@@ -210,36 +283,17 @@ async def aplay(call: Attempts) -> Any:
     answer: Any = None
     while (move := call.next(answer)) is not None:
         answer = None
-        match move:
-            case Try():
-                token = call.kit.is_recovering.set(True)
-                try:
-                    result = await call.function(call.started(move))
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is what we are here for
-                    answer = call.failed(error)
-                except BaseException:
-                    call.cancelled()
-                    raise
-                else:
-                    call.succeeded(result)
-                finally:
-                    call.kit.is_recovering.reset(token)
-            case Wait():
-                await call.kit.asleep(call.planned(move.recovery))
-            case Ask():
-                answer = await call.aanswered(move)
+        try:
+            match move:
+                case Try():
+                    call.succeeded(await call.function(call.started(move)))
+                case Wait():
+                    await call.kit.asleep(call.planned(move))
+                case Ask():
+                    answer = await call.aanswered(move)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what we are here for
+            answer = call.failed(error)
+        except BaseException:
+            call.cancelled()
+            raise
     return call.ended()
-
-
-def _notes(error: Exception) -> list[str]:
-    return getattr(error, "__notes__", [])
-
-
-def _never_began(error: Exception) -> bool:
-    """Whether a TypeError comes from the call itself: wrong names or too many arguments, before the first line."""
-    if not isinstance(error, TypeError) or error.__traceback__ is None:
-        return False
-    last = error.__traceback__
-    while last.tb_next is not None:
-        last = last.tb_next
-    return last.tb_frame.f_globals.get("__name__") == "mulligan.capture.wrap"

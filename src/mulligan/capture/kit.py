@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mulligan.events import AnyEvent
-from mulligan.failure import Failure
+from mulligan.failure import Failure, Kind
 from mulligan.records import Precedent
 from mulligan.recover.plan import Mode
 from mulligan.recover.policy import Policy
 
 if TYPE_CHECKING:
-    from mulligan.capture.tracer import ActiveRun, ActiveStep
+    from mulligan.capture.tracer import ActiveRun
+
+log = logging.getLogger("mulligan")
+T = TypeVar("T")
 
 
 def _nothing_known(tool: str, failure: Failure, run: str) -> Sequence[Precedent]:
@@ -27,6 +32,26 @@ async def _asleep(seconds: float) -> None:
     import asyncio  # 30 ms, and only async callers come here; it is loaded by then
 
     await asyncio.sleep(seconds)
+
+
+class Layer:
+    """The one layer that retries. A task it started may outlive it, and is then on its own."""
+
+    __slots__ = ("is_open",)
+
+    def __init__(self) -> None:
+        self.is_open = True
+
+
+class Place:
+    """Where in a run something happens: inside which step, and under which layer that retries."""
+
+    __slots__ = ("layer", "number", "run")
+
+    def __init__(self, run: str, number: int, layer: Layer | None) -> None:
+        self.run = run
+        self.number = number
+        self.layer = layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +71,60 @@ class Kit:
     asleep: Callable[[float], Awaitable[None]] = _asleep
     chance: Callable[[], float] = random.random
     run: ContextVar[ActiveRun | None] = field(default_factory=lambda: ContextVar("mulligan_run", default=None))
-    step: ContextVar[ActiveStep | None] = field(default_factory=lambda: ContextVar("mulligan_step", default=None))
-    is_recovering: ContextVar[bool] = field(default_factory=lambda: ContextVar("mulligan_is_recovering", default=False))
-    """One layer retries: inside a call that is being recovered, further wrappers only record."""
+    place: ContextVar[Place | None] = field(default_factory=lambda: ContextVar("mulligan_place", default=None))
+    faults: set[str] = field(default_factory=set)
+    """Which of our own parts have failed, so that each is told once."""
 
     def now(self) -> int:
         """UTC milliseconds."""
         return int(self.clock() * 1000)
 
+    def current(self) -> ActiveRun | None:
+        """The current run. One that has ended is nobody's: a task it left behind must not add to it."""
+        run = self.run.get()
+        return run if run is not None and run.is_open else None
+
+    def step_of(self, run: ActiveRun) -> int | None:
+        """The number of the step of this run that we are inside."""
+        place = self.place.get()
+        return place.number if place is not None and place.run == run.id else None
+
+    def layer(self) -> Layer | None:
+        """The layer above us that retries, if there is one: one layer retries, the others only record."""
+        place = self.place.get()
+        layer = place.layer if place is not None else None
+        return layer if layer is not None and layer.is_open else None
+
+    def tell(self, event: AnyEvent) -> None:
+        """Publishes, and is never the failure."""
+        try:
+            self.publish(event)
+        except Exception:  # noqa: BLE001 - the caller's work goes on, whoever listens
+            self.fault("publishing an event")
+
+    def failure(self, error: object = None, *, source: str, **evidence: Any) -> Failure:
+        """Classifies, and is never the failure."""
+        try:
+            return self.classify(error, source=source, **evidence)
+        except Exception:  # noqa: BLE001 - an error nobody can name is still an error
+            self.fault("classification")
+            return Failure.of(Kind(source, "unknown"), type(error).__name__)
+
+    def fault(self, what: str) -> None:
+        """Logs the exception being handled as our own, once for each part that fails."""
+        if what not in self.faults:
+            self.faults.add(what)
+            log.exception("%s failed; your call goes on without it, and this is told once", what)
+
 
 Source = Callable[[], Kit | None]
 """Answers with the kit to use now, or None where everything passes through."""
-Arguments = dict[str, Any]
+
+
+def reset(variable: ContextVar[T], token: Token[T]) -> None:
+    """Takes a context variable back to what it was.
+
+    A coroutine or generator that is thrown away is closed wherever that happens, in a context that was never changed.
+    """
+    with contextlib.suppress(ValueError):
+        variable.reset(token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import typing
@@ -9,8 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _TYPES: dict[Any, str] = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
+_SPELT = {"int": int, "float": float, "str": str, "bool": bool, "None": type(None), "list": list, "dict": dict}
+"""Annotations that are still text, because another of the same function names what cannot be imported."""
 _BOUNDS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+REST = "*"
+"""Under this name go positions beyond the named ones; a name that is also a position's goes under `**name`."""
 
 
 class Signature:
@@ -18,74 +24,129 @@ class Signature:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
+        self._signature: inspect.Signature | None
         try:
-            self._parameters = list(inspect.signature(function).parameters.values())
-        except (ValueError, TypeError):  # some built-ins have none
-            self._parameters = []
-        self._is_method = _is_method(function, self._parameters)
-        self._names = [each.name for each in self._parameters if each.kind in _POSITIONAL]
+            self._signature = inspect.signature(function)
+        except Exception:  # noqa: BLE001 - some built-ins have none, and some objects raise whatever they like
+            self._signature = None
+        parameters = list(self._signature.parameters.values()) if self._signature is not None else []
+        self._parameters = parameters
+        self._is_method = _is_method(function, parameters)
+        self._names = [each.name for each in parameters if each.kind in _POSITIONAL]
+        self._unnameable = frozenset(each.name for each in parameters if each.kind is each.POSITIONAL_ONLY)
         self._schema: dict[str, Any] | None = None
+        self._is_read = False
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The call's arguments by name. `self` is not one; positions beyond the names go under `*`."""
         bound = dict(zip(self._names, args, strict=False))
         if len(args) > len(self._names):
-            bound["*"] = list(args[len(self._names) :])
-        bound.update(kwargs)
-        if self._is_method and self._names:
+            bound[REST] = list(args[len(self._names) :])
+        if self._unnameable:
+            for name, value in kwargs.items():
+                bound[f"**{name}" if name in self._unnameable else name] = value
+        else:
+            bound.update(kwargs)
+        if self._is_method and self._names and args:
             bound.pop(self._names[0], None)
         return bound
 
-    def spread(self, arguments: Mapping[str, Any], args: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
-        """Changed arguments in the form of the original call: what was given by position stays there."""
-        places = {name: place for place, name in enumerate(self._names) if place < len(args)}
+    def spread(self, arguments: Mapping[str, Any], args: tuple[Any, ...] = ()) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments by name in the form of a call: what was given by position, or can be given only so, stays there."""
         positional = list(args)
         named: dict[str, Any] = {}
-        for name, value in arguments.items():
-            if name in places:
-                positional[places[name]] = value
-            elif name != "*":
-                named[name] = value
+        rest = dict(arguments)
+        rest.pop(REST, None)
+        for place, name in enumerate(self._names):
+            if name not in rest:
+                continue
+            if place < len(positional):
+                positional[place] = rest.pop(name)
+            elif place == len(positional) and name in self._unnameable:
+                positional.append(rest.pop(name))
+        for name, value in rest.items():
+            named[name.removeprefix("**") if isinstance(name, str) else name] = value
         return positional, named
 
+    def refuses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether Python itself would turn the call away before its first line."""
+        if self._signature is None:
+            return False
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError:
+            return True
+        return False
+
     def schema(self) -> dict[str, Any] | None:
-        """The parameters as JSON schema; what an annotation does not say is left open."""
-        if self._schema is None:
-            self._schema = self._read()
+        """The parameters as JSON schema; what an annotation does not say is left open. None if nothing is known."""
+        if not self._is_read:
+            try:
+                self._schema = self._read()
+            except Exception:  # noqa: BLE001 - annotations are code of strangers: they may be anything
+                self._schema = None
+            self._is_read = True
         return self._schema
 
-    def _read(self) -> dict[str, Any]:
-        try:
-            hints = typing.get_type_hints(self._function, include_extras=True)
-        except Exception:  # noqa: BLE001 - annotations are code of strangers, and may name what is not there
-            hints = {}
+    def _read(self) -> dict[str, Any] | None:
+        if self._signature is None:
+            return None
+        hints = _hints(self._function)
         parameters = self._parameters[1:] if self._is_method else self._parameters
         named = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
         return {
             "type": "object",
-            "properties": {each.name: as_schema(hints.get(each.name, Any)) for each in named},
+            "properties": {each.name: as_schema(hints.get(each.name, each.annotation)) for each in named},
             "required": [each.name for each in named if each.default is each.empty],
             "additionalProperties": any(each.kind is each.VAR_KEYWORD for each in parameters),
         }
 
 
+def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function whose flags say what a call gives: behind a partial, or an object's `__call__`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What a function is called: by its author, or by what is behind it."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__name__", None)
+    return name if isinstance(name, str) and name else type(function).__name__
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(code_of(function), include_extras=True)
+    except Exception:  # noqa: BLE001 - they may name what is not there
+        return {}
+
+
 def _is_method(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> bool:
-    name = getattr(function, "__qualname__", "")
+    name = getattr(function, "__qualname__", None)
+    if not isinstance(name, str) or not inspect.isfunction(function):
+        return False
     is_inside_class = "." in name and not name.rpartition(".")[0].endswith("<locals>")
     return bool(is_inside_class and parameters and parameters[0].name in ("self", "cls"))
 
 
 def as_schema(annotation: Any) -> dict[str, Any]:
     """An annotation as JSON schema, `{}` where it says nothing that JSON can hold."""
+    if isinstance(annotation, str):
+        annotation = _SPELT.get(annotation.strip(), Any)
     origin = typing.get_origin(annotation)
     inside = typing.get_args(annotation)
-    if annotation in _TYPES:
+    if isinstance(annotation, type) and annotation in _TYPES:
         return {"type": _TYPES[annotation]}
+    if annotation is None:
+        return {"type": "null"}
     if origin is typing.Annotated:
         return as_schema(inside[0]) | _bounds(inside[1:])
     if origin is typing.Literal:
-        return {"enum": list(inside)}
-    if origin in (typing.Union, types.UnionType):
+        return {"enum": list(inside)} if all(type(each) in _TYPES for each in inside) else {}
+    if origin is typing.Union or origin is types.UnionType:
         return _union([as_schema(each) for each in inside])
     if annotation is list or origin is list:
         return {"type": "array"} | ({"items": as_schema(inside[0])} if inside else {})
@@ -106,9 +167,10 @@ def _bounds(marks: tuple[Any, ...]) -> dict[str, Any]:
     """Bounds by duck-typing, so that annotated-types and pydantic's Field are understood and not needed."""
     found: dict[str, Any] = {}
     for mark in marks:
-        for each in (mark, *getattr(mark, "metadata", ())):
+        metadata = getattr(mark, "metadata", ())
+        for each in (mark, *(metadata if isinstance(metadata, list | tuple) else ())):
             for name, word in _BOUNDS.items():
                 bound = getattr(each, name, None)
-                if isinstance(bound, int | float):
+                if isinstance(bound, int | float) and not isinstance(bound, bool):
                     found[word] = bound
     return found

@@ -6,110 +6,150 @@ After the first item nothing is tried again: a second stream spliced onto the fi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from mulligan.capture.drive import STREAM, Attempts, aplay, play
-from mulligan.capture.kit import Kit
-from mulligan.capture.tracer import ActiveRun
+from mulligan.capture.tracer import ActiveRun, Inside, Raised
 
-DONE = object()
-Opening = tuple[Callable[[ActiveRun, Callable[..., Any]], Attempts], Callable[..., Any], Kit]
-"""How to make the call with another function in its place, that function, and the kit."""
+if TYPE_CHECKING:
+    from mulligan.capture.wrap import Wrapped
 
 
-@contextlib.contextmanager
-def _scope(kit: Kit) -> Iterator[ActiveRun]:
-    """The current run, or one of the stream's own, which is current only while the stream is working."""
-    run = kit.run.get()
-    if run is not None:
-        yield run
-    else:
-        with ActiveRun(kit).lasting() as own:
-            yield own
+class Flow:
+    """A stream while it is read: where it stands, and the call it is the answer to.
+
+    Its run is the current one only while the stream is working: what the reader does between two items is not part
+    of it. Where everything passes through there is no run and no call, and the items come all the same.
+    """
+
+    def __init__(self, wrapped: Wrapped, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.kit = wrapped.source()
+        self.source: Any = None
+        self.item: Any = None
+        self.value: Any = None
+        self.is_open = True
+        self._wrapped = wrapped
+        self._args = args
+        self._kwargs = kwargs
+        self._items = 0
+        self._call: Attempts | None = None
+        self._run = self.kit.current() if self.kit is not None else None
+        self._own: ActiveRun | None = None
+
+    def __enter__(self) -> Self:
+        if self.kit is not None and self._run is None:
+            self._run = self._own = ActiveRun(self.kit).begin()
+        return self
+
+    def call(self, first: Callable[[Any], Any]) -> Attempts | None:
+        """The call that ends with the first item; None where the function is to be called as it is."""
+        if self.kit is not None and self._run is not None:
+            self._call = self._wrapped.attempts(self.kit, self._run, self._args, self._kwargs, opening=first)
+        return self._call
+
+    def plainly(self) -> Any:
+        return self._wrapped.function(*self._args, **self._kwargs)
+
+    def inside(self) -> contextlib.nullcontext[None] | Inside:
+        return contextlib.nullcontext() if self._run is None else self._run.inside()
+
+    def next(self) -> Any:
+        self._items += 1
+        return self.item
+
+    def done(self, stop: StopIteration | StopAsyncIteration) -> None:
+        self.is_open = False
+        self.value = getattr(stop, "value", None)
+
+    def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
+        call = self._call
+        if call is not None and call.is_streaming:
+            if error is None:
+                call.streamed(self._items)
+            elif isinstance(error, Exception):
+                call.broke_off(error)
+            else:
+                call.cancelled()
+        if self._own is not None:
+            self._own.finish(error)
 
 
-def stream(opening: Opening) -> Generator[Any, Any, Any]:
-    """The items of a generator function, as one call."""
-    attempts, function, kit = opening
-    source: Any = None
-    item: Any = DONE
-    items = 0
+def streaming(wrapped: Wrapped) -> Callable[..., Generator[Any, Any, Any]]:
+    """A generator function whose items are those of the wrapped one, as one call."""
 
-    def first(*args: Any, **kwargs: Any) -> object:
-        nonlocal source, item
-        source = function(*args, **kwargs)
-        item = next(source, DONE)
-        return STREAM
+    def stream(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        def first(source: Any) -> object:
+            flow.source = source
+            try:
+                flow.item = next(source)
+            except StopIteration as stop:
+                flow.done(stop)
+            return STREAM
 
-    with _scope(kit) as run:
-        call = attempts(run, first)
-        with run.inside():
-            play(call)
-        try:
-            while item is not DONE:
-                items += 1
-                try:
-                    sent = yield item
-                except GeneratorExit:
-                    source.close()
-                    raise
-                except BaseException as thrown:  # noqa: BLE001 - thrown at the stream: it is the stream's to answer
-                    with run.inside():
-                        item = source.throw(thrown)
+        with Flow(wrapped, args, kwargs) as flow:
+            with flow.inside():
+                call = flow.call(first)
+                if call is None:
+                    first(flow.plainly())
                 else:
-                    with run.inside():
-                        item = source.send(sent)
-        except StopIteration as stop:
-            call.streamed(items)
-            return stop.value
-        except Exception as error:
-            call.failed(error)
-            raise
-        except BaseException:
-            call.cancelled()
-            raise
-        call.streamed(items)
-
-
-async def astream(opening: Opening) -> AsyncGenerator[Any, Any]:
-    """The items of an async generator function, as one call."""
-    attempts, function, kit = opening
-    source: Any = None
-    item: Any = DONE
-    items = 0
-
-    async def first(*args: Any, **kwargs: Any) -> object:
-        nonlocal source, item
-        source = function(*args, **kwargs)
-        item = await anext(source, DONE)
-        return STREAM
-
-    with _scope(kit) as run:
-        call = attempts(run, first)
-        with run.inside():
-            await aplay(call)
-        try:
-            while item is not DONE:
-                items += 1
+                    play(call)
+            while flow.is_open:
                 try:
-                    sent = yield item
-                except GeneratorExit:
-                    await source.aclose()
-                    raise
-                except BaseException as thrown:  # noqa: BLE001 - thrown at the stream: it is the stream's to answer
-                    with run.inside():
-                        item = await source.athrow(thrown)
+                    try:
+                        sent = yield flow.next()
+                    except GeneratorExit:
+                        with flow.inside():
+                            flow.source.close()
+                        raise
+                    except BaseException as thrown:  # noqa: BLE001 - thrown at the stream: it is the stream's to answer
+                        with flow.inside():
+                            flow.item = flow.source.throw(thrown)
+                    else:
+                        with flow.inside():
+                            flow.item = flow.source.send(sent)
+                except StopIteration as stop:
+                    flow.done(stop)
+        return flow.value
+
+    return stream
+
+
+def astreaming(wrapped: Wrapped) -> Callable[..., AsyncGenerator[Any, Any]]:
+    """An async generator function whose items are those of the wrapped one, as one call."""
+
+    async def stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        async def first(source: Any) -> object:
+            flow.source = source
+            try:
+                flow.item = await anext(source)
+            except StopAsyncIteration as stop:
+                flow.done(stop)
+            return STREAM
+
+        with Flow(wrapped, args, kwargs) as flow:
+            with flow.inside():
+                call = flow.call(first)
+                if call is None:
+                    await first(flow.plainly())
                 else:
-                    with run.inside():
-                        item = await source.asend(sent)
-        except StopAsyncIteration:
-            call.streamed(items)
-            return
-        except Exception as error:
-            call.failed(error)
-            raise
-        except BaseException:
-            call.cancelled()
-            raise
-        call.streamed(items)
+                    await aplay(call)
+            while flow.is_open:
+                try:
+                    try:
+                        sent = yield flow.next()
+                    except GeneratorExit:
+                        with flow.inside():
+                            await flow.source.aclose()
+                        raise
+                    except BaseException as thrown:  # noqa: BLE001 - thrown at the stream: it is the stream's to answer
+                        with flow.inside():
+                            flow.item = await flow.source.athrow(thrown)
+                    else:
+                        with flow.inside():
+                            flow.item = await flow.source.asend(sent)
+                except StopAsyncIteration as stop:
+                    flow.done(stop)
+
+    return stream

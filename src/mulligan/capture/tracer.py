@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
-from collections.abc import Iterator
 from contextvars import Token
 from types import TracebackType
 from typing import Any, Self, get_args
@@ -13,13 +11,22 @@ from typing import Any, Self, get_args
 import msgspec
 
 from mulligan import calls
-from mulligan.capture.kit import Kit
+from mulligan.capture.kit import Kit, Place, reset
 from mulligan.classify.taxonomy import KINDS, ORCHESTRATION_UNCAUGHT_EXCEPTION
 from mulligan.events import RunEnded, RunStarted, StepEnded, StepStarted
 from mulligan.failure import Failure, Kind, SettingsError
 from mulligan.records import Outcome, Run, Status, Step, StepType, new_id
 
 Raised = type[BaseException] | None
+TOLD = "__mulligan_told__"
+"""Where an exception says which run has a step that tells of it."""
+
+
+def outcome_of(failure: Failure) -> Outcome:
+    """A refusal and a cancellation are recorded as what they are."""
+    if failure.counts:
+        return "failure"
+    return "cancelled" if failure.kind.code == "cancelled" else "refused"
 
 
 class ActiveRun:
@@ -32,18 +39,20 @@ class ActiveRun:
         about.setdefault("environment", kit.environment)
         self._kit = kit
         self.record: Run = Run(id=new_id(), agent=agent or kit.agent, started=kit.now(), **about)
-        self.notes: list[str] = []
-        """What was repaired, in the model's words, since they were last asked for."""
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
+        self._notes: list[str] = []
         self._telling: list[Step] = []
         self._has_failures = False
-        self._seen_errors: list[BaseException] = []
         self._token: Token[ActiveRun | None] | None = None
 
     @property
     def id(self) -> str:
         return self.record.id
+
+    @property
+    def is_open(self) -> bool:
+        return self.record.ended is None
 
     @property
     def status(self) -> Status:
@@ -54,6 +63,17 @@ class ActiveRun:
 
     def next_number(self) -> int:
         return next(self._numbers)
+
+    def announce(self, note: str) -> None:
+        """Keeps what the model should hear of a repair until it is asked for."""
+        with self._lock:
+            self._notes.append(note)
+
+    def notes(self) -> list[str]:
+        """What was repaired, in the model's words, since they were last asked for."""
+        with self._lock:
+            told, self._notes = self._notes, []
+        return told
 
     def step(self, type: StepType = "custom", name: str = "", **metadata: Any) -> ActiveStep:
         """A step of your own: `with run.step("plan", "read the question"):`."""
@@ -69,18 +89,18 @@ class ActiveRun:
         `type` and `code` name a kind, of ours (`tool`, `timeout`) or of your own. `facts` are further fields of
         `Failure`, such as `status` or `hint`.
         """
+        text = str(message)
+        known = self._kit.failure(text=text, source=type, tool=step.name if step else self.record.agent)
         kind = KINDS.get(f"{type}/{code}") or Kind(type, code)
-        failure = self._kit.classify(text=message, source=type, tool=step.name if step else self.record.agent)
-        failure = Failure.of(kind, message, **{"fingerprint": failure.fingerprint, **facts})
+        failure = Failure.of(kind, text, **{"fingerprint": known.fingerprint, **facts})
         if step is None:
-            self.publish(self._aside("run", self.record.agent, failure))
-        elif step.failure is None:
-            step.failure = failure
-        else:  # one failure a step: the second stands beside it, inside
-            self.publish(self._aside(step.type, step.name, failure, parent=step.number))
+            self.ended(self.aside("run", self.record.agent, failure))
+        else:
+            step.has_failed_with(failure)
         return failure
 
-    def _aside(self, type: StepType, name: str, failure: Failure, parent: int | None = None) -> Step:
+    def aside(self, type: StepType, name: str, failure: Failure, parent: int | None = None) -> Step:
+        """A step that only says that something failed."""
         number = self.next_number()
         return Step(
             run=self.id,
@@ -89,63 +109,52 @@ class ActiveRun:
             parent=parent,
             type=type,
             name=name,
-            outcome="failure",
+            outcome=outcome_of(failure),
             started=self._kit.now(),
             failure=failure,
         )
 
-    def publish(self, step: Step) -> None:
+    def ended(self, step: Step, result: Any = None) -> None:
         """Publishes a step that has ended, and keeps of it what the status rests on."""
         with self._lock:
             self._has_failures = self._has_failures or step.has_failed
             if self._has_failures:
                 # A success before the first failure can overcome nothing, so most runs keep nothing at all.
-                self._telling.append(msgspec.structs.replace(step, result=None))
-        self._kit.publish(StepEnded(step))
+                self._telling.append(step)
+        self._kit.tell(StepEnded(step if result is None else msgspec.structs.replace(step, result=result)))
 
-    def has_seen(self, error: BaseException) -> bool:
-        """Whether a step has told of this exception already; it is remembered for the next time."""
-        if any(known is error for known in self._seen_errors):
-            return True
-        self._seen_errors = [*self._seen_errors[-4:], error]
-        return False
+    def tell_of(self, error: BaseException) -> bool:
+        """Says that a step tells of this exception; whether one did before.
+
+        The exception itself is marked: a list of them would keep their frames, and all that is in them, alive.
+        """
+        try:
+            marks = vars(error)
+            was_told: bool = marks.get(TOLD) == self.id
+            marks[TOLD] = self.id
+        except Exception:  # noqa: BLE001 - an odd exception is told twice
+            return False
+        return was_told
 
     def begin(self) -> Self:
-        self._kit.publish(RunStarted(self.record))
+        """Begins the run without making it the current one."""
+        self._kit.tell(RunStarted(self.record))
         return self
 
     def finish(self, error: BaseException | None) -> None:
-        if isinstance(error, Exception) and not self.has_seen(error):
-            failure = self._kit.classify(error, source="orchestration", tool=self.record.agent)
+        has_raised = isinstance(error, Exception)  # a cancellation is not a failure, of a run as little as of a step
+        if has_raised and error is not None and not self.tell_of(error):
+            failure = self._kit.failure(error, source="orchestration", tool=self.record.agent)
             if failure.kind.code == "unknown":
                 failure = Failure.of(ORCHESTRATION_UNCAUGHT_EXCEPTION, failure.message, fingerprint=failure.fingerprint)
-            self.publish(self._aside("run", self.record.agent, failure))
-        self._seen_errors.clear()
-        is_finished = error is None or isinstance(error, GeneratorExit)  # a stream that was not read to its end
-        self.record = msgspec.structs.replace(
-            self.record, ended=self._kit.now(), end="finished" if is_finished else "raised"
-        )
-        self._kit.publish(RunEnded(self.record))
+            self.ended(self.aside("run", self.record.agent, failure))
+        end = "raised" if has_raised else "finished"
+        self.record = msgspec.structs.replace(self.record, ended=self._kit.now(), end=end)
+        self._kit.tell(RunEnded(self.record))
 
-    @contextlib.contextmanager
-    def lasting(self) -> Iterator[Self]:
-        """Begins the run and finishes it, without making it the current one in between."""
-        self.begin()
-        try:
-            yield self
-        except BaseException as error:
-            self.finish(error)
-            raise
-        self.finish(None)
-
-    @contextlib.contextmanager
-    def inside(self) -> Iterator[Self]:
-        """Makes the run the current one, here and now."""
-        token = self._kit.run.set(self)
-        try:
-            yield self
-        finally:
-            self._kit.run.reset(token)
+    def inside(self) -> Inside:
+        """Makes the run the current one, here and now: `with run.inside():`."""
+        return Inside(self._kit, self)
 
     def __enter__(self) -> Self:
         self._token = self._kit.run.set(self)
@@ -153,7 +162,7 @@ class ActiveRun:
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._token is not None:
-            self._kit.run.reset(self._token)
+            reset(self._kit.run, self._token)
         self.finish(error)
 
     async def __aenter__(self) -> Self:
@@ -161,6 +170,29 @@ class ActiveRun:
 
     async def __aexit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
         self.__exit__(kind, error, trace)
+
+
+class Inside:
+    """A run as the current one. Not `contextlib.contextmanager`, which writes to exceptions, and some are frozen."""
+
+    __slots__ = ("_kit", "_run", "_token")
+
+    def __init__(self, kit: Kit, run: ActiveRun) -> None:
+        self._kit = kit
+        self._run = run
+
+    def __enter__(self) -> ActiveRun:
+        self._token = self._kit.run.set(self._run)
+        return self._run
+
+    def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
+        reset(self._kit.run, self._token)
+
+
+def scope(kit: Kit, run: ActiveRun | None = None) -> ActiveRun | Inside:
+    """The current run, else the one given, else one of the call's own: a wrapped call outside a run is a run."""
+    current = kit.current() or (run if run is not None and run.is_open else None)
+    return ActiveRun(kit) if current is None else Inside(kit, current)
 
 
 class ActiveStep:
@@ -173,55 +205,62 @@ class ActiveStep:
         self.name = name
         self.metadata = metadata
         self.failure: Failure | None = None
-        self.number = 0
-        self._token: Token[ActiveStep | None] | None = None
+        self.number: int | None = None
+        self._step: Step | None = None
+        self._token: Token[Place | None] | None = None
 
     def record_failure(self, type: str, code: str, message: str = "", **facts: Any) -> Failure:
+        """Records a failure of this step that no exception told of."""
         return self.run.record_failure(type, code, message, step=self, **facts)
+
+    def has_failed_with(self, failure: Failure) -> None:
+        """One failure a step: the second, or one that comes when the step is over, stands inside it as a step."""
+        if self.failure is None and self._step is not None:
+            self.failure = failure
+        else:
+            self.run.ended(self.run.aside(self.type, self.name, failure, parent=self.number))
 
     def __enter__(self) -> Self:
         self.number = self.run.next_number()
-        parent = self._kit.step.get()
+        self.failure = None
         self._step = Step(
             run=self.run.id,
             seq=self.number,
             call=self.number,
-            parent=parent.number if parent is not None and parent.run is self.run else None,
+            parent=self._kit.step_of(self.run),
             type=self.type,
             name=self.name,
             started=self._kit.now(),
             metadata=self.metadata or None,
         )
         self._started = self._kit.timer()
-        self._token = self._kit.step.set(self)
-        self._kit.publish(StepStarted(self._step))
+        self._token = self._kit.place.set(Place(self.run.id, self.number, self._kit.layer()))
+        self._kit.tell(StepStarted(self._step))
         return self
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._token is not None:
-            self._kit.step.reset(self._token)
-        outcome: Outcome = "success"
+            reset(self._kit.place, self._token)
         if isinstance(error, Exception):
-            outcome = "failure"
-            is_known = self.run.has_seen(error)
-            if self.failure is None:
-                self.failure = self._kit.classify(error, source=self.type, tool=self.name)
-            elif not is_known:
-                failure = self._kit.classify(error, source=self.type, tool=self.name)
-                self.run.publish(self.run._aside(self.type, self.name, failure, parent=self.number))
+            was_told = self.run.tell_of(error)
+            if self.failure is None or not was_told:
+                self.has_failed_with(self._kit.failure(error, source=self.type, tool=self.name))
+        outcome: Outcome = "success"
+        if self.failure is not None:
+            outcome = outcome_of(self.failure)
         elif error is not None:
             outcome = "cancelled"
-        elif self.failure is not None:
-            outcome = "failure"
-        self.run.publish(
-            msgspec.structs.replace(
-                self._step,
-                outcome=outcome,
-                failure=self.failure,
-                seconds=self._kit.timer() - self._started,
-                metadata=self.metadata or None,
+        step, self._step = self._step, None
+        if step is not None:
+            self.run.ended(
+                msgspec.structs.replace(
+                    step,
+                    outcome=outcome,
+                    failure=self.failure,
+                    seconds=self._kit.timer() - self._started,
+                    metadata=self.metadata or None,
+                )
             )
-        )
 
     async def __aenter__(self) -> Self:
         return self.__enter__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -10,37 +11,47 @@ import msgspec
 from mulligan import prompt
 from mulligan.calls import similarity
 from mulligan.capture.drive import Attempts, aplay, play
-from mulligan.capture.kit import Kit, Source
-from mulligan.capture.tracer import ActiveRun
+from mulligan.capture.kit import Kit
+from mulligan.capture.signature import name_of
+from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.capture.wrap import ToolOptions, Wrapped
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS, TOOL_UNKNOWN_TOOL
 from mulligan.failure import AgentError, InfraError, SettingsError
 from mulligan.recover.plan import Tool
 
 Tools = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
+Made = Callable[[Mapping[str, Any]], Any]
 
 
 class Turns:
-    """`for turn in mulligan.turns(limit=10):` ends after `limit` turns, whatever the model does."""
+    """`for turn in mulligan.turns(limit=10):` ends after `limit` turns, whatever the model does.
 
-    def __init__(self, source: Source, limit: int = 10) -> None:
+    Outside a run the loop is one: its tool and model calls belong together.
+    """
+
+    def __init__(self, source: Callable[[], Kit], limit: int = 10) -> None:
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            raise SettingsError(f"limit is a whole number of turns, got {limit!r}.")
         if limit < 1:
             raise SettingsError(f"limit must be at least 1, got {limit}.")
         self.limit = limit
         self._source = source
 
     def __iter__(self) -> Iterator[Turn]:
-        for number in range(1, self.limit + 1):
-            yield Turn(self._source, number, self.limit)
+        kit = self._source()
+        with scope(kit) as run:
+            for number in range(1, self.limit + 1):
+                yield Turn(kit, run, number, self.limit)
 
 
 class Turn:
     """One answer of the model, and the tool calls it asked for."""
 
-    def __init__(self, source: Source, number: int, limit: int) -> None:
+    def __init__(self, kit: Kit, run: ActiveRun, number: int, limit: int) -> None:
         self.number = number
         self.is_last = number == limit
-        self._source = source
+        self._kit = kit
+        self._run = run
 
     @property
     def notice(self) -> str:
@@ -49,31 +60,28 @@ class Turn:
 
     def call(self, tools: Tools, name: str, arguments: Any = None) -> Any:
         """The tool's result, or the failure in the model's words. An `InfraError` leaves."""
-        asked = _Asked(self._source, tools, name, arguments)
+        asked = _Asked(self._kit, tools, name, arguments)
         if asked.is_async:
-            raise SettingsError(f"{name} is async: use `await turn.acall(...)`.")
-        if asked.kit is None:
-            return asked.plainly()
-        with asked.run_for(asked.kit) as run:
-            call = asked.attempts(asked.kit, run)
+            raise SettingsError(f"{asked.name} is async: use `await turn.acall(...)`.")
+        # The loop's run, also in a thread, which knows of no current one.
+        with scope(self._kit, self._run) as run:
+            call = asked.attempts(run)
             try:
-                return play(call)
+                result = play(call)
             except InfraError:
                 raise
             except Exception:  # noqa: BLE001 - it was classified and recorded; now the model is told
                 return asked.answer(call)
+        if inspect.iscoroutine(result):
+            result.close()
+            raise SettingsError(f"{asked.name} answers with a coroutine: use `await turn.acall(...)`.")
+        return result
 
     async def acall(self, tools: Tools, name: str, arguments: Any = None) -> Any:
-        """The same for async tools, and for others too."""
-        asked = _Asked(self._source, tools, name, arguments)
-        if not asked.is_async:
-            import asyncio  # loaded by whoever awaits us
-
-            return await asyncio.to_thread(self.call, tools, name, arguments)
-        if asked.kit is None:
-            return await asked.plainly()
-        with asked.run_for(asked.kit) as run:
-            call = asked.attempts(asked.kit, run)
+        """The same for async tools, and for others too, which are called in a thread."""
+        asked = _Asked(self._kit, tools, name, arguments)
+        with scope(self._kit, self._run) as run:
+            call = asked.attempts(run, _awaited if asked.is_async else _threaded)
             try:
                 return await aplay(call)
             except InfraError:
@@ -85,33 +93,29 @@ class Turn:
 class _Asked:
     """A tool call as a model asks for it: by name, with arguments that may be anything."""
 
-    def __init__(self, source: Source, tools: Tools, name: str, arguments: Any) -> None:
+    def __init__(self, kit: Kit, tools: Tools, name: str, arguments: Any) -> None:
+        self.kit = kit
         self.tools = named(tools)
-        self.name = name
-        self.kit = source()
-        function = self.tools.get(name)
-        self.wrapped = _wrapped(function, name, source) if function is not None else None
+        self.name = name if isinstance(name, str) else str(name)
         self.arguments = _parsed(arguments)
+        function = self.tools.get(self.name)
+        # A method that was wrapped in its class is known there as a function, and `self` is for us to give.
+        self._args = (function.__self__,) if inspect.ismethod(function) and _known(function) else ()
+        self.wrapped = _wrapped(function, self.name, kit) if function is not None else None
         self.is_async = self.wrapped is not None and self.wrapped.is_async
 
-    def plainly(self) -> Any:
-        """The call with nothing of ours around it."""
-        if self.wrapped is None:
-            raise KeyError(self.name)
-        return self.wrapped.function(**self.arguments)
-
-    def run_for(self, kit: Kit) -> Any:
-        run = kit.run.get()
-        return ActiveRun(kit) if run is None else run.inside()
-
-    def attempts(self, kit: Kit, run: ActiveRun) -> Attempts:
-        if self.wrapped is None:
-            tool = Tool(name=self.name, mode="observe")
-            return Attempts(kit, run, tool, _shown(self.arguments), self._refuse_name)
-        if not isinstance(self.arguments, dict):
-            tool = Tool(name=self.name, mode="observe")
-            return Attempts(kit, run, tool, _shown(self.arguments), self._refuse_arguments)
-        return self.wrapped.attempts(kit, run, (), self.arguments, is_checked=True)
+    def attempts(self, run: ActiveRun, through: Callable[[Made], Made] | None = None) -> Attempts:
+        wrapped = self.wrapped
+        if wrapped is None or not isinstance(self.arguments, dict):
+            refuse = self._refuse_name if wrapped is None else self._refuse_arguments
+            shown = self.arguments if isinstance(self.arguments, dict) else {"arguments": self.arguments}
+            tool = Tool(name=self.name if wrapped is None else wrapped.name, mode="observe")
+            return Attempts(self.kit, run, tool, shown, refuse if through is None else through(refuse))
+        positional, keywords = wrapped.signature.spread(self.arguments, self._args)
+        reading = list if wrapped.is_stream else _collected if wrapped.is_async_stream else None
+        return wrapped.attempts(
+            self.kit, run, tuple(positional), keywords, opening=reading, through=through, is_checked=True
+        )
 
     def _refuse_name(self, arguments: Any) -> Any:
         raise AgentError(f"There is no tool {self.name!r}.", code=TOOL_UNKNOWN_TOOL.code)
@@ -120,6 +124,14 @@ class _Asked:
         raise AgentError("The arguments are not a JSON object.", code=TOOL_INVALID_ARGUMENTS.code)
 
     def answer(self, call: Attempts) -> dict[str, Any]:
+        """The failure in the model's words; if even that fails, that there was one."""
+        try:
+            return self._worded(call)
+        except Exception:  # noqa: BLE001 - the loop goes on
+            self.kit.fault("wording an answer for the model")
+            return {"error": "tool/unknown", "code": "unknown", "message": "The call failed.", "recoverable": True}
+
+    def _worded(self, call: Attempts) -> dict[str, Any]:
         given_up = call.given_up
         failure = given_up.failure if given_up else call.failure
         assert failure is not None
@@ -133,10 +145,34 @@ class _Asked:
         )
 
 
+def _awaited(made: Made) -> Made:
+    async def awaited(given: Mapping[str, Any]) -> Any:
+        return await made(given)
+
+    return awaited
+
+
+def _threaded(made: Made) -> Made:
+    """A sync tool that may be awaited: in a thread, so that it does not hold up the loop."""
+
+    async def threaded(given: Mapping[str, Any]) -> Any:
+        import asyncio  # loaded by whoever awaits us
+
+        result = await asyncio.to_thread(made, given)
+        return await result if inspect.isawaitable(result) else result
+
+    return threaded
+
+
+async def _collected(stream: Any) -> list[Any]:
+    return [item async for item in stream]
+
+
 def named(tools: Tools) -> dict[str, Callable[..., Any]]:
+    """Tools by the names the model knows them by."""
     if isinstance(tools, Mapping):
         return dict(tools)
-    return {getattr(getattr(tool, "__mulligan__", None), "name", None) or tool.__name__: tool for tool in tools}
+    return {known.name if (known := _known(tool)) else name_of(tool): tool for tool in tools}
 
 
 def nearest(name: str, names: Iterable[str], limit: int = 3) -> list[str]:
@@ -145,24 +181,26 @@ def nearest(name: str, names: Iterable[str], limit: int = 3) -> list[str]:
     return [known for likeness, known in ranked if likeness >= 0.6][:limit]
 
 
-def _wrapped(function: Callable[..., Any], name: str, source: Source) -> Wrapped:
+def _known(function: Callable[..., Any]) -> Wrapped | None:
     known = getattr(function, "__mulligan__", None)
-    return known if isinstance(known, Wrapped) else Wrapped(function, source, ToolOptions(name=name))
+    return known if isinstance(known, Wrapped) else None
+
+
+def _wrapped(function: Callable[..., Any], name: str, kit: Kit) -> Wrapped:
+    return _known(function) or Wrapped(function, lambda: kit, ToolOptions(name=name))
 
 
 def _parsed(arguments: Any) -> Any:
-    if arguments is None:
-        return {}
     if isinstance(arguments, str | bytes):
+        if not arguments.strip():
+            return {}  # how some models say that there are none
         try:
-            return msgspec.json.decode(arguments)
+            arguments = msgspec.json.decode(arguments)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return arguments
+    if arguments is None:
+        return {}
     return dict(arguments) if isinstance(arguments, Mapping) else arguments
-
-
-def _shown(arguments: Any) -> dict[str, Any]:
-    return arguments if isinstance(arguments, dict) else {"arguments": arguments}
 
 
 def _members(schema: Mapping[str, Any] | None) -> set[str]:

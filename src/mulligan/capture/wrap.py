@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from mulligan.capture.drive import Attempts, aplay, play
 from mulligan.capture.kit import Kit, Source
-from mulligan.capture.signature import Signature
-from mulligan.capture.stream import Opening, astream, stream
-from mulligan.capture.tracer import ActiveRun
+from mulligan.capture.signature import Signature, code_of, name_of
+from mulligan.capture.stream import astreaming, streaming
+from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.failure import AgentError, SettingsError
 from mulligan.records import Effects, StepType
 from mulligan.recover import schema as schemas
@@ -31,32 +31,46 @@ class ToolOptions:
     effects: Effects = "once"
     mode: Mode | None = None
     schema: Mapping[str, Any] | None = None
-    privileged: frozenset[str] = frozenset()
-    released: frozenset[str] = frozenset()
+    privileged: Iterable[str] = ()
+    released: Iterable[str] = ()
     policy: Policy | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise SettingsError(f"name is a text, got {self.name!r}.")
         for name, value, choices in (
             ("effects", self.effects, get_args(Effects)),
             ("type", self.type, TYPES),
-            ("mode", self.mode or "repair", get_args(Mode)),
+            ("mode", "repair" if self.mode is None else self.mode, get_args(Mode)),
         ):
             if value not in choices:
                 raise SettingsError(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}.")
         if self.schema is not None and not isinstance(self.schema, Mapping):
             raise SettingsError(f"schema is a JSON schema as a dictionary, got {type(self.schema).__name__}.")
+        if self.policy is not None and not isinstance(self.policy, Policy):
+            raise SettingsError(f"policy is a mulligan.Policy, got {type(self.policy).__name__}.")
+        for name in ("privileged", "released"):
+            # A text is iterable too: taken letter by letter, it would protect nothing.
+            given = getattr(self, name)
+            names = None if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+            if names is None or not all(isinstance(each, str) for each in names):
+                raise SettingsError(f"{name} is a list of argument names, such as ['amount'], got {given!r}.")
+            object.__setattr__(self, name, names)
 
 
 class Wrapped:
     """A function and what recovery must know of it. The recovering function has it as `__mulligan__`."""
 
     def __init__(self, function: Callable[..., Any], source: Source, options: ToolOptions) -> None:
+        code = code_of(function)
         self.function = function
         self.source = source
         self.options = options
-        self.name = options.name or getattr(function, "__name__", "") or function.__class__.__name__
+        self.name = options.name or name_of(function)
         self.signature = Signature(function)
-        self.is_async = inspect.iscoroutinefunction(_code_of(function))
+        self.is_stream = inspect.isgeneratorfunction(code)
+        self.is_async_stream = inspect.isasyncgenfunction(code)
+        self.is_async = self.is_async_stream or inspect.iscoroutinefunction(code)
         self._tools: dict[Mode, Tool] = {}
 
     def schema(self) -> Mapping[str, Any] | None:
@@ -70,8 +84,8 @@ class Wrapped:
                 effects=self.options.effects,
                 mode=mode,
                 schema=self.schema,
-                privileged=self.options.privileged,
-                released=self.options.released,
+                privileged=frozenset(self.options.privileged),
+                released=frozenset(self.options.released),
             )
         return tool
 
@@ -81,29 +95,53 @@ class Wrapped:
         run: ActiveRun,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        opening: Callable[..., Any] | None = None,
+        *,
+        opening: Callable[[Any], Any] | None = None,
+        through: Callable[[Callable[[Mapping[str, Any]], Any]], Callable[[Mapping[str, Any]], Any]] | None = None,
         is_checked: bool = False,
     ) -> Attempts:
-        """A call ready to be played. `opening` stands in for the function where the result is a stream."""
+        """A call ready to be played.
+
+        `opening` makes the answer of what the function gave, where that is a stream. `through` changes how the
+        function is called: in a thread, say. `is_checked` holds the arguments against the signature first.
+        """
         arguments = self.signature.bind(args, kwargs)
-        function = opening or self.function
-        check = is_checked or self.options.schema is not None
+        mode: Mode = "observe" if kit.layer() is not None else self.options.mode or kit.mode
+        check = self.options.schema is not None or (is_checked and mode != "observe")
+        last: tuple[tuple[Any, ...], Mapping[str, Any]] = (args, kwargs)
 
         def made(given: Mapping[str, Any]) -> Any:
+            nonlocal last
             if check:
                 self.check(given)
-            if given is arguments:
-                return function(*args, **kwargs)  # exactly as the caller made it
-            positional, named = self.signature.spread(given, args)
-            return function(*positional, **named)
+            if given is not arguments:  # else exactly as the caller made it
+                positional, named = self.signature.spread(given, args)
+                last = tuple(positional), named
+            answer = self.function(*last[0], **last[1])
+            return answer if opening is None else opening(answer)
 
-        mode: Mode = "observe" if kit.is_recovering.get() else self.options.mode or kit.mode
-        return Attempts(kit, run, self.tool(mode), arguments, made, type=self.options.type, policy=self.options.policy)
+        def has_begun(error: Exception) -> bool:
+            return not (_is_raised_by(made, error) and self.signature.refuses(*last))
+
+        return Attempts(
+            kit,
+            run,
+            self.tool(mode),
+            arguments,
+            made if through is None else through(made),
+            type=self.options.type,
+            policy=self.options.policy,
+            has_begun=has_begun,
+        )
 
     def check(self, arguments: Mapping[str, Any]) -> None:
         """Refuses, before anything has happened, arguments that break the schema."""
-        schema = self.schema()
-        faults = schemas.faults(arguments, schema) if schema else []
+        try:
+            schema = self.schema()
+            named = {name: value for name, value in arguments.items() if not name.startswith("*")}
+            faults = schemas.faults(named, schema) if schema else []
+        except Exception:  # noqa: BLE001 - what cannot be checked is not refused
+            return
         if faults:
             told = "; ".join(
                 f"{'.'.join(map(str, fault.path))}: {fault.message}" if fault.path else fault.message
@@ -113,15 +151,15 @@ class Wrapped:
 
     def recovering(self) -> Callable[..., Any]:
         """The function to put in the place of the one that was wrapped."""
-        code = _code_of(self.function)
-        if inspect.isasyncgenfunction(code):
-            made: Callable[..., Any] = self._astreaming()
-        elif inspect.isgeneratorfunction(code):
-            made = self._streaming()
+        if self.is_async_stream:
+            made: Callable[..., Any] = astreaming(self)
+        elif self.is_stream:
+            made = streaming(self)
         elif self.is_async:
             made = self._awaiting()
         else:
             made = self._calling()
+        made.__name__ = made.__qualname__ = self.name  # where the function has no name of its own to take over
         functools.update_wrapper(made, self.function)
         made.__mulligan__ = self  # type: ignore[attr-defined]
         return made
@@ -131,10 +169,7 @@ class Wrapped:
             kit = self.source()
             if kit is None:
                 return self.function(*args, **kwargs)
-            run = kit.run.get()
-            if run is not None:
-                return play(self.attempts(kit, run, args, kwargs))
-            with ActiveRun(kit) as run:
+            with scope(kit) as run:
                 return play(self.attempts(kit, run, args, kwargs))
 
         return call
@@ -144,48 +179,28 @@ class Wrapped:
             kit = self.source()
             if kit is None:
                 return await self.function(*args, **kwargs)
-            run = kit.run.get()
-            if run is not None:
-                return await aplay(self.attempts(kit, run, args, kwargs))
-            with ActiveRun(kit) as run:
+            with scope(kit) as run:
                 return await aplay(self.attempts(kit, run, args, kwargs))
 
         return call
 
-    def _streaming(self) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            kit = self.source()
-            if kit is None:
-                return (yield from self.function(*args, **kwargs))
-            return (yield from stream(self.opening(kit, args, kwargs)))
 
-        return call
-
-    def _astreaming(self) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-            kit = self.source()
-            if kit is None:
-                passed: AsyncGenerator[Any, Any] = self.function(*args, **kwargs)
-                return passed
-            return astream(self.opening(kit, args, kwargs))
-
-        return call
-
-    def opening(self, kit: Kit, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Opening:
-        return lambda run, function: self.attempts(kit, run, args, kwargs, function), self.function, kit
-
-
-def _code_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function whose flags say what a call gives: behind a partial, or an object's `__call__`."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function if inspect.isroutine(function) else type(function).__call__
+def _is_raised_by(function: Callable[..., Any], error: Exception) -> bool:
+    """Whether an error was raised by a line of this very function, and not by one further in."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return isinstance(error, TypeError) and last is not None and last.tb_frame.f_code is function.__code__
 
 
 def wrap(function: Any, source: Source, options: ToolOptions) -> Any:
     """The recovering form of a function, static method or class method."""
     if isinstance(function, staticmethod | classmethod):
         return type(function)(wrap(function.__func__, source, options))
+    if isinstance(function, type):
+        raise SettingsError(f"{function.__name__} is a class, which would cease to be one. Wrap one of its methods.")
+    if isinstance(function, str):
+        raise SettingsError(f"a name is given as name={function!r}: @mulligan.tool(name={function!r}).")
     if not callable(function):
         raise SettingsError(f"only something that can be called can be wrapped, got {type(function).__name__}.")
     return Wrapped(function, source, options).recovering()
