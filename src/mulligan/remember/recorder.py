@@ -44,6 +44,7 @@ class Recorder:
         self._waiting: deque[AnyEvent] = deque()
         self._taken = 0
         self._kept = 0
+        self._counting = threading.Lock()
         self._wake = threading.Event()
         self._progress = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -51,8 +52,9 @@ class Recorder:
         self._warned = float("-inf")
 
     def __call__(self, event: AnyEvent) -> None:
-        self._waiting.append(event)
-        self._taken += 1
+        with self._counting:
+            self._waiting.append(event)
+            self._taken += 1
         if self._thread is None:
             self._start()
         self._wake.set()
@@ -73,13 +75,23 @@ class Recorder:
             return self._progress.wait_for(lambda: self._kept >= aim, timeout)
 
     def close(self, timeout: float = EXIT) -> bool:
+        """Keeps what is left, tells the listeners of it and lets go of the store; whether everything was kept.
+
+        An event that comes later opens it again.
+        """
+        deadline = time.monotonic() + timeout
         done = self.flush(timeout)
+        thread = self._thread
         self._is_closing = True
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(timeout)
-        if self.store is not None and (self._thread is None or not self._thread.is_alive()):
+        if thread is not None:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                return done
+        if self.store is not None:
             self.store.close()
+            self.store = None
+        self._thread, self._is_closing = None, False
         return done
 
     def _run(self) -> None:
@@ -94,6 +106,7 @@ class Recorder:
 
     def _write(self) -> bool:
         """One batch into the store; it stays in memory until it is there."""
+        self._make_room()
         batch = [self._waiting[place] for place in range(min(BATCH, len(self._waiting)))]
         try:
             if self.store is None:
@@ -101,7 +114,6 @@ class Recorder:
             self.store.append(self._tenant, batch, self.journal, self._kept + len(batch))
         except MulliganError as error:
             self._complain(error)
-            self._make_room()
             return False
         except Exception as error:  # noqa: BLE001 - a broken store costs memory, never the user's call
             self._complain(error)
@@ -116,15 +128,31 @@ class Recorder:
         return True
 
     def _set_aside(self, batch: list[AnyEvent]) -> bool:
-        """Drops what can never be kept, lest one such event holds up all that follow it; whether there was any."""
+        """Drops what can never be kept, lest one such event holds up all that follow it; whether there was any.
+
+        Where every event can be written down, a store that takes some of them alone and not the others has told which.
+        """
         sound = [event for event in batch if _is_encodable(event)]
         if len(sound) == len(batch):
-            self._make_room()
+            sound = [event for event in batch if self._is_kept_alone(event)]
+            if not sound:
+                return False  # it takes nothing at all: it is the store that is broken
+        if len(sound) == len(batch):
             return False
         for _ in batch:
             self._waiting.popleft()
         self._waiting.extendleft(reversed(sound))
         self._drop(len(batch) - len(sound))
+        return True
+
+    def _is_kept_alone(self, event: AnyEvent) -> bool:
+        if self.store is None:
+            return False
+        try:
+            # Under a journal of its own: the batch it belongs to comes again, and what it holds is known by its ids.
+            self.store.append(self._tenant, [event], new_id("journal"), 1)
+        except Exception:  # noqa: BLE001 - whatever it is, it is this event's
+            return False
         return True
 
     def _drop(self, count: int) -> None:
@@ -166,7 +194,7 @@ def _after_fork() -> None:
 def _at_exit() -> None:
     deadline = time.monotonic() + EXIT
     for recorder in tuple(_recorders):
-        recorder.flush(max(0.0, deadline - time.monotonic()))
+        recorder.close(max(0.0, deadline - time.monotonic()))
 
 
 atexit.register(_at_exit)
