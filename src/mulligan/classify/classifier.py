@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mulligan.classify import coding, providers, python, taxonomy, unwrap, waits, world
-from mulligan.classify.evidence import Evidence, attribute, gather, plain
+from mulligan.classify import coding, providers, python, refusals, taxonomy, unwrap, waits, world
+from mulligan.classify.evidence import Evidence, gather, plain
 from mulligan.classify.fingerprint import fingerprint
 from mulligan.classify.rules import Rule, compiled, matching
 from mulligan.failure import AgentError, Failure, InfraError, Kind, Ran, Remedy
@@ -18,8 +18,7 @@ _SHORT = 700
 
 _SOURCES = ("tool", "model", "retrieval", "orchestration")
 
-_GENERAL = (*world.SERVICES, *world.ARGUMENTS, *world.STATE, *world.MISSING)
-_PARTICULAR = tuple(rule for rule in world.TOOLS if rule not in (*_GENERAL, *world.PROGRAMS))
+_GENERAL = (*world.SERVICES, *refusals.ARGUMENTS, *refusals.STATE, *refusals.MISSING)
 
 
 class Decision(NamedTuple):
@@ -66,7 +65,7 @@ class Classifier:
     ) -> Failure:
         """What went wrong. Never raises, and reads at most both ends of what it is given.
 
-        `source` is the type of the step (`tool`, `model`, `retrieval`, `orchestration`); without it the evidence decides.
+        `source` is the type of the step (`tool`, `model`, `retrieval`, `orchestration`); else the evidence decides.
         `exception` names a class by its path where the error itself is gone. `rejects` are statuses by which the tool's
         developer says that nothing was done.
         """
@@ -160,7 +159,7 @@ class Classifier:
         yield _of_last_resort(evidence)
 
     def _of_source(self, kind: Kind, source: str | None) -> Kind:
-        """The same code under the step's own type, where the table has it: a search that times out is `retrieval/timeout`."""
+        """The same code under the step's own type, where the table has it: a search may end in `retrieval/timeout`."""
         name = str(kind)
         if source == "retrieval" and kind.type == "tool":
             name = f"retrieval/{'no_results' if kind.code == 'not_found' else kind.code}"
@@ -173,7 +172,7 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
     if rpc:
         # Only these two prove that nothing ran; a server may answer the rest after it has begun.
         ran = Ran.NO if evidence.rpc in (-32601, -32602) else None
-        chosen = next((rule.kind for rule, _ in matching(world.ARGUMENTS, text) if rule.kind in rpc), rpc[0])
+        chosen = next((rule.kind for rule, _ in matching(refusals.ARGUMENTS, text) if rule.kind in rpc), rpc[0])
         yield Decision(chosen, (f"JSON-RPC {evidence.rpc}",), 0.97, ran)
     written = compiled(r"name '(\w{1,80})' is not defined|\(<(?:string|stdin|unknown)>, line \d{1,9}\)").search(text)
     if written and tool and (written.group(1) is None or written.group(1) in tool):
@@ -189,13 +188,13 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
             yield Decision(rule.kind, (f"text: {rule.name}",), 0.9, rule.ran, place)
     gist = _gist(text)
     ran_program = evidence.exit_code is not None and not evidence.is_named
-    for rules, sure in ((_PARTICULAR, 0.9), (_GENERAL, 0.8), (world.PROGRAMS, 0.6)):
+    for rules, sure in ((world.PARTICULAR, 0.9), (_GENERAL, 0.8), (world.PROGRAMS, 0.6)):
         if rules is _GENERAL:
             yield from _by_exit(evidence, is_known=True)
         for rule, place in matching(rules, gist, tool):
             if ran_program and rule.kind not in world.OF_A_PROCESS and not python.by_status(evidence.status):
                 continue
-            if rule.kind in world.PROGRAMS_KINDS and allowed:
+            if rule.kind is taxonomy.TOOL_EXECUTION_FAILED and allowed:
                 continue
             if not allowed or rule.kind in allowed:
                 at = place if gist == text else text.find(gist[place : place + 20])
@@ -216,7 +215,7 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
 
 
 def _proven(rule: Rule, evidence: Evidence, why: tuple[str, ...]) -> Ran | None:
-    """What a rule says about having run. Words alone prove nothing: a refused connection needs the class that says so."""
+    """What a rule says about having run. Words alone prove nothing: a refused connection needs its class."""
     if rule.kind is taxonomy.TOOL_UNKNOWN_TOOL and evidence.is_exception:
         return Ran.UNKNOWN  # raised in this process, where something may have happened before
     return rule.ran if any(each.startswith("class ") for each in why) or rule.ran is not Ran.NO else None
@@ -260,11 +259,14 @@ def _by_exit(evidence: Evidence, is_known: bool = False) -> Iterator[Decision]:
 
 _TEST_COMMAND = (
     r"\b(?:pytest|py\.test|unittest|tox|nox|jest|vitest|mocha|playwright test|ctest|rspec|phpunit|bats)\b"
-    r"|\b(?:go|cargo|npm|pnpm|yarn|bun|deno|mvn|mvnw|gradle|gradlew|dotnet|swift|zig|mix|make|mise|just|bazel|nx)(?: \S{1,40}){0,3}? (?:run )?:?test\b"
+    r"|\b(?:go|cargo|npm|pnpm|yarn|bun|deno|mvn|mvnw|gradle|gradlew|dotnet|swift|zig|mix|make|mise|just|bazel|"
+    r"nx)(?: \S{1,40}){0,3}? (?:run )?:?test\b"
 )
 _BUILD_COMMAND = (
-    r"\b(?:go (?:build|vet)|cargo (?:build|check|clippy)|tsc|javac|gcc|g\+\+|clang|cmake|ninja|golangci-lint|eslint|mypy|pyright|ruff)\b"
-    r"|\b(?:npm|pnpm|yarn|bun|mvn|gradle|gradlew|dotnet|swift|make|mise|just|bazel|nx)(?: \S{1,40}){0,3}? (?:run )?:?(?:build|compile|lint|package)\b"
+    r"\b(?:go (?:build|vet)|cargo (?:build|check|clippy)|tsc|javac|gcc|g\+\+|clang|cmake|ninja|golangci-lint|"
+    r"eslint|mypy|pyright|ruff)\b"
+    r"|\b(?:npm|pnpm|yarn|bun|mvn|gradle|gradlew|dotnet|swift|make|mise|just|bazel|"
+    r"nx)(?: \S{1,40}){0,3}? (?:run )?:?(?:build|compile|lint|package)\b"
 )
 
 
@@ -306,9 +308,12 @@ def _read(evidence: Evidence) -> unwrap.Said:
 def _status(text: str) -> int | None:
     """A status that the text calls one."""
     match = compiled(
-        r"\bHTTP(?:/\d(?:\.\d)?)?[ :]+(?:status |error |code )*\(?([45]\d\d)\b|\bstatus(?:[ _-]?code)?[\"']?\s?(?:[:=]|of|is|was)?\s?[\"']?([45]\d\d)\b"
-        r"|^([45]\d\d) (?:client|server) error|^error code:? ([45]\d\d)\b|\b(?:returned error|error|code):? ([45]\d\d)\b(?=[\s:,.)-]|$)"
-        r"|^(?:error:? )?\(?([45]\d\d)\)? (?:bad|un|for|not|method|request|conflict|gone|pre|payload|too|internal|service|gateway|locked)|<(?:h1|title)>\s?([45]\d\d)\b"
+        r"\bHTTP(?:/\d(?:\.\d)?)?[ :]+(?:status |error |code )*\(?([45]\d\d)\b|"
+        r"\bstatus(?:[ _-]?code)?[\"']?\s?(?:[:=]|of|is|was)?\s?[\"']?([45]\d\d)\b"
+        r"|^([45]\d\d) (?:client|server) error|^error code:? ([45]\d\d)\b|\b(?:returned error|error|"
+        r"code):? ([45]\d\d)\b(?=[\s:,.)-]|$)"
+        r"|^(?:error:? )?\(?([45]\d\d)\)? (?:bad|un|for|not|method|request|conflict|gone|pre|payload|too|internal|"
+        r"service|gateway|locked)|<(?:h1|title)>\s?([45]\d\d)\b"
     ).search(text[:2_000])
     return next((int(group) for group in match.groups() if group), None) if match else None
 

@@ -175,9 +175,9 @@ def _strings(fields: Mapping[str, Any], name: str, where: str) -> list[str]:
 
 def _member(enum: type[Any], value: object, where: str) -> Any:
     names = tuple(each.value for each in enum)
-    if value in names:
-        return enum(value)
-    _complain(f"{where} is one of {', '.join(names)}, got {value!r}.", str(value), names)
+    if value not in names:
+        _complain(f"{where} is one of {', '.join(names)}, got {value!r}.", str(value), names)
+    return enum(value)
 
 
 def _complain(sentence: str, got: str, known: tuple[str, ...]) -> NoReturn:

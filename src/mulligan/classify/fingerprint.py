@@ -22,17 +22,29 @@ _TOKENS = r"""
   (?P<url>\b[a-z][a-z0-9+.-]{1,20}://[^\s'"<>)\]}]{1,500})
 | (?P<email>\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4})
 | (?P<uuid>\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b)
-| (?P<time>\b\d{4}[-/]\d\d[-/]\d\d(?:[T\ ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?|\b\d\d?:\d\d(?::\d\d(?:\.\d{1,9})?)?\b(?:\ ?[ap]m)?)
+| (?P<time>\b\d{4}[-/]\d\d[-/]\d\d(?:[T\ ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?
+    | \b\d\d?:\d\d(?::\d\d(?:\.\d{1,9})?)?\b(?:\ ?[ap]m)?)
 | (?P<ip>\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b)
-| (?P<code>\b[A-Z]{1,8}-?\d{3,6}[A-Z]?(?=[\]:])|(?<=error\ )[A-Z]{1,8}-?\d{3,6}\b|\bsqlstate[\s\[(:=]{0,3}[0-9A-Z]{5}\b|\[errno\ -?\d{1,5}\]|\[winerror\ \d{1,5}\])
-| (?P<quoted>(?<!\w)"[^"\n]{0,300}"|(?<!\w)'[^'\n]{0,300}'(?!\w)|`[^`\n]{0,300}`|[\u201c\u2018][^\u201d\u2019\n]{0,300}[\u201d\u2019])
-| (?P<path>(?<![\w<])(?:~|\.{1,2}|[A-Za-z]:)?(?:[/\\][\w.@+\-$%]{1,120}){2,40}[/\\]?|(?<![\w<./\\])(?:~|\.{1,2}|[A-Za-z]:)[/\\][\w.@+\-$%]{1,120}|\b[\w\-]{1,80}(?:[/\\][\w.\-]{1,80}){1,20}\.\w{1,8}\b|(?<![\w<.])/[\w.@+\-$%]{1,120}|\b[\w\-]{1,80}\.(?:py|go|rs|tsx?|jsx?|mjs|java|kt|c|cc|cpp|h|hpp|rb|php|cs|swift|json|ya?ml|toml|txt|md|csv|html?|css|sh|sql|log|lock|xml|pdf|docx?|xlsx?|png|jpe?g)\b)
-| (?P<hex>\b0x[0-9a-f]{1,32}\b|\b(?=[a-f]{0,64}\d)[0-9a-f]{7,64}\b)
-| (?P<id>\#\w{1,64}|\b(?:[A-Za-z]{1,32}[_-]){1,6}[A-Za-z]{0,20}\d[\w\-]{0,64}\b|\b[A-Za-z]{1,20}\d[\w\-]{2,64}\b|\b\d{1,32}[A-Za-z_][\w\-]{4,64}\b)
-| (?P<number>[-+]?\b\d[\d,_.]{0,40}(?:[kmg]i?b?|ms|s|%)?(?![A-Za-z\d])|\d{1,40})
+| (?P<code>(?-i:\b[A-Z]{1,8}-?\d{3,6}[A-Z]?)(?=[\]:]) | (?<=error\ )(?-i:[A-Z]{1,8}-?\d{3,6})\b
+    | \bsqlstate[\s\[(:=]{0,3}[0-9A-Z]{5}\b | \[errno\ -?\d{1,5}\] | \[winerror\ \d{1,5}\])
+| (?P<quoted>(?<!\w)"[^"\n]{0,300}" | (?<!\w)'[^'\n]{0,300}'(?!\w) | `[^`\n]{0,300}`
+    | [\u201c\u2018][^\u201d\u2019\n]{0,300}[\u201d\u2019])
+| (?P<path>(?<![\w<])(?:~|\.{1,2}|[a-z]:)?(?:[/\\][\w.@+\-$%]{1,120}){2,40}[/\\]?
+    | (?<![\w<./\\])(?:~|\.{1,2}|[a-z]:)[/\\][\w.@+\-$%]{1,120}
+    | \b[\w\-]{1,80}(?:[/\\][\w.\-]{1,80}){1,20}\.\w{1,8}\b
+    | (?<![\w<.])/[\w.@+\-$%]{1,120}
+    | \b[\w\-]{1,80}\.(?:py|go|rs|tsx?|jsx?|mjs|java|kt|c|cc|cpp|h|hpp|rb|php|cs|swift|json|ya?ml|toml|txt|md|csv|html?
+        |css|sh|sql|log|lock|xml|pdf|docx?|xlsx?|png|jpe?g)\b)
+| (?P<hex>\b0x[0-9a-f]{1,32}\b | \b(?=[a-f]{0,64}\d)[0-9a-f]{7,64}\b)
+| (?P<id>\#\w{1,64} | \b(?:[a-z]{1,32}[_-]){1,6}[a-z]{0,20}\d[\w\-]{0,64}\b | \b[a-z]{1,20}\d[\w\-]{2,64}\b
+    | \b\d{1,32}[a-z_][\w\-]{4,64}\b)
+| (?P<number>[-+]?\b\d[\d,_.]{0,40}(?:[kmg]i?b?|ms|s|%)?(?![a-z\d]) | \d{1,40})
 """
 
-_NAMED = r"(?:argument|arguments|parameter|parameters|param|field|key|property|option|column|attribute|keyword argument)s?\W{0,3}$"
+_NAMED = (
+    r"(?:argument|arguments|parameter|parameters|param|field|key|property|option|column|attribute|"
+    r"keyword argument)s?\W{0,3}$"
+)
 _NAMES = r"^\W{0,3}(?:is (?:a )?(?:required|missing|not a valid (?:argument|parameter))|was unexpected|field required)"
 _CODE_BEFORE = (
     r"(?:status|code|http(?:/\d(?:\.\d)?)?|errno|error|exit|exited|signal|sqlstate|rc|returned)"
@@ -43,10 +55,12 @@ _CODE_AFTER = (
     r"|bad gateway|gateway time|conflict|unprocessable|payload|method not|request time|gone)"
 )
 _LIMIT_BEFORE = (
-    r"(?:max|maximum|min|minimum|limit|limited|at most|at least|up to|no more than|not exceed|exceeds?|exceeded|less than"
+    r"(?:max|maximum|min|minimum|limit|limited|at most|at least|up to|no more than|not exceed|exceeds?|"
+    r"exceeded|less than"
     r"|greater than|larger than|longer than|shorter than|smaller than|more than|fewer than|or equal to|between|allowed"
     r"|cap|capacity|multiple of|window|range|[<>\u2264\u2265]=?)"
-    r"\W{0,4}(?:(?:is|of|to|the|value|length|size|be|context|allowed|number|tokens?|characters?|items?|was|a|an)\W{1,3}){0,4}$"
+    r"\W{0,4}(?:(?:is|of|to|the|value|length|size|be|context|allowed|number|tokens?|characters?|items?|was|a|"
+    r"an)\W{1,3}){0,4}$"
 )
 _AND_BEFORE = r"between\W{0,2}-?[\d.,]{1,20}\W{0,2}(?:and|to)\W{0,2}$"
 _LIMIT_AFTER = (
@@ -56,8 +70,10 @@ _LIMIT_AFTER = (
 # Words an error is made of. As an argument's value they would turn the sentence itself into masks.
 _COMMON = frozenset(
     "error errors failed failure invalid missing required not found none null true false file path name type value key "
-    "user order item id query command string number list object index table column city date time date text code status "
-    "message data result results argument arguments parameter parameters must be the and for with is in of to at no a an "
+    "user order item id query command string number list object index table column city date time date text "
+    "code status "
+    "message data result results argument arguments parameter parameters must be the and for with is in of "
+    "to at no a an "
     "unknown unexpected access denied permission timeout connection request response server client tool function "
     "directory folder exists already does".split()
 )

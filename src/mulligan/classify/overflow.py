@@ -48,21 +48,30 @@ _PHRASES = (
     r"exceed\w{0,3} (?:\W?\w{1,14}\W{1,2}){0,6}?context[_ -]?(?:length|window|size|limit)",
     r"maximum (?:\w{1,12} ){0,2}context (?:length|window|size|limit)",
     r"(?:max(?:imum)?|total) (?:model|sequence|prompt|input) (?:len|length)\b(?: \w{1,8}){0,3} \(?\d",
-    r"(?:longer|larger|greater|bigger) than (?:\W?\w{1,12}\W{1,2}){0,4}?(?:context|(?:max(?:imum)?|model(?:'s)?) \w{0,10} ?(?:length|size|context))",
-    r"context_length_exceeded|context_window_exceeded|exceed_context_size|contextwindowexceeded|model_max_prompt_tokens_exceeded",
+    r"(?:longer|larger|greater|bigger) than (?:\W?\w{1,12}\W{1,2}){0,4}?(?:context|(?:max(?:imum)?|"
+    r"model(?:'s)?) \w{0,10} ?(?:length|size|context))",
+    r"context_length_exceeded|context_window_exceeded|exceed_context_size|contextwindowexceeded|"
+    r"model_max_prompt_tokens_exceeded",
     r"context (?:is )?(?:too long|overflow\w{0,3})",
     r"too (?:large|long|big) for (?:\w{1,20} ){0,6}(?:context|maximum context)",
     r"(?:fit|fits) (?:\w{1,12} ){0,3}context (?:window|length|size)",
     # The input by its name.
-    r"(?:prompt|input|inputs|messages?|conversation|query|request)(?: \([^)]{1,40}\))? (?:\w{1,10} ){0,2}?(?:is|are|was) too (?:long|large|big)\b(?! to (?:render|display))",
+    r"(?:prompt|input|inputs|messages?|conversation|query|"
+    r"request)(?: \([^)]{1,40}\))? (?:\w{1,10} ){0,2}?(?:is|are|was) too (?:long|large|big)\b(?! to (?:render|"
+    r"display))",
     r"(?:prompt|input) (?:is )?too long",
     r"input (?:is|was) too (?:long|large) for (?:the )?(?:requested |this )?model",
     r"input[ _]tokens?[ _]exceeded|input tokens exceed",
-    r"(?:input|prompt|request(?:ed)?)[ _]?token(?:s)?(?: count)?(?: of)?(?: is)?(?: \(?[\d,]{1,12}\)?)?,? (?:but model only supports|exceeds?|exceeded)",
-    r"(?:number of |count of )?(?:input|prompt) tokens (?:\(?[\d,]{1,12}\)? )?(?:\w{1,8} ){0,2}?(?:exceeds?|exceeded|cannot exceed|must be (?:less|at most|<))",
-    r"too many (?:input |prompt )?tokens(?! ?,? ?(?:please )?(?:wait|per|try))(?:\W{1,3}(?:max|size|limit|request|\d)| in (?:the )?(?:prompt|input|request))",
-    r"prompt has too many tokens|prompt exceeds max|exceeded model token limit|request(?:ed)? (?:exceeds|exceeded) (?:the )?(?:model|maximum) (?:token|size|context)",
-    r"(?:please )?(?:reduce|shorten) (?:the )?(?:length|size) of (?:the |your )?(?:messages?|prompts?|inputs?|conversation)",
+    r"(?:input|prompt|request(?:ed)?)[ _]?token(?:s)?(?: count)?(?: of)?(?: is)?(?: \(?[\d,]{1,12}\)?)?,? "
+    r"(?:but model only supports|exceeds?|exceeded)",
+    r"(?:number of |count of )?(?:input|prompt) tokens (?:\(?[\d,]{1,12}\)? )?(?:\w{1,8} ){0,2}?(?:exceeds?|"
+    r"exceeded|cannot exceed|must be (?:less|at most|<))",
+    r"too many (?:input |prompt )?tokens(?! ?,? ?(?:please )?(?:wait|per|try))(?:\W{1,3}(?:max|size|limit|"
+    r"request|\d)| in (?:the )?(?:prompt|input|request))",
+    r"prompt has too many tokens|prompt exceeds max|exceeded model token limit|request(?:ed)? (?:exceeds|"
+    r"exceeded) (?:the )?(?:model|maximum) (?:token|size|context)",
+    r"(?:please )?(?:reduce|shorten) (?:the )?(?:length|size) of (?:the |your )?(?:messages?|prompts?|inputs?|"
+    r"conversation)",
     r"maximum (?:prompt|input) length (?:is|of)|maximum input length|range of input length should be",
     r"`?inputs`? must have less than|`?inputs`? tokens \+ `?max_new_tokens`? must be",
     r"input length and `?max_tokens`? exceed|prompt tokens? .{0,40}max_?tokens .{0,30}exceed",
@@ -79,21 +88,26 @@ _PHRASES = (
 # Said about throttling, the length of the answer, or a picture. One of these and it is not an overflow ...
 _OTHERWISE = (
     r"too many tokens,? please wait|tokens per (?:min|day|hour|second)(?![\s\S]{0,200}must be reduced)(?<!large)",
-    r"max_?(?:completion_|output_|new_)?tokens\W{0,3}(?:is too large|: ?\d+ > \d+|must be (?:less|at most|<|positive|at least|greater)|cannot|value|should be|is not supported|exceeds)",
-    r"maxoutputtokens|maximum tokens you requested exceeds|max_tokens: \d+ ?>|supports at most \d+ (?:completion|output) tokens",
-    r"(?:image|picture|photo|audio|video|pdf|document|file|attachment|base64)s?\b[^.\n]{0,60}?(?:exceeds?|exceeded|too (?:large|big|many)|dimensions|larger than)",
+    r"max_?(?:completion_|output_|new_)?tokens\W{0,3}(?:is too large|: ?\d+ > \d+|must be (?:less|at most|<|"
+    r"positive|at least|greater)|cannot|value|should be|is not supported|exceeds)",
+    r"maxoutputtokens|maximum tokens you requested exceeds|max_tokens: \d+ ?>|"
+    r"supports at most \d+ (?:completion|output) tokens",
+    r"(?:image|picture|photo|audio|video|pdf|document|file|attachment|base64)s?\b[^.\n]{0,60}?(?:exceeds?|"
+    r"exceeded|too (?:large|big|many)|dimensions|larger than)",
     r"too many (?:images|requests|tools|functions)|array too long|pixels",
 )
 
 # ... unless the whole does not fit together, which only these say.
 _ALL_THE_SAME = (
-    r"input length and `?max_tokens`? exceed|exceed context limit|maximum context length|context window|request too large for"
+    r"input length and `?max_tokens`? exceed|exceed context limit|maximum context length|context window|"
+    r"request too large for"
     r"|prompt is too long|tokens \+ `?max_new_tokens`?|context_length_exceeded|contextwindowexceeded"
 )
 
 _N = r"\(?`?(\d[\d,_]{0,14}\d|\d)"
 _WINDOWS = (
-    rf"(?:context|prompt|input|model|sequence) (?:length|window|size|limit|len)(?: allowed)?(?: is| of|:| was|=)? {_N}(?! ?\+)",
+    rf"(?:context|prompt|input|model|sequence) (?:length|window|size|limit|len)(?: allowed)?(?: is| of|:| was|"
+    rf"=)? {_N}(?! ?\+)",
     rf"(?:maximum|max)(?: allowed)?(?: number of)?(?: input)? tokens(?: allowed)?(?: is| of|:)? ?{_N}",
     rf"available context size {_N}",
     rf"only supports up to {_N}|token limit(?: is| of|:)? ?{_N}|limit for this model is {_N}|tokens limit {_N}",

@@ -20,9 +20,9 @@ def page() -> str:
         "",
         "Made from `src/mulligan/classify/taxonomy.py` by `python -m mulligan.classify.page`. Do not edit it here.",
         "",
-        "*Remedy* says whose move is next: wait, repair (the arguments), compress (the conversation), tell (the model),",
-        "stop (a person must act). *Ran* says whether the failed call may have taken effect, as far as the kind alone can",
-        "know; a failure with proof says so itself.",
+        "*Remedy* says whose move is next: wait, repair (the arguments), compress (the conversation), tell (the",
+        "model), stop (a person must act). *Ran* says whether the failed call may have taken effect, as far as the",
+        "kind alone can know; a failure with proof says so itself.",
     ]
     for type_ in TYPES:
         lines += [

@@ -191,7 +191,8 @@ _RULES = (
         "the quota is by the minute",
         LIMIT,
         ("quota", "exhausted"),
-        r"per ?_?minute|perminute|retry in \d|retrydelay|resource has been exhausted|requests?[ _-]per[ _-](?:minute|second)",
+        r"per ?_?minute|perminute|retry in \d|retrydelay|resource has been exhausted|"
+        r"requests?[ _-]per[ _-](?:minute|second)",
         unless=r"per ?day(?![\s\S]{0,400}per ?minute)",
     ),
     Rule("throttled by tokens", LIMIT, ("too many tokens",), r"too many tokens,? (?:please )?(?:wait|try|per)"),
@@ -199,20 +200,33 @@ _RULES = (
         "out of quota",
         QUOTA,
         ("quota", "credit", "billing", "balance", "spend", "payment", "usage limit", "budget", "arrears", "overdue"),
-        r"exceeded your current quota|insufficient[ _](?:quota|balance|credits?|funds)|credit balance is too low|(?:out of|no|more|purchase|add|not enough|run out of|remaining) credits?|billing[ _](?:hard|is|not|account|details|has)|check your (?:plan and )?billing|payment required|(?:spend(?:ing)?|usage|monthly|budget) limits?|budget has been exceeded|quota (?:exceeded|has been|is|exhausted)|exceeded[^.\n]{0,30} quota|credits? (?:have been|are|has) (?:exhausted|depleted|used)|account[^.\n]{0,40}(?:arrears|overdue)|per ?day",
+        r"exceeded your current quota|insufficient[ _](?:quota|balance|credits?|funds)|credit balance is too low|"
+        r"(?:out of|no|more|purchase|add|not enough|run out of|remaining) credits?|billing[ _](?:hard|is|not|"
+        r"account|details|has)|check your (?:plan and )?billing|payment required|(?:spend(?:ing)?|usage|monthly|"
+        r"budget) limits?|budget has been exceeded|quota (?:exceeded|has been|is|exhausted)|"
+        r"exceeded[^.\n]{0,30} quota|credits? (?:have been|are|has) (?:exhausted|depleted|used)|"
+        r"account[^.\n]{0,40}(?:arrears|overdue)|per ?day",
     ),
     Rule(
         "throttled",
         LIMIT,
         ("rate", "too many requests", "throttl", "concurren", "requests per", "tokens per", "slow down"),
-        r"rate[ _-]?limit|too many (?:concurrent )?requests|throttl|(?:requests|tokens|calls|queries)[ _](?:per|/)[ _]?(?:min|sec|day|hour)|limit (?:of|on)? ?concurren|concurrency limit|request rate|slow down",
+        r"rate[ _-]?limit|too many (?:concurrent )?requests|throttl|(?:requests|tokens|calls|queries)[ _](?:per|"
+        r"/)[ _]?(?:min|sec|day|hour)|limit (?:of|on)? ?concurren|concurrency limit|request rate|slow down",
         unless=r"requested \d+[\s\S]{0,100}must be reduced|request too large",
     ),
     Rule(
         "wrong key",
         AUTH,
         ("key", "auth", "token", "credential", "permission", "access", "sign", "forbidden", "not allowed", "country"),
-        r"(?:api[ _-]?key|access token|bearer token|x-api-key|credentials?|security token|signature|subscription key|auth token)s?\b[^.\n]{0,40}(?:not valid|invalid|incorrect|missing|expired|required|not found|not provided|revoked|disabled|wrong|denied|not match|could not|leaked)|(?:invalid|incorrect|missing|expired|wrong|no|unable to locate|not find) (?:\w{1,12} ){0,2}(?:api[ _-]?key|x-api-key|access token|bearer token|credentials?|authentication|subscription key)|unauthori[sz]ed|unauthenticated|not authori[sz]ed|authentication (?:failed|error|required|fails)|permission(?:_| )?denied|(?:do(?:es)?|did) not have (?:\w{1,12} ){0,3}(?:access|permission)|access (?:is )?denied|not permitted|unsupported_country|country, region|is not allowed to|caller does not have",
+        r"(?:api[ _-]?key|access token|bearer token|x-api-key|credentials?|security token|signature|"
+        r"subscription key|auth token)s?\b[^.\n]{0,40}(?:not valid|invalid|incorrect|missing|expired|required|"
+        r"not found|not provided|revoked|disabled|wrong|denied|not match|could not|leaked)|(?:invalid|incorrect|"
+        r"missing|expired|wrong|no|unable to locate|not find) (?:\w{1,12} ){0,2}(?:api[ _-]?key|x-api-key|"
+        r"access token|bearer token|credentials?|authentication|subscription key)|unauthori[sz]ed|unauthenticated|"
+        r"not authori[sz]ed|authentication (?:failed|error|required|fails)|permission(?:_| )?denied|(?:do(?:es)?|"
+        r"did) not have (?:\w{1,12} ){0,3}(?:access|permission)|access (?:is )?denied|not permitted|"
+        r"unsupported_country|country, region|is not allowed to|caller does not have",
         unless=r"model `[^`]+` does not exist",
     ),
     Rule(
@@ -231,25 +245,40 @@ _RULES = (
             "prohibited",
             "recitation",
         ),
-        r"content[ _-]?(?:management |filter|policy|moderation|filtering)|safety (?:system|reasons|filters?|settings|concerns)|responsible ai|flagged|violat\w{1,4} (?:\w{1,10} ){0,4}polic|usage polic|moderation|block(?:ed|_)? ?reason|(?:was|were|been) blocked|guardrail|inappropriate|prohibited[_ ]content|recitation|harmful|terms of service",
+        r"content[ _-]?(?:management |filter|policy|moderation|filtering)|safety (?:system|reasons|filters?|"
+        r"settings|concerns)|responsible ai|flagged|violat\w{1,4} (?:\w{1,10} ){0,4}polic|usage polic|moderation|"
+        r"block(?:ed|_)? ?reason|(?:was|were|been) blocked|guardrail|inappropriate|prohibited[_ ]content|"
+        r"recitation|harmful|terms of service",
     ),
     Rule(
         "no such model",
         MISSING,
         ("model", "deployment", "engine", "inference profile"),
-        r"(?:model|deployment|engine)s?\b[^.\n]{0,80}?(?:does not exist|do not exist|not found|is not available|no longer (?:available|supported)|has been (?:deprecated|retired|decommissioned|removed|shut)|(?:is )?deprecated|decommissioned|retired|not (?:a )?valid|is unknown|end of its life|could not be found|doesn't exist|not exist|is not supported(?! with| for| by this| when)|identifier is invalid)|(?:no such|unknown|unrecognized|invalid|unsupported) (?:model|deployment)|not a valid model|try pulling it|model_not_found",
+        r"(?:model|deployment|engine)s?\b[^.\n]{0,80}?(?:does not exist|do not exist|not found|is not available|"
+        r"no longer (?:available|supported)|has been (?:deprecated|retired|decommissioned|removed|shut)|"
+        r"(?:is )?deprecated|decommissioned|retired|not (?:a )?valid|is unknown|end of its life|"
+        r"could not be found|doesn't exist|not exist|is not supported(?! with| for| by this| when)|"
+        r"identifier is invalid)|(?:no such|unknown|unrecognized|invalid|unsupported) (?:model|deployment)|"
+        r"not a valid model|try pulling it|model_not_found",
     ),
     Rule(
         "cut off",
         CUT_OFF,
         ("length", "max_tokens", "token limit", "cut off", "incomplete", "truncated"),
-        r"length limit was reached|finish[_ ]?reason\W{1,4}(?:length|max_tokens)|(?:output|response|completion|generation)[^.\n]{0,30}(?:incomplete due to|truncated|cut off)[^.\n]{0,40}(?:max_tokens|token|length)?|model token limit \(\d+\) exceeded|max_tokens (?:limit )?(?:was )?reached|exceeded (?:the )?max(?:imum)? (?:output|completion) tokens",
+        r"length limit was reached|finish[_ ]?reason\W{1,4}(?:length|max_tokens)|(?:output|response|completion|"
+        r"generation)[^.\n]{0,30}(?:incomplete due to|truncated|cut off)[^.\n]{0,40}(?:max_tokens|token|length)?|"
+        r"model token limit \(\d+\) exceeded|max_tokens (?:limit )?(?:was )?reached|"
+        r"exceeded (?:the )?max(?:imum)? (?:output|completion) tokens",
     ),
     Rule(
         "unreadable answer",
         GARBLED,
         ("parse", "json", "tool call", "function", "output", "response", "schema"),
-        r"could not parse|failed to (?:parse|call a function|generate json)|(?:invalid|malformed)[ _](?:tool|function)[ _]call|malformed_function_call|output pars|invalid json (?:output|response|in)|(?:output|response) (?:validation|did not match|does not match)|retries \(\d+\) for (?:output|result) validation|unterminated string|unparsable|received empty model response|no (?:valid )?(?:json|tool call|output) (?:was )?found|not valid json",
+        r"could not parse|failed to (?:parse|call a function|generate json)|(?:invalid|malformed)[ _](?:tool|"
+        r"function)[ _]call|malformed_function_call|output pars|invalid json (?:output|response|in)|(?:output|"
+        r"response) (?:validation|did not match|does not match)|retries \(\d+\) for (?:output|result) validation|"
+        r"unterminated string|unparsable|received empty model response|no (?:valid )?(?:json|tool call|"
+        r"output) (?:was )?found|not valid json",
         unless=r"could not parse (?:the )?(?:json )?(?:body|request)|body of your request|invalid schema",
     ),
     Rule(
@@ -277,7 +306,12 @@ _RULES = (
             "busy",
             "warming",
         ),
-        r"overloaded|service (?:is )?(?:temporarily |currently )?unavailable|temporarily unavailable|(?:at|over|no|insufficient|out of|without) (?:\w{1,10} )?capacity|high demand|internal (?:server )?error|server(?: had an|_| is currently| is)? ?(?:error|overloaded|busy|disconnected|unavailable)|bad gateway|no healthy upstream|upstream (?:connect|error|unavailable|request)|connection (?:error|refused|reset|aborted|closed)|(?:model|currently) (?:is )?(?:currently )?loading|try again later|unreachable|not ready yet|peer closed|connect error|cannot connect",
+        r"overloaded|service (?:is )?(?:temporarily |currently )?unavailable|temporarily unavailable|(?:at|over|"
+        r"no|insufficient|out of|without) (?:\w{1,10} )?capacity|high demand|internal (?:server )?error|"
+        r"server(?: had an|_| is currently| is)? ?(?:error|overloaded|busy|disconnected|unavailable)|bad gateway|"
+        r"no healthy upstream|upstream (?:connect|error|unavailable|request)|connection (?:error|refused|reset|"
+        r"aborted|closed)|(?:model|currently) (?:is )?(?:currently )?loading|try again later|unreachable|"
+        r"not ready yet|peer closed|connect error|cannot connect",
     ),
     Rule(
         "refused as it stands",
@@ -306,21 +340,30 @@ _RULES = (
 )
 
 _PACKAGES = (
-    "openai anthropic litellm mistralai cohere groq together ollama pydantic_ai google.genai google.generativeai vertexai "
-    "langchain langchain_core langchain_openai langchain_anthropic langchain_google_genai langchain_aws agents cerebras "
+    "openai anthropic litellm mistralai cohere groq together ollama pydantic_ai google.genai "
+    "google.generativeai vertexai "
+    "langchain langchain_core langchain_openai langchain_anthropic langchain_google_genai langchain_aws "
+    "agents cerebras "
     "fireworks replicate huggingface_hub instructor dspy llama_cpp vllm aleph_alpha ai21 writerai xai_sdk zhipuai "
     "dashscope volcenginesdkarkruntime portkey_ai openrouter strands"
 ).split()
 
 # Words that only someone who serves a model says. Enough when no tool was called; a tool may quote them.
 _MARKS = (
-    r"^error code: \d{3} - |litellm|openai|anthropic|gemini|generativelanguage|vertex ?ai|bedrock|invokemodel|converse(?:stream)? operation"
-    r"|mistral|databricks|vllm|ollama|llama\.?cpp|cohere|groq|together ?ai|cerebras|openrouter|deepseek|hugging ?face|azure openai"
-    r"|\bgpt-\d|claude-|\bllama-?\d|\bo[134]-(?:mini|preview)|max_(?:completion_|new_|output_)?tokens|tool_use_id|tool_call_id|tool_calls"
-    r"|(?:system|assistant|thinking) (?:message|block|role|prompt)|messages?[.\[]\d|tokens per min|requests per min|\bT?RPM\b|\bTPM\b"
-    r"|input token count|context[ _](?:length|window)|invalid_request_error|insufficient_quota|rate_limit_e|overloaded_error"
-    r"|(?:this|the|requested|your) model\b|model `|model '|deployment for this resource|llm|completion tokens|api keys? (?:not valid|provided|expired)|x-api-key"
-    r"|rate limit reached for|exceeded your current quota|credit balance is too low|finish_?reason|content management policy"
+    r"^error code: \d{3} - |litellm|openai|anthropic|gemini|generativelanguage|vertex ?ai|bedrock|invokemodel|"
+    r"converse(?:stream)? operation"
+    r"|mistral|databricks|vllm|ollama|llama\.?cpp|cohere|groq|together ?ai|cerebras|openrouter|deepseek|"
+    r"hugging ?face|azure openai"
+    r"|\bgpt-\d|claude-|\bllama-?\d|\bo[134]-(?:mini|preview)|max_(?:completion_|new_|output_)?tokens|"
+    r"tool_use_id|tool_call_id|tool_calls"
+    r"|(?:system|assistant|thinking) (?:message|block|role|prompt)|messages?[.\[]\d|tokens per min|"
+    r"requests per min|\bT?RPM\b|\bTPM\b"
+    r"|input token count|context[ _](?:length|window)|invalid_request_error|insufficient_quota|rate_limit_e|"
+    r"overloaded_error"
+    r"|(?:this|the|requested|your) model\b|model `|model '|deployment for this resource|llm|completion tokens|"
+    r"api keys? (?:not valid|provided|expired)|x-api-key"
+    r"|rate limit reached for|exceeded your current quota|credit balance is too low|finish_?reason|"
+    r"content management policy"
     r"|too many tokens, please wait|prompt is too long|api_key_invalid|resource_exhausted|resource has been exhausted"
 )
 
@@ -347,10 +390,13 @@ def is_from_a_model(evidence: Evidence, is_envelope: bool = False) -> bool:
 
 
 _COMMON = frozenset(
-    "Timeout NotFound NotFoundError InternalServerError ServiceUnavailable PermissionDenied PermissionDeniedError ForbiddenError "
-    "AuthenticationError RateLimitError TooManyRequests TooManyRequestsError ServerError InvalidArgument DeadlineExceeded "
+    "Timeout NotFound NotFoundError InternalServerError ServiceUnavailable PermissionDenied "
+    "PermissionDeniedError ForbiddenError "
+    "AuthenticationError RateLimitError TooManyRequests TooManyRequestsError ServerError InvalidArgument "
+    "DeadlineExceeded "
     "UnauthorizedError Unauthenticated ResourceExhausted AccessDeniedException ThrottlingException ValidationException "
-    "ServiceUnavailableError BadRequestError InvalidRequestError BadGatewayError ToolRetryError ServiceQuotaExceededException "
+    "ServiceUnavailableError BadRequestError InvalidRequestError BadGatewayError ToolRetryError "
+    "ServiceQuotaExceededException "
     "InternalServerException APIConnectionError".split()
 )
 """Names that other clients use as well: alone they do not say that a model was called."""
@@ -373,12 +419,11 @@ def named(evidence: Evidence) -> tuple[Kind, list[str], float]:
         if name in CLASSES:
             allowed, why = CLASSES[name], [f"class {name}"]
             break
-    by_status = STATUSES.get(evidence.status or 0) or (
-        (_BROKEN if evidence.status >= 500 else _REFUSED) if (evidence.status or 0) >= 400 else ()
-    )
+    status = evidence.status or 0
+    by_status = STATUSES.get(status, () if status < 400 else _REFUSED if status < 500 else _BROKEN)
     if by_status:
         both = tuple(kind for kind in by_status if kind in allowed)
-        # A library's class may be coarser than the status, or a wrapper's own invention: the status is the other side's word.
+        # A client's class may be coarser than the status, or its own invention: the status is the other side's word.
         if not allowed or len(allowed) > 1 or not both:
             allowed = both or (by_status if len(allowed) != 1 else allowed)
         why.append(f"status {evidence.status}")

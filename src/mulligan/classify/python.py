@@ -56,12 +56,15 @@ CLASSES: dict[str, tuple[Kind, ...]] = {
         ),
         (
             (kinds.TOOL_CONNECTION_ERROR, kinds.TOOL_TIMEOUT, kinds.TOOL_AUTH_ERROR),
-            "ConnectionError ConnectError ConnectionRefusedError ConnectionResetError BrokenPipeError gaierror SSLError "
+            "ConnectionError ConnectError ConnectionRefusedError ConnectionResetError BrokenPipeError gaierror "
+            "SSLError "
             "SSLCertVerificationError ConnectionAbortedError RemoteDisconnected NewConnectionError NameResolutionError "
             "URLError ReadError WriteError RemoteProtocolError LocalProtocolError ProxyError ClientConnectorError "
             "ServerDisconnectedError ClientConnectionError ClientOSError IncompleteRead ChunkedEncodingError "
-            "ServerSelectionTimeoutError AutoReconnect ClientPayloadError ClientConnectorDNSError EndpointConnectionError "
-            "NoHostAvailable ConnectException UnknownHostException SocketException ClosedResourceError BrokenResourceError "
+            "ServerSelectionTimeoutError AutoReconnect ClientPayloadError ClientConnectorDNSError "
+            "EndpointConnectionError "
+            "NoHostAvailable ConnectException UnknownHostException SocketException ClosedResourceError "
+            "BrokenResourceError "
             "NetworkError ConnectionClosed ConnectionClosedError WebSocketException SSHException EOFError",
         ),
         ((kinds.TOOL_FILE_NOT_FOUND, kinds.TOOL_COMMAND_NOT_FOUND), "FileNotFoundError NoSuchFileException"),
@@ -89,7 +92,8 @@ CLASSES: dict[str, tuple[Kind, ...]] = {
         (
             (kinds.RETRIEVAL_INVALID_QUERY,),
             "ProgrammingError UndefinedTable UndefinedColumn UndefinedFunction AmbiguousColumn GroupingError "
-            "CatalogException BinderException ParserException SQLSyntaxErrorException BadSqlGrammarException RequestError",
+            "CatalogException BinderException ParserException SQLSyntaxErrorException BadSqlGrammarException "
+            "RequestError",
         ),
         (
             (kinds.TOOL_AUTH_ERROR, kinds.TOOL_PERMISSION_DENIED),
@@ -114,7 +118,8 @@ CLASSES: dict[str, tuple[Kind, ...]] = {
         (
             (kinds.TOOL_NOT_FOUND, kinds.TOOL_UNKNOWN_TOOL, kinds.RETRIEVAL_INVALID_QUERY),
             "NotFoundError NotFound NoSuchKey "
-            "ResourceNotFoundException DoesNotExist ObjectDoesNotExist NoResultFound NoSuchElementException LookupError",
+            "ResourceNotFoundException DoesNotExist ObjectDoesNotExist NoResultFound NoSuchElementException "
+            "LookupError",
         ),
         (
             (kinds.ORCHESTRATION_MAX_RETRIES_EXCEEDED,),
@@ -150,7 +155,8 @@ CODES: dict[str, Kind] = {
         (
             kinds.TOOL_AUTH_ERROR,
             "unauthenticated unauthorized invalid_token expiredtoken expiredtokenexception invalid_grant "
-            "invalid_client signaturedoesnotmatch invalidaccesskeyid unrecognizedclientexception invalid_auth not_authed "
+            "invalid_client signaturedoesnotmatch invalidaccesskeyid unrecognizedclientexception invalid_auth "
+            "not_authed "
             "authentication_error invalid_credentials token_expired authfailure",
         ),
         (
@@ -166,7 +172,8 @@ CODES: dict[str, Kind] = {
         (
             kinds.TOOL_INVALID_ARGUMENTS,
             "invalid_argument validationexception validation_error invalid_request invalidparametervalue "
-            "invalid_params invalid_arguments missing_argument invalid_parameter out_of_range invalidparameterexception",
+            "invalid_params invalid_arguments missing_argument invalid_parameter out_of_range "
+            "invalidparameterexception",
         ),
         (
             kinds.TOOL_RATE_LIMIT,

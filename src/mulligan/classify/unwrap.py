@@ -1,7 +1,7 @@
 """One clean sentence out of whatever an error says: JSON in JSON, dictionaries as Python prints them, pages, stacks.
 
 Nothing here parses with a grammar. A scanner for `key: value` pairs reads JSON, escaped JSON, Python's own notation and
-any of them cut off in the middle, in one pass and without recursion, which no parser of ours would survive on hostile text.
+any of them cut off in the middle, in one pass and without the recursion by which hostile text breaks a parser.
 """
 
 from __future__ import annotations
@@ -108,7 +108,10 @@ def pairs(text: str) -> list[tuple[str, str]]:
 
 
 # A value's string is possessive in effect: each character fits exactly one alternative, so that it cannot backtrack.
-_PAIR = r"""["'](\w{1,40})["']\s{0,5}:\s{0,5}(?:("(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?)|(-?\d[\d.]{0,20}|null|none|true|false))"""
+_PAIR = (
+    r"""["'](\w{1,40})["']\s{0,5}:\s{0,5}"""
+    r"""(?:("(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?)|(-?\d[\d.]{0,20}|null|none|true|false))"""
+)
 
 
 def _unquoted(token: str) -> str:
@@ -161,7 +164,10 @@ def _page(text: str) -> tuple[str, str]:
     return said, code
 
 
-_CLASS = r"^\s{0,8}(?:[a-z][\w]*\.)*([A-Z]\w*(?:Error|Exception|Timeout|Expired|Exceeded|Warning|Interrupt|Exit|Fault|Refused|Denied|Group))\b(?=[:\s(]|$)"
+_CLASS = (
+    r"^\s{0,8}(?:[a-z][\w]*\.)*([A-Z]\w*(?:Error|Exception|Timeout|Expired|Exceeded|Warning|Interrupt|Exit|"
+    r"Fault|Refused|Denied|Group))\b(?=[:\s(]|$)"
+)
 
 
 def _classes(text: str) -> list[str]:
@@ -169,20 +175,22 @@ def _classes(text: str) -> list[str]:
     if not any(mark in text for mark in ("Error", "Exception", "Timeout", "Expired", "Exceeded")):
         return []
     found = [match.group().strip() for match in _re(_CLASS, re.MULTILINE).finditer(text)]
-    for match in _re(r"(?:litellm\.)([A-Z]\w{2,60}(?:Error|Exception|Timeout))", 0).finditer(text):
-        found.append(match.group())
+    found.extend(match.group() for match in _re(r"litellm\.[A-Z]\w{2,60}(?:Error|Exception|Timeout)", 0).finditer(text))
     return list(dict.fromkeys(reversed(found[:20])))
 
 
 _NOISE = (
-    r"^(?:exit code:? -?\d+|process exited with.{0,40}|command failed with exit code \d+.{0,20}|\$ .*|\+ .*|[-=_*~#.\s]{0,400}|"
-    r"traceback \(most recent call last\):|during handling of the above.*|the above exception was.*|stderr:|stdout:|output:|"
+    r"^(?:exit code:? -?\d+|process exited with.{0,40}|command failed with exit code \d+.{0,20}|\$ .*|\+ .*|"
+    r"[-=_*~#.\s]{0,400}|"
+    r"traceback \(most recent call last\):|during handling of the above.*|the above exception was.*|stderr:|"
+    r"stdout:|output:|"
     r"file \".*|\s+at .*|\s*\^+\s*|\.\.\.|\w{0,20} ?error:?|failed:?|\{|\[|usage:.*|\[\w[\w:-]{0,20}\] \$ .*|"
     r"ok\s.*|\?\s.*\[no test files\]|=== (?:run|pause|cont|name).*|--- (?:pass|skip).*|pass|fail|collected \d+ items?|"
     r"platform .*|rootdir: .*|plugins: .*|compiling .*|finished .*|running \d+ tests?|> .*|test .* \.\.\. ok)$"
 )
 _PREFIX = (
-    r"^(?:<tool_use_error>|</?error>|error during execution:\s|error executing tool \w{1,64}:\s|error calling tool:\s|tool error:\s|"
+    r"^(?:<tool_use_error>|</?error>|error during execution:\s|error executing tool \w{1,64}:\s|"
+    r"error calling tool:\s|tool error:\s|"
     r"(?:fatal )?error:\s|(?:litellm\.)?\w{1,40}(?:error|exception):\s|\w{1,30}exception(?: \w{1,30})? -\s|"
     r"error code:? \d{3}(?: -|:)\s|execution failed:\s|uncaught\s|unhandled exception:?\s|npm err! (?:code \w+)?|"
     r"an error occurred \(\w{1,60}\) when calling the \w{1,60} operation(?: \([^)]{1,40}\))?:\s|"

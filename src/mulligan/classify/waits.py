@@ -9,15 +9,18 @@ from functools import cache
 LONGEST = 7 * 24 * 3600.0
 """Seconds. What asks for more than a week is a mistake, or a date in another calendar."""
 
-_SPAN = r"(\d{1,9}(?:\.\d{1,9})?)\s?(milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)?(?![a-z])"
+_SPAN = (
+    r"(\d{1,9}(?:\.\d{1,9})?)\s?(milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|"
+    r"days?|d)?(?![a-z])"
+)
 _ASKED = (
     r"(?:try(?:ing)? (?:your request )?again|retry(?:ing)?|retry your request|wait|resets?|available|back off|expires?)"
     r"(?: \w{1,12}){0,2}? (?:in|after|for|at least)(?: at least| about| another)? " + _SPAN
 )
 _SHORT = r"\bwait (?:at least |about |another )?" + _SPAN
 _FIELD = (
-    r"""["']?\bretry[-_ ]?(?:after|delay|in)(?:[-_ ]?(ms|milliseconds?|seconds?|secs?|s))?["']?\s{0,3}[:=]\s{0,3}["']?"""
-    + _SPAN
+    r"""["']?\bretry[-_ ]?(?:after|delay|in)(?:[-_ ]?(ms|milliseconds?|seconds?|secs?|s))?["']?"""
+    r"""\s{0,3}[:=]\s{0,3}["']?""" + _SPAN
 )
 
 
@@ -95,7 +98,8 @@ def _span(text: str) -> float | None:
     """`6m0s`, `1h2m3.5s`, `7.66s`, `20 seconds`: the parts that follow each other from the start."""
     total, at, found = 0.0, 0, False
     while match := _re(
-        r"\s?(\d{1,9}(?:\.\d{1,9})?)\s?(milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)(?![a-z])"
+        r"\s?(\d{1,9}(?:\.\d{1,9})?)\s?(milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|"
+        r"d)(?![a-z])"
     ).match(text, at):
         total += _seconds(match.group(1), match.group(2))
         at, found = match.end(), True

@@ -1,0 +1,152 @@
+"""Rules for what a tool says about the call itself: its arguments, its moment, the things it names.
+
+These words are everyone's. They are asked last, and only where they can be about the call: see `world.OF_A_PROCESS`.
+"""
+
+from __future__ import annotations
+
+from mulligan.classify import taxonomy as kinds
+from mulligan.classify.rules import Rule
+
+ARGUMENTS = (
+    Rule(
+        "no such tool",
+        kinds.TOOL_UNKNOWN_TOOL,
+        ("tool", "function", "method not found", "action", "unknown skill"),
+        r"(?:unknown|no such|unrecognized|nonexistent|undefined|unsupported) (?:tool|function|"
+        r"action)(?: name)?\b(?! (?:argument|parameter|option|call id))|(?:tool|function|action) (?:named |"
+        r"with name |name )?[\"'`\[]?[\w.:/-]{0,80}[\"'`\]]? ?(?:is |was |does |could )?(?:not (?:found|exist|"
+        r"available|registered|recognized|defined|be found|a (?:known|valid|recognized))|unknown|doesn't exist|"
+        r"not in)|no (?:tool|function) (?:named|called|with (?:the )?name|found)|method not found|"
+        r"is not a (?:valid|known|registered|recognized|available) (?:tool|function)|"
+        r"model tried to call unavailable tool|available tools:",
+        unless=r"undefined function \w{1,40}\(|function .{1,80}\(.{0,80}\) does not exist|no such function:",
+    ),
+    Rule(
+        "arguments do not fit",
+        kinds.TOOL_INVALID_ARGUMENTS,
+        (),
+        r"(?:unexpected|invalid|missing|unknown|unrecognized|bad|wrong|illegal|extra|unsupported|incorrect|"
+        r"required|duplicate|empty|too (?:many|few)|not enough)(?: \d{1,9})? (?:\w{1,16} ){0,3}?(?:argument|"
+        r"parameter|param|input|option|flag|field|property|key(?:word)?|value|operand|switch|format|type|enum|"
+        r"date|character|path|mode|unit|number|choice)s?\b|(?:argument|parameter|param|field|property|input|"
+        r"option|key|value|attribute)s?\b[^\n]{0,100}?(?:is|are|was|were)? ?(?:required|missing|not (?:valid|"
+        r"allowed|supported|recognized|permitted|expected|accepted|a valid|specified|provided|defined|known)|"
+        r"invalid|unexpected|must\b|should (?:be|have|match)|cannot be|can't be|expects?|out of range|unknown)|"
+        r"\bmissing \d{1,9} required|takes \d{1,9} (?:positional|to|from)|required (?:positional|keyword|property|"
+        r"field|argument|parameter)|(?:validation|argument) (?:error|failed|errors)|input ?validation ?error|"
+        r"\bis a required property|is not of type|is not one of|is not valid under any|additional properties|"
+        r"does not match (?:the )?(?:pattern|format|schema|any of|regex)|field required|input should be|"
+        r"extra inputs are not permitted|value is not a valid|(?:must|should|has to|needs to) be (?:a |an |one of|"
+        r"in|between|at (?:least|most)|less|greater|positive|non-?negative|non-?empty|equal|either|of type|unique|"
+        r"specified|provided|numeric|string|valid|set|>|<|\d|the|formatted|within|no (?:more|less)|<=|>=)|"
+        r"must (?:not|match|contain|have|start|end|only|specify|provide|include)|expected (?:a |an |one of |type |"
+        r"value |\w{1,20},? (?:but )?(?:got|found|received))|could not convert|cannot (?:convert|parse|interpret|"
+        r"cast|be (?:empty|null|blank|negative|none|zero|parsed|converted|interpreted))|can't (?:convert|parse)|"
+        r"invalid literal|unable to (?:parse|convert|interpret)|out of (?:range|bounds)|(?:exceeds|above|below|"
+        r"outside) (?:the )?(?:max|min|allowed|valid|limit|range|bound)|too (?:long|short|small|large|big|high|"
+        r"low)\b|unsupported (?:operand|format|value|type|path|unit|currency|language|option)|(?:is|"
+        r"are) not (?:supported|allowed|permitted|recognized|accepted)\b|not a valid\b|unknown (?:option|flag|"
+        r"switch|argument|parameter|predicate|primary)|unrecognized (?:option|argument|flag)|(?:illegal|"
+        r"invalid) (?:option|character|flag|choice|date|time|format|mode|number|value|request)|^usage: |"
+        r"bad request|malformed|no such option|ambiguous (?:option|argument)|requires an? (?:argument|value|"
+        r"parameter)|non-uuid|not a uuid|not found\. available \w{1,20}:|unknown skill|only (?:one|"
+        r"\w{1,10}) (?:\w{1,12} ){0,6}(?:supported|allowed|accepted)|allowed values|valid (?:values|options|"
+        r"choices) (?:are|include)|choose from|wrong number of arguments|provide (?:only|either|a valid|exactly)|"
+        r"-32602|invalid params|unprocessable|unable to read .{0,30}argument|is not defined in (?:the )?schema|"
+        r"wrong type|type mismatch|nullable|is not a number|not a number|parsing .{1,60}: invalid syntax|"
+        r"invalid syntax for|invalid value|hallucinated|no value provided",
+    ),
+)
+
+STATE = (
+    Rule(
+        "it is there already",
+        kinds.TOOL_CONFLICT,
+        (
+            "already",
+            "file exists",
+            "not empty",
+            "conflict",
+            "in use",
+            "eexist",
+            "being used",
+            "locked by",
+            "etag",
+            "enotempty",
+            "duplicate",
+        ),
+        r"already (?:exists|exist|in use|taken|registered|been|present|a member|running|open|closed|started|bound|"
+        r"assigned|used|has|defined|at|the|completed|cancell?ed|processed|on|off|exist)|\bfile exists\b|"
+        r"\bEEXIST\b|\bENOTEMPTY\b|not empty|\bconflict(?:s|ing)?\b|address (?:already )?in use|(?:is|"
+        r"are) (?:currently )?(?:in use|being used|locked)|locked by|etag|precondition failed|\bduplicate\b",
+    ),
+    Rule(
+        "something must come first",
+        kinds.ORCHESTRATION_PRECONDITION,
+        (),
+        r"(?:must|need(?:s|ed)? to|have to|has to|should|please) (?:first )?(?:\w{1,16} ){1,8}(?:before|prior to|"
+        r"first\b|when )|\bbefore (?:\w{1,16} ){0,3}?\w{1,16}ing\b|\b(?:is|are|was|were|has|have|been|"
+        r"be)? ?not (?:yet )?(?:been )?(?:initiali[sz]ed|started|running|connected|ready|loaded|open(?:ed)?|"
+        r"configured|enabled|set up|active|activated|verified|confirmed|attached|mounted|selected|paired|"
+        r"installed|eligible|refundable)\b|(?:insufficient|not enough|inadequate) (?:\w{1,14} ){0,2}(?:balance|"
+        r"funds|credit|stock|inventory|seats?|space|fuel|quantity|points|memory|budget|capacity|material|supply|"
+        r"battery)|no active \w{1,20}|call \S{1,40} first|run \S{1,60} first|first (?:call|run|create|start|open|"
+        r"connect|select|log)|prerequisite|precondition|failed_precondition|requires? (?:\w{1,16} ){1,5}to be |"
+        r"depends on|(?:cannot|can't|can not|unable to) (?:be )?(?:\w{1,16} ){1,6}(?:while|until|unless|because|"
+        r"when|with(?:out)?|in (?:its|the|this) (?:current )?(?:state|status)|above|beyond|more than|after|if|"
+        r"as it|since)|(?:is|are) (?:less|lower|greater|more|higher) than (?:the )?(?:budget|limit|balance|"
+        r"available|minimum|maximum|required|price|cost|total)|until (?:\w{1,16} ){1,5}(?:is|are|has|have)|"
+        r"only (?:\w{1,12} ){1,4}(?:can|may) be (?:\w{1,16} ?)|with status|non-\w{1,12} (?:order|item|reservation|"
+        r"booking|account)\w{0,2}\b|cannot be (?:cancell?ed|modified|exchanged|returned|changed|refunded|updated|"
+        r"deleted|removed|processed)|(?:not|no longer) (?:pending|delivered|active|cancellable|modifiable|"
+        r"available (?:for|to))",
+    ),
+    Rule(
+        "a rule forbids it",
+        kinds.ORCHESTRATION_CONSTRAINT_VIOLATION,
+        (),
+        r"(?:policy|rule|constraint|business rule|guardrail|limit)s?\b[^\n]{0,60}(?:violat|forbid|prohibit|"
+        r"prevent|not allow|exceed|reach)|violat\w{1,5}|(?:exceed(?:s|ed)?|over|"
+        r"beyond) (?:the )?(?:\w{1,14} ){0,3}(?:limit|budget|maximum|quota|allowance|capacity)|(?:limit|budget|"
+        r"maximum|capacity|allowance)(?: of [\w.,$]{1,20})? (?:has been |is |was )?(?:exceeded|reached)|"
+        r"prohibited|restricted|(?:do|does) not (?:match|add up|agree|equal)|should (?:be the same|match)|"
+        r"not allowed|mutually exclusive",
+    ),
+    Rule(
+        "wrong state",
+        kinds.ORCHESTRATION_INVALID_STATE,
+        ("state", "status"),
+        r"(?:invalid|illegal|wrong|unexpected|bad|inconsistent) (?:\w{1,12} )?(?:state|status)\b|(?:in|"
+        r"from) (?:state|status) |state (?:transition|machine)|illegalstate|invalidstate",
+    ),
+)
+
+MISSING = (
+    Rule(
+        "nothing matched",
+        kinds.RETRIEVAL_NO_RESULTS,
+        (),
+        r"\bno (?:\w{1,14} ){0,2}?(?:results?|match(?:es|ing)?|documents?|records?|rows?|hits|items|entries|data|"
+        r"articles|pages|passages|files|papers|emails|messages|events|answers?)\b(?: \w{1,14}){0,3}?(?: (?:found|"
+        r"matched|match|returned|available|for|in|exist)|\.?$)|\b(?:0|zero) (?:\w{1,10} )?(?:results?|"
+        r"match(?:es)?|hits|documents?|rows?)\b|nothing (?:was )?found|empty result|returned no|no data\b|"
+        r"did not (?:return|match) any",
+    ),
+    Rule(
+        "no such thing",
+        kinds.TOOL_NOT_FOUND,
+        (),
+        r"not[ _-]?found|\bno such\b|(?:does|do|did) ?(?:not|n't) (?:currently )?exist|doesn't exist|(?:could not|"
+        r"couldn't|cannot|can't|unable to|failed to|can not) (?:be )?(?:find|found|locate|look up|identify)|"
+        r"no longer exists?|no available|there (?:is|are) no\b|unknown (?:\w{1,14} ){0,2}(?:id|user|name|account|"
+        r"order|customer|product|item|resource|host|entity|symbol|city|location|airport|station|object|"
+        r"reservation|flight|agent|skill|task|session|channel|project)\b|invalid (?:\w{1,14} ){0,3}(?:airport|"
+        r"currency|country|city|station|zip|postal|language|region|stock|product|item|order|user|account|"
+        r"reservation|flight|booking|customer|ticket) ?(?:code|id|symbol|name|number)?\b|"
+        r"\bno (?:\w{1,14} ){1,3}(?:with|for|named|called|matching|found|exists?)\b|nosuch(?:key|bucket|entity)|"
+        r"is not (?:a (?:known|registered|listed)|available|listed|registered)|has no (?:\w{1,14} )?(?:named|"
+        r"called|with)|not (?:available|in (?:the |your )?(?:list|database|cart|order|system|catalog|workspace|"
+        r"watchlist))",
+    ),
+)
