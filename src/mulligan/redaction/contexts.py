@@ -106,8 +106,8 @@ _PAIRED = Expression(
 )
 _SENTENCE = Expression(
     r"(pass(?:word|phrase|code|wd)|pwd|secret|token|api[ _-]?key|access[ _-]?key|credential|identified by)s?"
-    r"(?:[ \t]{1,3}(?:is|was|are|for|of|to|the|user|account|provided|using|with|set|now|value|new|old"
-    r"|[\w.]{1,20}+@\S{1,60})){0,3}+[ \t:=]{1,3}[\"'`(]?([^\s\"'`()]{4,200}+)"
+    r"(?:[ \t]{1,3}(?:is|was|are|(?:for|of) [\w.@-]{1,40}+|to|the|user|account|provided|using|with|set|now"
+    r"|value|new|old|[\w.]{1,20}+@\S{1,60})){0,3}+[ \t:=]{1,3}[\"'`(]?([^\s\"'`()]{4,200}+)"
 )
 _BUNDLE = Expression(r"BUNDLE_[A-Z_]{3,60}[\"']?\s{0,3}[:=]\s{0,3}[\"']?([^\s\"':]{1,100}+:[^\s\"']{1,100}+)")
 

@@ -6,27 +6,13 @@ import re
 from collections.abc import Iterator
 
 from mulligan.redaction.expressions import Expression
+from mulligan.redaction.names import words
 
 OMITTED = {"frame": "(stack left out)", "connection": "(connection string)", "address": "(private address)"}
 
-_SCHEMES = frozenset(
-    (
-        *(
-            "postgres",
-            "postgresql",
-            "mysql",
-            "mariadb",
-            "mongodb",
-            "redis",
-            "rediss",
-            "valkey",
-            "amqp",
-            "amqps",
-            "mssql",
-        ),
-        *("sqlserver", "oracle", "clickhouse", "cockroachdb", "cassandra", "neo4j", "bolt", "kafka", "nats", "ldap"),
-        *("ldaps", "snowflake", "ftp", "ftps", "sftp", "smtp", "smtps", "sb", "jdbc"),
-    )
+_SCHEMES = words(
+    """postgres postgresql mysql mariadb mongodb redis rediss valkey amqp amqps mssql sqlserver oracle clickhouse
+    cockroachdb cassandra neo4j bolt kafka nats ldap ldaps snowflake ftp ftps sftp smtp smtps sb jdbc"""
 )
 _FIELD = (
     r"(?:server|data source|host|hostaddr|database|initial catalog|dbname|user id|uid|user|username|pwd|password|port"
@@ -34,7 +20,6 @@ _FIELD = (
     r"|trusted_connection|encrypt|sslmode)"
 )
 _TELLING = ("password=", "pwd=", "user id", "uid=", "accountkey", "sharedaccess", "dbname=", "host=")
-
 
 _PYTHON = Expression(
     r"Traceback \(most recent call last\):?"
@@ -45,7 +30,7 @@ _AT = Expression(
     r"at (?<!\w.{3})(?:"
     r"(?:async |new )?[^\s()]{1,160}+(?: \[as [^\]\s]{1,60}+\])? ?"
     r"\([^()\n:]{0,200}+(?::[^()\n:]{0,100}+){0,3}:\d{1,7}\)"
-    r"|[^\s()]{1,160}+\((?:Native Method|Unknown Source|native|<anonymous>)\)"
+    r"|[^\s()]{1,160}+\((?:Native Method|Unknown Source|native|.anonymous.)\)"
     r"|(?:async )?(?:file:|node:|webpack|https?:|[A-Za-z]:\\|/)"
     r"[^\s():]{0,200}+(?::[^\s():]{1,200}+){0,2}:\d{1,7}:\d{1,7}"
     r"|[^\s()]{1,160}+\([^()\n]{0,200}+\) in [^\n:]{1,300}+(?::\\[^\n:]{1,300}+)?:line \d{1,7})"
@@ -68,6 +53,7 @@ _SIX = Expression(
 _HOST = Expression(r"\.(?:internal|local|localdomain|intranet|corp|lan)(?![\w-]|\.\w)(?::\d{1,5})?", re.IGNORECASE)
 _LOCALHOST = Expression(r"localhost:\d{1,5}")
 _POINTER = Expression(r"0x(?<!\w..)[0-9a-fA-F]{8,16}(?!\w)")
+_PATH = Expression(r"[^\s:]{1,253}+")
 _LABEL = Expression(r"[\w.-]{1,253}+")
 
 
@@ -80,7 +66,7 @@ def find(text: str) -> Iterator[tuple[str, int, int]]:
         yield from (("frame", *hit.span()) for hit in _AT.finditer(text))
     if "goroutine" in text or "+0x" in text:
         for hit in _GO.finditer(text):
-            yield "frame", _reach(text, hit.start(), _LABEL) if hit[0][0] == ":" else hit.start(), hit.end()
+            yield "frame", _reach(text, hit.start(), _PATH) if hit[0][0] == ":" else hit.start(), hit.end()
     position = text.find("://")
     while position >= 0:
         yield from _url(text, position)

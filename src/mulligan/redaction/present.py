@@ -46,8 +46,16 @@ def clean(text: str, limit: int = FOREIGN) -> str:
     if "\x1b" in text or not text.isascii():
         text = _ANSI.sub("", text)
     text = _visible(text)
-    text = insides.omitted(text)
-    text = text.translate(_NEUTRAL).strip()
+    text = text.translate(_NEUTRAL)
+    for _ in range(8):
+        shown = _within(insides.omitted(text).strip(), limit)
+        if shown == text:
+            break
+        text = shown  # once more: what was left out, or the cut, may have brought two halves of something together
+    return text
+
+
+def _within(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     room = limit - len(GAP) - 2
@@ -100,7 +108,9 @@ def quote(text: str, who: str = "tool") -> str:
     import hashlib  # takes longer to import than the rest of this package, and few processes quote
 
     said = _MARK.sub("(", clean(text))
-    speaker = re.sub(r"[\[\],\s]+", " ", clean(who, 60)).strip() or "tool"
+    speaker = re.sub(r"[^\w./-]+", " ", clean(who, 60)).strip()
+    if not speaker or any(insides.find(speaker)):
+        speaker = "tool"
     mark, tries = "", 0
     while not mark or mark in said:
         mark = hashlib.sha256(f"{tries}:{said}".encode()).hexdigest()[:8]
@@ -120,8 +130,6 @@ def faults(text: str) -> list[str]:
             break
     if not text.isascii() and not found and not unicodedata.is_normalized("NFKC", text):
         found.append("not in normal form NFKC")
-    named = {"frame": "a stack frame", "connection": "a connection string", "address": "a private address"}
-    found += [f"{named[kind]} at {start}" for kind, start, _ in insides.find(text)]
     return found + _blocks(text)
 
 
@@ -129,19 +137,24 @@ def _blocks(text: str) -> list[str]:
     found: list[str] = []
     position = 0
     while opening := _OPENING.search(text, position):
-        position = text.find(f"[end {opening[1]}]", opening.end())
-        if position < 0:
+        found += _shown(text[position : opening.start()], position)
+        end = text.find(f"[end {opening[1]}]", opening.end())
+        if end < 0:
             return [*found, f"a quotation that is not closed at {opening.start()}"]
-        said = text[opening.end() : position]
-        if len(said) > FOREIGN + 2:
+        said = text[opening.end() : end].strip()
+        if len(said) > FOREIGN:
             found.append(f"a quotation of {len(said)} characters, at most {FOREIGN}, at {opening.start()}")
         if _MARK.search(said):
             found.append(f"a mark inside a quotation at {opening.start()}")
         if any(c in said for c in "<>|"):
             found.append(f"angle brackets or pipes inside a quotation at {opening.start()}")
-        position += len(opening[1]) + 6
-    outside = _OPENING.sub("", text)
-    closings = sum(1 for _ in _CLOSING.finditer(outside)) - sum(1 for _ in _OPENING.finditer(text))
-    if closings > 0:
-        found.append("a closing mark that nothing opened")
-    return found
+        found += _shown(said, opening.end())
+        position = end + len(opening[1]) + len("[end ]")
+    if closing := _CLOSING.search(text, position):
+        found.append(f"a closing mark that nothing opened at {closing.start()}")
+    return found + _shown(text[position:], position)
+
+
+def _shown(text: str, position: int) -> list[str]:
+    named = {"frame": "a stack frame", "connection": "a connection string", "address": "a private address"}
+    return [f"{named[kind]} at {position + start}" for kind, start, _ in insides.find(text)]
