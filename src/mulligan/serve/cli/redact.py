@@ -1,0 +1,165 @@
+"""mulligan redact: a filter that takes secrets and personal data out of a text."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import IO, Any, Literal
+
+import click
+
+from mulligan.redaction import Redactor
+from mulligan.serve.cli.options import as_json
+
+_MOST = 64 * 1024 * 1024
+"""Bytes of one line. A longer one is taken apart."""
+_PIECE = 8000
+"""Characters looked at together: what a redactor reads without cutting."""
+_AWAY = 0x10F700 - 0xDC00
+_BYTES = re.compile("[\udc80-\udcff]")
+_KEPT = re.compile("[\U0010f780-\U0010f7ff]")
+_HALVES = re.compile("[\ud800-\udfff]")
+_PLACEHOLDER = re.compile(r"\[redacted ([a-z0-9_]{1,40})\]")
+_BLOCK = 400
+"""Lines of a private key at most, before we no longer believe that it ends."""
+
+
+@click.command(
+    epilog="Examples:\n\n  kubectl logs api | mulligan redact > shareable.log\n\n"
+    "  mulligan redact --jsonl --all --report < calls.jsonl > clean.jsonl"
+)
+@click.option("--jsonl", is_flag=True, help="One object a line, of which the field text is redacted.")
+@click.option("--all", "everything", is_flag=True, help="With --jsonl: every string of every object, by its name too.")
+@click.option(
+    "--level",
+    type=click.Choice(["local", "shared"]),
+    default="local",
+    show_default=True,
+    help="With --all, shared leaves only type and length of every value.",
+)
+@click.option("--report", is_flag=True, help="Say on standard error what was found and how often, never what it was.")
+@as_json
+def redact(jsonl: bool, everything: bool, level: Literal["local", "shared"], report: bool, as_json: bool) -> None:
+    """Take secrets and personal data out of a text.
+
+    Reads standard input and writes standard output, line by line. Exit 1 when a line of --jsonl could not be read: an
+    object with the field error stands in its place.
+    """
+    if everything and not jsonl:
+        raise click.UsageError("--all is about the fields of --jsonl. For plain text, leave it out.")
+    if sys.stdin.isatty():
+        raise click.UsageError("give me a text on standard input: `mulligan redact < build.log`.")
+    redactor = Redactor(level=level)
+    found: Counter[str] = Counter()
+    lines = sys.stdin.buffer
+    bad = _objects(lines, redactor, everything, found) if jsonl else _texts(lines, redactor, found)
+    if report:
+        _tell(found, bad, as_json)
+    if bad:
+        raise SystemExit(1)
+
+
+def _texts(lines: IO[bytes], redactor: Redactor, found: Counter[str]) -> int:
+    for text in _paragraphs(lines):
+        _put(_redacted(text, redactor, found))
+    return 0
+
+
+def _paragraphs(lines: IO[bytes]) -> Iterator[str]:
+    """Line by line, but a private key in one piece: no line of it tells what it is."""
+    held: list[str] = []
+    for line in _decoded(lines):
+        if held or ("-----BEGIN " in line and "PRIVATE KEY" in line and "-----END " not in line):
+            held.append(line)
+            if "-----END " not in line and len(held) < _BLOCK:
+                continue
+            line = "".join(held)
+            held.clear()
+        yield line
+    yield "".join(held)
+
+
+def _objects(lines: IO[bytes], redactor: Redactor, everything: bool, found: Counter[str]) -> int:
+    bad = 0
+    for number, line in enumerate(_decoded(lines), 1):
+        if not line.strip():
+            _put(line)
+            continue
+        try:
+            given = json.loads(line)
+            if everything and isinstance(given, dict):
+                given = redactor.value(given)
+            elif not everything:
+                given["text"] = _redacted(given["text"], redactor, found)
+            said = _spelt(given) if isinstance(given, dict) else ""
+        except (ValueError, TypeError, KeyError, RecursionError):
+            said = ""
+        if not said:
+            bad += 1
+            wanted = "an object that can be read" if everything else 'an object with a string "text"'
+            _put(json.dumps({"error": f"line {number} is not {wanted}"}) + "\n")
+            continue
+        if everything:
+            _count(said, line, found)
+        _put(said + "\n")
+    return bad
+
+
+def _spelt(given: dict[str, Any]) -> str:
+    said = json.dumps(given, ensure_ascii=False)
+    # Half a character, written as an escape, can be written in no other way.
+    return said if said.isprintable() or not _HALVES.search(said) else json.dumps(given)
+
+
+def _redacted(text: str, redactor: Redactor, found: Counter[str]) -> str:
+    if not isinstance(text, str):
+        raise TypeError
+    redacted = "".join(redactor.text(piece) for piece in _pieces(text))
+    _count(redacted, text, found)
+    return redacted
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """A long text in pieces that end between words, so that no secret is cut in two."""
+    while len(text) > _PIECE and "PRIVATE KEY" not in text[:_PIECE]:
+        end = max(text.rfind(mark, 0, _PIECE) for mark in " ,\n") + 1 or _PIECE
+        yield text[:end]
+        text = text[end:]
+    yield text
+
+
+def _count(after: str, before: str, found: Counter[str]) -> None:
+    found.update(_PLACEHOLDER.findall(after))
+    found.subtract(_PLACEHOLDER.findall(before))
+
+
+def _decoded(lines: IO[bytes]) -> Iterator[str]:
+    """Lines as text. A byte that is not UTF-8 becomes a character nobody uses, and is that byte again in `_put`."""
+    while line := lines.readline(_MOST):
+        text = line.decode("utf-8", "surrogateescape")
+        yield text if text.isascii() else _BYTES.sub(lambda hit: chr(ord(hit[0]) + _AWAY), text)
+
+
+def _put(text: str) -> None:
+    if not text.isascii():
+        text = _KEPT.sub(lambda hit: chr(ord(hit[0]) - _AWAY), text)
+    stream = sys.stdout.buffer
+    stream.write(text.encode("utf-8", "surrogateescape"))
+    stream.flush()
+
+
+def _tell(found: Counter[str], bad: int, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"found": dict((+found).most_common()), "unreadable": bad}), err=True)
+        return
+    found = +found
+    total = sum(found.values())
+    told = f"{total:,} found." if total else "Nothing found."
+    click.echo(f"{told} {bad:,} lines could not be read." if bad else told, err=True)
+    if total:
+        click.echo(err=True)
+    for kind, times in found.most_common():
+        click.echo(f"  {times:>7,}  {kind}", err=True)
