@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from mulligan.failure import Kind
 from mulligan.records import Change, Compaction, Lesson, Recovery, Run, Step, encode
 from mulligan.redaction import Redactor, plain
 
@@ -180,6 +181,7 @@ def _step(step: Step, redactor: Redactor, next: Recovery | None = None) -> tuple
         message, detail, hint, code = told
         failure = msgspec.structs.replace(
             failure,
+            kind=_kind(failure.kind, redactor),
             message=message,
             detail=detail,
             hint=hint,
@@ -242,6 +244,12 @@ def _id(id: Any) -> str:
     return id if type(id) is str and len(id) <= NAME and id.isascii() else _text(id)[:NAME]
 
 
+def _kind(kind: Kind, redactor: Redactor) -> Kind:
+    if kind.isascii() and len(kind) <= NAME:
+        return kind
+    return Kind(_name(kind.type, redactor), _name(kind.code, redactor), kind.remedy, kind.ran, kind.hint)
+
+
 def _values(recovery: Recovery | None) -> list[dict[str, Any]]:
     """Before and after of each change, under the argument's own name, which may say that it is a secret."""
     if recovery is None:
@@ -250,27 +258,32 @@ def _values(recovery: Recovery | None) -> list[dict[str, Any]]:
 
 
 def _under(change: Change, value: Any) -> dict[str, Any]:
-    if change.how == "rename":
-        return {"": plain(value)}  # it is a name itself
     held = {"": plain(value)}
+    if change.how == "rename":
+        return held  # it is a name itself
     for name in reversed(change.path.split(".")):  # any part of the path may say it: credentials.user is one
         held = {name: held}
     return held
 
 
-def _held(change: Change, value: Any) -> Any:
-    for name in [] if change.how == "rename" else change.path.split("."):
-        value = value[name]
-    return value[""]
-
-
 def _with_values(recovery: Recovery | None, values: list[dict[str, Any]]) -> Recovery | None:
     if recovery is None or not recovery.changes:
         return recovery
-    changed = tuple(
-        msgspec.structs.replace(
-            change, path=plain(change.path), before=_held(change, before), after=_held(change, after)
-        )
-        for change, before, after in zip(recovery.changes, values[::2], values[1::2], strict=True)
-    )
-    return msgspec.structs.replace(recovery, changes=changed)
+    changes = []
+    for change, before, after in zip(recovery.changes, values[::2], values[1::2], strict=True):
+        names = 0 if change.how == "rename" else change.path.count(".") + 1
+        path, old = _held(before, names)
+        _, new = _held(after, names)
+        if change.how == "rename":
+            path = plain(change.path)
+        changes.append(msgspec.structs.replace(change, path=path, before=old, after=new))
+    return msgspec.structs.replace(recovery, changes=tuple(changes))
+
+
+def _held(value: Any, names: int) -> tuple[str, Any]:
+    """The path and the value of what `_under` made. The names on the path may have been redacted too."""
+    path: list[str] = []
+    for _ in range(names):
+        ((name, value),) = value.items()
+        path.append(name)
+    return ".".join(path), value[""]

@@ -1,0 +1,510 @@
+"""What every Store must do. A new store is finished when it passes this; it is one more line in `STORES`."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from mulligan import calls
+from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, StepStarted, redacted
+from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.records import Change, Compaction, History, Recovery, Run, Step
+from mulligan.redaction import Redactor
+from mulligan.remember.memory import MemoryStore
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import LOCAL, Question, RunQuery, Store
+
+STORES: dict[str, Callable[[Path], Store]] = {
+    "memory": lambda folder: MemoryStore(),
+    "sqlite": lambda folder: SqliteStore(folder / "mulligan.db"),
+}
+
+TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-timeout")
+REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
+REFUSED = Failure.of(Kind("none", "user_rejected"), "the user said no", fingerprint="f-k")
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    store = STORES[request.param](tmp_path)
+    yield store
+    store.close()
+
+
+class Writer:
+    """Appends batches as a recorder does: one journal, and an offset that grows."""
+
+    def __init__(self, store: Store, tenant: str = LOCAL, journal: str = "journal_a") -> None:
+        self.store, self.tenant, self.journal, self.offset = store, tenant, journal, 0
+
+    def __call__(self, *batch: AnyEvent) -> int:
+        self.offset += len(batch)
+        return self.store.append(self.tenant, batch, self.journal, self.offset)
+
+
+@pytest.fixture
+def write(store: Store) -> Writer:
+    return Writer(store)
+
+
+def run(id: str = "run_a", started: int = 1000, **fields: Any) -> Run:
+    return Run(id=id, started=started, **fields)
+
+
+def step(seq: int, call: int | None = None, attempt: int = 1, *, failure: Failure | None = None, **fields: Any) -> Step:
+    defaults: dict[str, Any] = {"run": "run_a", "name": "search", "outcome": "failure" if failure else "success"}
+    return Step(**{**defaults, "seq": seq, "call": call or seq, "attempt": attempt, "failure": failure, **fields})
+
+
+def failed_then_worked(run_id: str, started: int, after: int = 10) -> list[AnyEvent]:
+    """A run in which k=50 was rejected and another k worked."""
+    return [
+        RunStarted(run(run_id, started)),
+        StepEnded(step(1, run=run_id, arguments={"k": 50}, failure=REJECTED)),
+        StepEnded(step(2, run=run_id, arguments={"k": after})),
+        RunEnded(run(run_id, started, ended=started + 5, end="finished")),
+    ]
+
+
+ASKED = Question(tool="search", fingerprint="f-k", run="run_now")
+
+
+# Records
+
+
+def test_is_a_store(store):
+    assert isinstance(store, Store)
+
+
+def test_a_run_comes_back_with_its_steps_in_order(store, write):
+    write(RunStarted(run()), StepEnded(step(2)), StepEnded(step(1)), RunEnded(run(end="finished", ended=1010)))
+
+    history = store.run(LOCAL, "run_a")
+
+    assert history.run == run(end="finished", ended=1010)
+    assert [each.seq for each in history.steps] == [1, 2]
+
+
+def test_an_unknown_run_is_none(store):
+    assert store.run(LOCAL, "run_a") is None
+    assert store.runs(LOCAL, RunQuery()) == []
+
+
+def test_a_batch_is_kept_once_by_its_journal_and_offset(store):
+    batch = [RunStarted(run()), StepEnded(step(1))]
+
+    assert store.append(LOCAL, batch, "journal_a", 2) == 2
+    assert store.append(LOCAL, batch, "journal_a", 2) == 0
+    assert store.append(LOCAL, [StepEnded(step(2))], "journal_a", 1) == 0
+    assert len(store.run(LOCAL, "run_a").steps) == 1
+
+
+def test_a_record_is_kept_once_whichever_journal_it_comes_from(store):
+    batch = [RunStarted(run()), StepEnded(step(1)), RunEnded(run(end="finished"))]
+
+    assert store.append(LOCAL, batch, "journal_a", 3) == 3
+    assert store.append(LOCAL, batch, "journal_b", 3) == 0
+    assert store.append(LOCAL, [StepEnded(step(1, name="other"))], "journal_c", 1) == 0
+    assert store.run(LOCAL, "run_a").steps == (step(1),)
+
+
+def test_the_end_of_a_run_replaces_its_beginning_in_any_order_of_arrival(store, write):
+    ended = run(end="finished", ended=2000, agent="a")
+    write(RunEnded(ended))
+    write(RunStarted(run(agent="a")))
+    assert store.run(LOCAL, "run_a").run == ended
+
+    write(RunStarted(run("run_b")))
+    write(RunEnded(run("run_b", end="raised")))
+    assert store.run(LOCAL, "run_b").run.end == "raised"
+
+
+def test_events_that_are_not_records_are_passed_over(store, write):
+    assert write(StepStarted(step(1)), ContextCompacted(Compaction(reason="agent"))) == 0
+    assert store.health(LOCAL).steps == 0
+
+
+def test_the_newest_runs_come_first_and_no_more_than_asked_for(store, write):
+    write(*(RunStarted(run(f"run_{n}", started=n)) for n in (3, 1, 2)))
+
+    def found(**query: Any) -> list[str]:
+        return [history.run.id for history in store.runs(LOCAL, RunQuery(**query))]
+
+    assert found() == ["run_3", "run_2", "run_1"]
+    assert found(limit=2) == ["run_3", "run_2"]
+    assert found(limit=0) == []
+    assert found(limit=-1) == []
+
+
+def test_runs_of_one_moment_are_in_one_order(store, write):
+    write(*(RunStarted(run(f"run_{id}")) for id in "bca"))
+    assert [each.run.id for each in store.runs(LOCAL, RunQuery())] == ["run_c", "run_b", "run_a"]
+
+
+def test_runs_are_found_by_agent_session_and_time(store, write):
+    write(
+        RunStarted(run("run_1", 10, agent="x", session="s")),
+        RunStarted(run("run_2", 20, agent="x")),
+        RunStarted(run("run_3", 30, agent="y", session="s")),
+    )
+
+    def found(**query: Any) -> list[str]:
+        return [history.run.id for history in store.runs(LOCAL, RunQuery(**query))]
+
+    assert found(agent="x") == ["run_2", "run_1"]
+    assert found(session="s") == ["run_3", "run_1"]
+    assert found(agent="x", session="s") == ["run_1"]
+    assert found(since=20) == ["run_3", "run_2"]
+    assert found(until=20) == ["run_1"]
+
+
+def test_a_run_is_found_by_the_beginning_of_its_id(store, write):
+    write(*(RunStarted(run(id, n)) for n, id in enumerate(["run_ab", "run_ac", "run_b", "rün_ä", "run_%"])))
+
+    assert [each.id for each in store.find(LOCAL, "run_a")] == ["run_ac", "run_ab"]
+    assert [each.id for each in store.find(LOCAL, "run_a", limit=1)] == ["run_ac"]
+    assert [each.id for each in store.find(LOCAL, "rün_")] == ["rün_ä"]
+    assert [each.id for each in store.find(LOCAL, "run_%")] == ["run_%"]
+    assert store.find(LOCAL, "run_x") == []
+
+
+def test_export_tells_every_run_the_oldest_first(store, write):
+    write(*(event for n in (3, 1, 2) for event in failed_then_worked(f"run_{n}", n)))
+
+    exported = list(store.export(LOCAL))
+
+    assert [history.run.id for history in exported] == ["run_1", "run_2", "run_3"]
+    assert exported[0] == store.run(LOCAL, "run_1")
+    assert [history.run.id for history in store.export(LOCAL, since=2)] == ["run_2", "run_3"]
+
+
+def test_a_forgotten_run_is_gone_from_everything(store, write):
+    write(*failed_then_worked("run_1", 1))
+
+    assert store.forget(LOCAL, "run_1") is True
+
+    assert store.run(LOCAL, "run_1") is None
+    assert store.find(LOCAL, "run_") == []
+    assert list(store.export(LOCAL)) == []
+    assert store.recall(LOCAL, ASKED) == []
+    assert store.stats(LOCAL, RunQuery()) == calls.stats([])
+    assert (store.health(LOCAL).runs, store.health(LOCAL).steps) == (0, 0)
+    assert store.forget(LOCAL, "run_1") is False
+
+
+def test_health_says_how_much_is_kept(store, write):
+    write(*failed_then_worked("run_1", 1))
+    health = store.health(LOCAL)
+    assert (health.sound, health.runs, health.steps) == (True, 1, 2)
+    assert health.where
+
+
+def test_tenants_never_meet(store):
+    ours, theirs = Writer(store, "ours"), Writer(store, "theirs")  # and both call their journal the same
+    ours(*failed_then_worked("run_1", 1))
+    assert theirs(RunStarted(run("run_1", 2, agent="x"))) == 1
+    store.put("ours", "session", "s", b"mine")
+
+    assert store.run("theirs", "run_1").steps == ()
+    assert store.run("ours", "run_1").run.agent == ""
+    assert store.recall("theirs", ASKED) == []
+    assert store.stats("theirs", RunQuery()).calls == 0
+    assert store.get("theirs", "session", "s") is None
+    assert len(store.runs("theirs", RunQuery())) == len(store.find("theirs", "run_")) == 1
+    assert store.health("theirs").steps == 0
+    assert store.forget("theirs", "run_1") is True
+    assert len(store.run("ours", "run_1").steps) == 2
+
+
+# Links and memory
+
+
+def test_links_are_what_calls_overcame_says(store, write):
+    write(*failed_then_worked("run_1", 1))
+    history = store.run(LOCAL, "run_1")
+    assert history.links == tuple(calls.overcame(history.steps)) != ()
+
+
+def test_a_step_that_comes_late_changes_what_overcame_what(store, write):
+    write(RunStarted(run()), StepEnded(step(1, arguments={"q": "cats"}, failure=TIMEOUT)))
+    write(StepEnded(step(3, arguments={"q": "cats"})))
+    assert len(store.run(LOCAL, "run_a").links) == 1
+
+    late = step(2, 1, 2, arguments={"subject": "another thing altogether"}, failure=TIMEOUT)
+    write(StepEnded(late))
+
+    history = store.run(LOCAL, "run_a")
+    assert history.links == tuple(calls.overcame(history.steps)) == ()
+    assert store.recall(LOCAL, Question(tool="search", fingerprint="f-timeout")) == []
+
+
+def test_what_overcame_a_failure_before_is_recalled_with_its_count_of_runs(store, write):
+    write(*failed_then_worked("run_1", 1), *failed_then_worked("run_2", 2), *failed_then_worked("run_3", 3, after=7))
+    write(RunStarted(run("run_4", 4)), StepEnded(step(1, run="run_4", arguments={"k": 50}, failure=REJECTED)))
+
+    first, second = store.recall(LOCAL, ASKED)
+
+    assert (first.changes, first.worked, first.seen) == (
+        (Change(path="k", how="substitute", before=50, after=10),),
+        2,
+        4,
+    )
+    assert (second.changes[0].after, second.worked, second.seen) == (7, 1, 4)
+    assert store.recall(LOCAL, Question(tool="search", fingerprint="f-k", limit=1)) == [first]
+
+
+def test_the_asking_runs_own_fresh_failure_is_not_counted(store, write):
+    write(*failed_then_worked("run_1", 1))
+    write(RunStarted(run("run_now", 2)), StepEnded(step(1, run="run_now", failure=REJECTED)))
+
+    (known,) = store.recall(LOCAL, ASKED)
+
+    assert (known.worked, known.seen) == (1, 1)
+
+
+def test_what_the_asking_run_has_overcome_itself_is_counted(store, write):
+    write(*failed_then_worked("run_now", 1))
+    (known,) = store.recall(LOCAL, ASKED)
+    assert (known.worked, known.seen) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        Question(tool="other", fingerprint="f-k"),
+        Question(tool="search", fingerprint="f-else"),
+        Question(tool="search", fingerprint=""),
+    ],
+)
+def test_nothing_known_is_a_good_answer(store, write, question):
+    write(*failed_then_worked("run_1", 1))
+    assert store.recall(LOCAL, question) == []
+
+
+def test_what_was_refused_by_the_user_is_not_a_failure_that_was_met(store, write):
+    write(*failed_then_worked("run_1", 1))
+    write(RunStarted(run("run_2")), StepEnded(step(1, run="run_2", failure=REFUSED)))
+    (known,) = store.recall(LOCAL, ASKED)
+    assert known.seen == 1
+
+
+def test_what_worked_is_known_by_the_failure_it_came_after(store, write):
+    after = Recovery(remedy=Remedy.REPAIR, changes=(Change(path="k", how="clamp", before=50, after=10),))
+    write(
+        RunStarted(run()),
+        StepEnded(step(1, failure=TIMEOUT)),
+        StepEnded(step(2, 1, 2, failure=REJECTED)),
+        StepEnded(step(3, 1, 3, after=after)),
+    )
+    assert len(store.recall(LOCAL, ASKED)) == 1
+    assert store.recall(LOCAL, Question(tool="search", fingerprint="f-timeout")) == []
+
+
+# Figures and shelf
+
+
+def counted(histories: list[History]) -> dict[str, Any]:
+    """The same figures, counted by hand."""
+    groups = [
+        (history, list(group))
+        for history in histories
+        for _, group in itertools.groupby(
+            sorted((each for each in history.steps if each.type != "run"), key=lambda each: (each.call, each.attempt)),
+            key=lambda each: each.call,
+        )
+    ]
+    failed = [(h, g) for h, g in groups if any(each.has_failed for each in g)]
+    overcome = [g for h, g in failed if g[-1].outcome == "success" or g[0].call in {link.failed for link in h.links}]
+    return {
+        "calls": len(groups),
+        "attempts": sum(len(g) for _, g in groups),
+        "first_try": sum(g[-1].outcome == "success" for _, g in groups if not any(each.has_failed for each in g)),
+        "recovered": len(overcome),
+        "given_up": len(failed) - len(overcome),
+        "kinds": Counter(str(each.failure.kind) for _, g in groups for each in g if each.has_failed and each.failure),
+    }
+
+
+def test_stats_count_the_runs_of_a_time_range(store, write):
+    write(*failed_then_worked("run_1", 1), *failed_then_worked("run_2", 2))
+    write(
+        RunEnded(run("run_3", 3, end="finished")),
+        StepEnded(step(1, run="run_3", failure=TIMEOUT)),
+        StepEnded(step(2, 1, 2, run="run_3", failure=TIMEOUT, after=Recovery(remedy=Remedy.WAIT, seconds=1.5))),
+        StepEnded(step(3, run="run_3", name="other")),
+    )
+
+    stats = store.stats(LOCAL, RunQuery(since=2, limit=1))
+
+    assert stats.runs == {"success": 0, "recovered": 1, "partial": 1, "failure": 0}
+    assert (stats.calls, stats.first_try, stats.recovered, stats.given_up) == (4, 2, 1, 1)
+    assert (stats.attempts, stats.waited) == (5, 1.5)
+    assert stats.kinds == {"tool/timeout": 2, "tool/invalid_arguments": 1}
+
+
+def test_the_shelf_gives_back_what_was_put_there_last(store):
+    assert store.get(LOCAL, "session", "s") is None
+    store.put(LOCAL, "session", "s", b"\x00\xff one")
+    store.put(LOCAL, "session", "s", b"two")
+    store.put(LOCAL, "schema", "s", b"three")
+    assert store.get(LOCAL, "session", "s") == b"two"
+    assert store.get(LOCAL, "schema", "s") == b"three"
+
+
+# Whatever is published comes back
+
+HOSTILE = {
+    "surrogate \ud800": "lone \udcff surrogate",
+    "nul": "a\x00b",
+    "huge": 10**30,
+    "edge": [2**63 - 1, -(2**63)],
+    "floats": [float("nan"), float("inf"), -0.0, 1e300, 5e-324, 0.1],
+    "nested": {"a": [{"b": None}]},
+    "sql": "'; DROP TABLE runs; --",
+    "escape": "\x1b[2J<script>",
+    "object": object(),
+    "bytes": b"\xff",
+    "date": "2024-01-01T00:00:00Z",
+    5: "a key that is a number",
+}
+
+
+def test_whatever_redaction_lets_through_comes_back_equal(store, write):
+    failure = Failure.of(
+        Kind("tool", "näme \udcff"),
+        "message \ud800 \x00",
+        detail="d" * 100_000,
+        status=500,
+        code="c\udcff",
+        retry_after=1.5,
+        evidence=("a", "b"),
+        fingerprint="f",
+        confidence=0.5,
+    )
+    changed = Change(path="k.\udcff", how="cast", before=float("nan"), after=10**40)
+    published = [
+        RunStarted(run(agent="a\udcff", context="c\ud800", metadata=HOSTILE, session="s", version="1")),
+        StepEnded(
+            step(
+                1,
+                name="t\udcff",
+                server="s\x00",
+                arguments=HOSTILE,
+                result=HOSTILE,
+                metadata=HOSTILE,
+                failure=failure,
+                after=Recovery(remedy=Remedy.REPAIR, changes=(changed,)),
+                tokens={"in": 5},
+            )
+        ),
+    ]
+    kept = [redacted(event, Redactor()) for event in published]
+
+    assert write(*kept) == 2
+
+    history = store.run(LOCAL, "run_a")
+    assert history.run == kept[0].run
+    assert history.steps == (kept[1].step,)
+    assert history.steps[0].failure.kind.remedy is failure.remedy
+
+
+ODD = st.one_of(st.none(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=3), st.just(object()))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(odd=st.lists(ODD, min_size=12, max_size=12))
+def test_a_value_of_the_wrong_type_never_makes_a_run_unreadable(store, odd):
+    failure = Failure(
+        kind=Kind("tool", "x"), remedy=Remedy.TELL, ran=Ran.NO, message=odd[0], hint=odd[1], status=odd[2], code=odd[3],
+        retry_after=odd[4], fingerprint="f",
+    )  # fmt: skip
+    begun = Run(id="run_a", agent=odd[5], version=odd[6], context=odd[7], environment=odd[8], metadata=odd[9])
+    ended = step(1, name=odd[10], arguments=odd[11], failure=failure)
+    write = Writer(store, tenant=f"tenant-{next(TENANTS)}")
+    write(redacted(RunStarted(begun), Redactor()), redacted(StepEnded(ended), Redactor()))
+
+    assert len(store.run(write.tenant, "run_a").steps) == 1
+    assert len(store.runs(write.tenant, RunQuery())) == 1
+
+
+TENANTS = itertools.count()
+
+
+# All stores give the same answers
+
+ARGUMENTS = st.fixed_dictionaries({"k": st.integers(0, 2), "q": st.sampled_from(["cats", "dogs"])})
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[list[AnyEvent]]:
+    """What several runs publish, in any order, some of it twice, cut into batches anywhere."""
+    events: list[AnyEvent] = []
+    for id in ("run_a", "run_b", "run_c")[: draw(st.integers(1, 3))]:
+        started = draw(st.integers(0, 3))
+        about = {"agent": draw(st.sampled_from("xy")), "session": draw(st.sampled_from([None, "s"]))}
+        if draw(st.booleans()):
+            events.append(RunStarted(run(id, started, **about)))
+        call = attempt = 0
+        for seq in range(1, draw(st.integers(0, 6)) + 1):
+            call, attempt = (call, attempt + 1) if call and draw(st.booleans()) else (seq, 1)
+            failure = draw(st.sampled_from([None, TIMEOUT, REJECTED, REFUSED]))
+            name = draw(st.sampled_from(["search", "lookup"])) if attempt == 1 else name  # noqa: F821
+            ended = step(seq, call, attempt, run=id, name=name, arguments=draw(ARGUMENTS), failure=failure)
+            events.append(StepEnded(ended))
+        if draw(st.booleans()):
+            events.append(RunEnded(run(id, started, end=draw(st.sampled_from(["finished", "raised"])), **about)))
+    order = draw(st.permutations(events + events[: draw(st.integers(0, 2))]))
+    cuts = sorted(draw(st.lists(st.integers(0, len(order)), max_size=3)))
+    return [list(order[a:b]) for a, b in itertools.pairwise([0, *cuts, len(order)]) if b > a]
+
+
+def answers(store: Store, tenant: str) -> dict[str, Any]:
+    return {
+        "runs": store.runs(tenant, RunQuery(limit=100)),
+        "filtered": store.runs(tenant, RunQuery(agent="x", since=1, until=3, limit=2)),
+        "session": store.runs(tenant, RunQuery(session="s")),
+        "exported": list(store.export(tenant, since=1)),
+        "found": store.find(tenant, "run_"),
+        "stats": store.stats(tenant, RunQuery()),
+        "recalled": [
+            store.recall(tenant, Question(tool=tool, fingerprint=fingerprint, run="run_b"))
+            for tool in ("search", "lookup")
+            for fingerprint in ("f-k", "f-timeout")
+        ],
+        "size": (store.health(tenant).runs, store.health(tenant).steps),
+    }
+
+
+@pytest.fixture(scope="module")
+def all_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Store]]:
+    stores = {name: made(tmp_path_factory.mktemp(name)) for name, made in STORES.items()}
+    yield stores
+    for store in stores.values():
+        store.close()
+
+
+@settings(max_examples=120, deadline=None)
+@given(published=batches(), forgotten=st.sampled_from(["", "run_a"]))
+def test_all_stores_give_the_same_answers(all_stores, published, forgotten):
+    tenant = f"same-{next(TENANTS)}"
+    told = {}
+    for name, store in all_stores.items():
+        write = Writer(store, tenant)
+        kept = [write(*batch) for batch in published]
+        was_there = store.forget(tenant, forgotten) if forgotten else None
+        told[name] = {"kept": kept, "forgotten": was_there, **answers(store, tenant)}
+
+    first = told["memory"]
+    for name, answer in told.items():
+        assert answer == first, name
+    for history in first["runs"]:
+        assert history.links == tuple(calls.overcame(history.steps))
+    expected = counted(first["runs"])
+    assert {name: getattr(first["stats"], name) for name in expected} == expected

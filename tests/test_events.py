@@ -1,0 +1,243 @@
+"""The stream: everything it carries has passed redaction, and no listener's fault reaches anybody else."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from mulligan.events import (
+    EVENTS,
+    AnyEvent,
+    ContextCompacted,
+    LessonLearned,
+    RecoveryPlanned,
+    RunEnded,
+    RunStarted,
+    StepEnded,
+    StepStarted,
+    Stream,
+    redacted,
+)
+from mulligan.failure import Failure, Kind, Remedy
+from mulligan.records import Change, Compaction, Lesson, Recovery, Run, Step, decode, encode
+from mulligan.redaction import Redactor
+
+CANARY = "canary-7f3a9c"
+"""A text that is a secret wherever it stands."""
+REDACTOR = Redactor(patterns=["canary-[0-9a-f]+"])
+QUIET = "correct horse battery staple"
+"""A text that only its name gives away."""
+
+
+def failure(**fields: Any) -> Failure:
+    return Failure.of(Kind("tool", "x", Remedy.REPAIR), **{"message": "m", "fingerprint": "f", **fields})
+
+
+def step(**fields: Any) -> Step:
+    return Step(run="run_a", seq=1, call=1, **{"name": "search", **fields})
+
+
+def recovery(path: str = "q", before: Any = None, after: Any = None, how: Any = "substitute") -> Recovery:
+    return Recovery(remedy=Remedy.REPAIR, changes=(Change(path=path, how=how, before=before, after=after),))
+
+
+PLACES: dict[str, AnyEvent] = {
+    "arguments": StepEnded(step(arguments={"q": CANARY})),
+    "nested arguments": StepEnded(step(arguments={"q": [{"deep": f"use {CANARY} here"}]})),
+    "the name of an argument": StepEnded(step(arguments={CANARY: 1})),
+    "result": StepEnded(step(result=f"your key is {CANARY}")),
+    "metadata of a step": StepEnded(step(metadata={"note": CANARY})),
+    "name of a tool": StepEnded(step(name=CANARY)),
+    "server": StepEnded(step(server=CANARY)),
+    "message": StepEnded(step(outcome="failure", failure=failure(message=f"bad key {CANARY}"))),
+    "detail": StepEnded(step(outcome="failure", failure=failure(detail=f"Authorization: Bearer {CANARY}"))),
+    "hint": StepEnded(step(outcome="failure", failure=failure(hint=f"use {CANARY}"))),
+    "code": StepEnded(step(outcome="failure", failure=failure(code=CANARY))),
+    "evidence": StepEnded(step(outcome="failure", failure=failure(evidence=(CANARY,)))),
+    "before of a change": StepEnded(step(after=recovery(before=CANARY))),
+    "after of a change": StepEnded(step(after=recovery(after={"x": CANARY}))),
+    "path of a change": StepEnded(step(after=recovery(path=CANARY, before=1))),
+    "name in a rename": StepEnded(step(after=recovery(how="rename", before="q", after=CANARY))),
+    "a step that starts": StepStarted(step(arguments={"q": CANARY})),
+    "the step of a plan": RecoveryPlanned(step(arguments={"q": CANARY}), recovery()),
+    "the changes of a plan": RecoveryPlanned(step(), recovery(before=CANARY, after=CANARY)),
+    "context": RunStarted(Run(id="run_a", context=f"log in with {CANARY}")),
+    "metadata of a run": RunEnded(Run(id="run_a", metadata={"note": CANARY})),
+    "agent": RunStarted(Run(id="run_a", agent=CANARY)),
+    "version": RunStarted(Run(id="run_a", version=CANARY)),
+    "environment": RunStarted(Run(id="run_a", environment=CANARY)),
+    "reason of a compaction": ContextCompacted(Compaction(reason=CANARY)),
+    "mistake of a lesson": LessonLearned(Lesson(id="l", tool="t", fingerprint="f", mistake=CANARY, correction="")),
+    "correction of a lesson": LessonLearned(Lesson(id="l", tool="t", fingerprint="f", mistake="", correction=CANARY)),
+    "named by its argument": StepEnded(step(arguments={"password": QUIET})),
+    "named, and quoted elsewhere": StepEnded(
+        step(arguments={"password": QUIET}, outcome="failure", failure=failure(message=f"{QUIET} is wrong"))
+    ),
+    "named by the path of a change": StepEnded(step(after=recovery(path="password", before=QUIET))),
+    "named by a part of the path": StepEnded(step(after=recovery(path="credentials.user", before=QUIET, after=QUIET))),
+    "named in the call, quoted in the plan": RecoveryPlanned(
+        step(arguments={"password": QUIET}), recovery(before=f"it is {QUIET}")
+    ),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_secret_reaches_any_listener(place):
+    stream = Stream(REDACTOR)
+    heard: list[AnyEvent] = []
+    stream.listen(heard.append, when="caller")
+    stream.listen(heard.append)
+
+    stream.publish(PLACES[place])
+
+    assert len(heard) == 2
+    for event in heard:
+        told = encode(event).decode()
+        assert CANARY not in told
+        assert QUIET not in told
+
+
+def test_at_level_shared_only_listed_values_are_published():
+    shared = Redactor(level="shared", listed=["top_k"])
+    event = StepEnded(step(arguments={"q": "private words", "top_k": 5}, after=recovery(path="top_k", before=9)))
+
+    kept = redacted(event, shared)
+
+    assert "private words" not in encode(kept).decode()
+    assert kept.step.arguments["top_k"] == 5
+    assert kept.step.after.changes[0].before == 9
+
+
+def test_what_is_no_secret_is_kept():
+    event = StepEnded(
+        step(
+            arguments={"q": "cats", "top_k": 50},
+            after=recovery(path="top_k", before="50", after=10),
+            outcome="failure",
+            failure=failure(message="exceeds 128k token limit", status=400, retry_after=2.0, code="too_long"),
+        )
+    )
+    assert redacted(event, Redactor()) == event
+
+
+def test_an_id_is_never_hidden_because_it_looks_like_a_secret():
+    run = Run(id=CANARY, session=CANARY, parent=CANARY)
+    assert redacted(RunStarted(run), REDACTOR).run == run
+
+
+def test_a_rename_under_a_secret_name_still_says_both_names():
+    event = StepEnded(step(after=recovery(path="api_key", how="rename", before="api_key", after="key")))
+    assert redacted(event, Redactor()) == event
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=4) | st.just(object()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4) | st.integers(), inner, max_size=3),
+    max_leaves=10,
+)
+SURROGATES = st.text(st.characters(), max_size=10)
+
+
+@settings(max_examples=60, deadline=None)
+@given(arguments=ANY, text=SURROGATES, path=SURROGATES, before=ANY)
+def test_whatever_is_published_can_be_written_down_and_read_again_and_redacting_it_again_changes_nothing(
+    arguments, text, path, before
+):
+    event = StepEnded(
+        step(
+            name=text,
+            arguments=arguments,
+            outcome="failure",
+            failure=failure(message=text, code=text, hint=text),
+            after=recovery(path=path, before=before),
+        )
+    )
+    kept = redacted(event, Redactor())
+    assert decode(encode(kept), StepEnded) == kept
+    assert redacted(kept, Redactor()) == kept
+
+
+def test_one_listeners_fault_reaches_neither_the_others_nor_the_publisher(caplog):
+    stream = Stream(Redactor())
+    heard: list[AnyEvent] = []
+
+    def broken(event: AnyEvent) -> None:
+        raise ValueError("broken")
+
+    for when in ("caller", "recorder"):
+        stream.listen(broken, when=when)
+        stream.listen(heard.append, when=when)
+
+    stream.publish(RunStarted(Run(id="run_a")))
+
+    assert len(heard) == 2
+
+
+def test_a_listeners_faults_are_logged_once(caplog):
+    stream = Stream(Redactor())
+    stream.listen(lambda event: 1 / 0, when="caller")
+
+    with caplog.at_level(logging.ERROR, logger="mulligan"):
+        for _ in range(3):
+            stream.publish(RunStarted(Run(id="run_a")))
+
+    assert len(caplog.records) == 1
+
+
+def test_an_event_that_cannot_be_redacted_is_not_carried_and_harms_nobody(caplog):
+    class Broken(Redactor):
+        def record(self, *parts: Any) -> tuple[Any, ...]:
+            raise RuntimeError("no redaction today")
+
+    stream = Stream(Broken())
+    heard: list[AnyEvent] = []
+    stream.listen(heard.append, when="caller")
+
+    stream.publish(StepEnded(step(arguments={"q": CANARY})))
+
+    assert heard == []
+    assert CANARY not in caplog.text
+
+
+def test_a_listener_that_has_ended_hears_no_more():
+    stream = Stream(Redactor())
+    heard: list[AnyEvent] = []
+    end = stream.listen(heard.append, when="caller")
+
+    stream.publish(RunStarted(Run(id="run_a")))
+    end()
+    end()
+    stream.publish(RunStarted(Run(id="run_b")))
+
+    assert [event.run.id for event in heard] == ["run_a"]
+
+
+def test_the_carrier_gets_each_event_and_delivers_it_when_it_likes():
+    stream = Stream(Redactor())
+    carried: list[AnyEvent] = []
+    late: list[AnyEvent] = []
+    stream.carry(carried.append)
+    stream.listen(late.append)
+
+    stream.publish(RunStarted(Run(id="run_a")))
+    assert (len(carried), len(late)) == (1, 0)
+
+    stream.deliver(carried[0])
+    assert late == carried
+
+
+def test_events_are_named_by_a_noun_and_a_past_participle():
+    assert set(EVENTS) == {
+        "run.started",
+        "run.ended",
+        "step.started",
+        "step.ended",
+        "recovery.planned",
+        "context.compacted",
+        "lesson.learned",
+    }
+    assert RunStarted(Run(id="run_a")).name == "run.started"
