@@ -1,0 +1,431 @@
+"""What a wrapped function is, and what is recorded of its calls."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import pickle
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+import mulligan
+from mulligan.failure import SettingsError
+from mulligan.testing import Rehearsal, rehearsal
+
+
+@pytest.fixture
+def played() -> Iterator[Rehearsal]:
+    with rehearsal() as played:
+        yield played
+
+
+@mulligan.tool
+def at_module_level(query: str, top_k: int = 5) -> str:
+    """Finds things."""
+    return f"{query} {top_k}"
+
+
+class Flaky:
+    """Fails as often as it was told to, then answers."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.executed = 0
+
+    def answer(self, value: Any = "ok") -> Any:
+        self.executed += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return value
+
+
+def arguments(played: Rehearsal) -> list[Any]:
+    return [step.arguments for step in played.steps]
+
+
+# What comes out
+
+
+def test_a_wrapped_function_answers_as_it_did_before(played: Rehearsal) -> None:
+    assert at_module_level("fish") == "fish 5"
+    assert at_module_level("fish", top_k=2) == "fish 2"
+
+
+def test_it_is_wrapped_with_and_without_parentheses(played: Rehearsal) -> None:
+    @mulligan.tool
+    def bare() -> int:
+        return 1
+
+    @mulligan.tool()
+    def called() -> int:
+        return 2
+
+    assert (bare(), called()) == (1, 2)
+
+
+def test_name_documentation_and_signature_are_those_of_the_function() -> None:
+    def search(query: str, *, top_k: int = 5) -> list[str]:
+        """Finds things."""
+        return [query]
+
+    wrapped = mulligan.tool(search)
+
+    assert wrapped.__name__ == "search"
+    assert wrapped.__doc__ == "Finds things."
+    assert wrapped.__wrapped__ is search  # type: ignore[attr-defined]
+    assert wrapped.__module__ == search.__module__
+    assert inspect.signature(wrapped) == inspect.signature(search)
+
+
+def test_a_function_at_module_level_can_be_pickled(played: Rehearsal) -> None:
+    assert pickle.loads(pickle.dumps(at_module_level)) is at_module_level
+
+
+def test_the_four_shapes_of_function_keep_their_shape() -> None:
+    def plain() -> None: ...
+
+    async def coroutine() -> None: ...
+
+    def generator() -> Iterator[int]:
+        yield 1
+
+    async def async_generator() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (plain, coroutine, generator, async_generator):
+        for ask in (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction):
+            assert ask(mulligan.tool(function)) == ask(function), (function.__name__, ask.__name__)
+
+
+def test_an_async_function_is_recovered_while_it_is_awaited(played: Rehearsal) -> None:
+    flaky = Flaky(ConnectionError("reset"))
+
+    @mulligan.tool(effects="none")
+    async def fetch(url: str) -> str:
+        await asyncio.sleep(0)
+        return str(flaky.answer(url))
+
+    assert asyncio.run(fetch("a")) == "a"
+    assert flaky.executed == 2
+    assert [step.outcome for step in played.steps] == ["failure", "success"]
+
+
+# Where a function may stand
+
+
+class Index:
+    def __init__(self) -> None:
+        self.name = "index"
+
+    @mulligan.tool
+    def method(self, query: str) -> str:
+        return f"{self.name} {query}"
+
+    @mulligan.tool
+    @classmethod
+    def class_method_inside(cls, query: str) -> str:
+        return f"{cls.__name__} {query}"
+
+    @classmethod
+    @mulligan.tool
+    def class_method_outside(cls, query: str) -> str:
+        return f"{cls.__name__} {query}"
+
+    @mulligan.tool
+    @staticmethod
+    def static_inside(query: str) -> str:
+        return query
+
+    @staticmethod
+    @mulligan.tool
+    def static_outside(query: str) -> str:
+        return query
+
+    @mulligan.tool
+    async def async_method(self, query: str) -> str:
+        return f"{self.name} {query}"
+
+
+@pytest.mark.parametrize(
+    "name", ["method", "class_method_inside", "class_method_outside", "static_inside", "static_outside"]
+)
+def test_methods_of_every_sort_can_be_wrapped_and_self_is_not_an_argument(played: Rehearsal, name: str) -> None:
+    assert getattr(Index(), name)("fish").endswith("fish")
+    assert arguments(played) == [{"query": "fish"}]
+
+
+def test_an_async_method_can_be_wrapped(played: Rehearsal) -> None:
+    assert asyncio.run(Index().async_method("fish")) == "index fish"
+    assert arguments(played) == [{"query": "fish"}]
+
+
+def test_a_bound_method_can_be_wrapped(played: Rehearsal) -> None:
+    wrapped = mulligan.tool(Flaky().answer)
+    assert wrapped("x") == "x"
+    assert arguments(played) == [{"value": "x"}]
+
+
+def test_a_partial_is_known_by_the_name_of_its_function(played: Rehearsal) -> None:
+    def add(left: int, right: int) -> int:
+        return left + right
+
+    assert mulligan.tool(functools.partial(add, 1))(right=2) == 3
+    assert [(step.name, step.arguments) for step in played.steps] == [("add", {"right": 2})]
+
+
+def test_a_partial_of_an_async_function_is_async(played: Rehearsal) -> None:
+    async def add(left: int, right: int) -> int:
+        return left + right
+
+    wrapped = mulligan.tool(functools.partial(add, 1))
+    assert inspect.iscoroutinefunction(wrapped)
+    assert asyncio.run(wrapped(2)) == 3
+
+
+def test_an_object_that_can_be_called_is_known_by_its_class(played: Rehearsal) -> None:
+    class Search:
+        def __call__(self, query: str) -> str:
+            return query
+
+    wrapped = mulligan.tool(Search())
+    assert wrapped("fish") == "fish"
+    assert wrapped.__name__ == "Search"  # type: ignore[attr-defined]
+    assert [(step.name, step.arguments) for step in played.steps] == [("Search", {"query": "fish"})]
+
+
+def test_a_lambda_can_be_wrapped_and_named(played: Rehearsal) -> None:
+    assert mulligan.tool(name="double")(lambda x: 2 * x)(4) == 8
+    assert played.steps[0].name == "double"
+
+
+def test_a_built_in_without_a_signature_can_be_wrapped(played: Rehearsal) -> None:
+    assert mulligan.tool(max)(3, 5) == 5
+    assert arguments(played) == [{"*": [3, 5]}]
+
+
+def test_every_way_of_passing_an_argument_arrives_and_is_recorded_by_name(played: Rehearsal) -> None:
+    @mulligan.tool
+    def every(a: int, /, b: int, *rest: int, c: int = 3, **more: int) -> tuple[Any, ...]:
+        return a, b, rest, c, more
+
+    assert every(1, 2, 5, 6, c=4, d=7) == (1, 2, (5, 6), 4, {"d": 7})
+    assert every(1, b=2) == (1, 2, (), 3, {})
+    assert every(1, 2, a=9) == (1, 2, (), 3, {"a": 9})
+    assert arguments(played) == [
+        {"a": 1, "b": 2, "*": [5, 6], "c": 4, "d": 7},
+        {"a": 1, "b": 2},
+        {"a": 1, "b": 2, "**a": 9},
+    ]
+
+
+def test_arguments_arrive_as_the_very_objects_that_were_given(played: Rehearsal) -> None:
+    given: list[object] = []
+    thing = object()
+    wrapped = mulligan.tool(lambda *args, **kwargs: given.extend([*args, *kwargs.values()]))
+    wrapped(thing, given, key=thing)
+    assert given[0] is thing
+    assert given[1] is given
+    assert given[2] is thing
+
+
+def test_what_was_given_is_recorded_even_if_the_function_changes_it(played: Rehearsal) -> None:
+    @mulligan.tool
+    def drain(items: list[int]) -> int:
+        total = sum(items)
+        items.clear()
+        return total
+
+    items = [1, 2]
+    assert drain(items) == 3
+    assert items == []
+    assert arguments(played) == [{"items": [1, 2]}]
+
+
+# One layer retries
+
+
+def test_of_two_wrapped_layers_only_the_outer_one_retries(played: Rehearsal) -> None:
+    flaky = Flaky(*(ConnectionError("reset") for _ in range(10)))
+    inner = mulligan.tool(effects="none", name="inner")(flaky.answer)
+
+    @mulligan.tool(effects="none")
+    def outer() -> Any:
+        return inner()
+
+    with pytest.raises(ConnectionError):
+        outer()
+    assert flaky.executed == 3
+
+
+def test_where_the_outer_layer_only_observes_the_inner_one_retries(played: Rehearsal) -> None:
+    flaky = Flaky(ConnectionError("reset"))
+    inner = mulligan.tool(effects="none", name="inner")(flaky.answer)
+
+    @mulligan.tool(mode="observe")
+    def outer() -> Any:
+        return inner()
+
+    assert outer() == "ok"
+    assert flaky.executed == 2
+
+
+def test_a_task_that_outlives_the_call_which_started_it_recovers_for_itself(played: Rehearsal) -> None:
+    flaky = Flaky(ConnectionError("reset"))
+
+    @mulligan.tool(effects="none")
+    async def inner() -> Any:
+        return flaky.answer()
+
+    @mulligan.tool(effects="none")
+    async def start() -> asyncio.Task[Any]:
+        async def later() -> Any:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            return await inner()
+
+        return asyncio.create_task(later())
+
+    async def main() -> Any:
+        return await (await start())
+
+    assert asyncio.run(main()) == "ok"
+    assert flaky.executed == 2
+    assert len(played.runs) == 2
+
+
+def test_a_wrapped_call_inside_another_says_inside_which_step(played: Rehearsal) -> None:
+    inner = mulligan.tool(name="inner")(lambda: 1)
+    mulligan.tool(name="outer")(lambda: inner())()
+
+    by_name = {step.name: step for step in played.steps}
+    assert by_name["inner"].parent == by_name["outer"].seq
+    assert by_name["outer"].parent is None
+    assert len(played.runs) == 1
+
+
+def test_a_wrapped_function_may_call_itself(played: Rehearsal) -> None:
+    @mulligan.tool(effects="none")
+    def factorial(n: int) -> int:
+        return 1 if n <= 1 else n * factorial(n - 1)
+
+    assert factorial(20) == 2432902008176640000
+    assert len(played.steps) == 20
+
+
+# Many at once
+
+
+def test_calls_in_threads_are_runs_of_their_own(played: Rehearsal) -> None:
+    @mulligan.tool(effects="none")
+    def work(number: int) -> int:
+        return number
+
+    answers: dict[int, int] = {}
+    threads = [threading.Thread(target=lambda n=n: answers.update({n: work(n)})) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert answers == {n: n for n in range(20)}
+    assert len(played.runs) == 20
+    assert all(len(history.steps) == 1 for history in played.runs)
+
+
+def test_calls_gathered_in_one_run_do_not_mix_up_their_attempts(played: Rehearsal) -> None:
+    seen: dict[int, int] = {}
+
+    @mulligan.tool(effects="none")
+    async def work(number: int) -> int:
+        seen[number] = seen.get(number, 0) + 1
+        await asyncio.sleep(0)
+        if seen[number] <= number % 3:
+            raise ConnectionError(f"reset {number}")
+        return number
+
+    async def main() -> list[int]:
+        async with mulligan.run("gathering"):
+            return await asyncio.gather(*(work(n) for n in range(30)))
+
+    assert asyncio.run(main()) == list(range(30))
+    assert [len(call.steps) for call in sorted(played.calls, key=lambda call: call.first.arguments["number"])] == [
+        1 + n % 3 for n in range(30)
+    ]
+    for call in played.calls:
+        assert len({step.arguments["number"] for step in call.steps}) == 1
+        assert all(step.parent is None for step in call.steps)
+    assert len({step.seq for step in played.steps}) == len(played.steps)
+
+
+def test_calls_gathered_outside_a_run_are_runs_of_their_own(played: Rehearsal) -> None:
+    @mulligan.tool
+    async def work(number: int) -> int:
+        await asyncio.sleep(0)
+        return number
+
+    async def main() -> None:
+        await asyncio.gather(*(work(n) for n in range(10)))
+
+    asyncio.run(main())
+    assert len(played.runs) == 10
+
+
+def test_one_wrapped_function_serves_several_event_loops(played: Rehearsal) -> None:
+    @mulligan.tool(effects="none")
+    async def work(number: int) -> int:
+        await asyncio.sleep(0)
+        return number
+
+    answers: list[int] = []
+    threads = [threading.Thread(target=lambda n=n: answers.append(asyncio.run(work(n)))) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers) == [0, 1, 2, 3]
+    assert asyncio.run(work(4)) == 4
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"effects": "sometimes"}, "effects is none, repeatable or once, got 'sometimes'."),
+        ({"type": "plan"}, "type is tool, model or retrieval"),
+        ({"mode": "loud"}, "mode is observe, suggest or repair"),
+        ({"mode": ""}, "mode is observe, suggest or repair"),
+        ({"name": 7}, "name is a text, got 7."),
+        ({"schema": "object"}, "schema is a JSON schema as a dictionary, got str."),
+        ({"policy": 3}, "policy is a mulligan.Policy, got int."),
+        ({"privileged": "amount"}, "privileged is a list of argument names, such as ['amount'], got 'amount'."),
+        ({"released": [1]}, "released is a list of argument names"),
+        ({"released": 1}, "released is a list of argument names"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_refused_when_the_function_is_wrapped(
+    options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SettingsError) as refused:
+        mulligan.tool(**options)(len)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("thing", "said"),
+    [
+        (3, "only something that can be called can be wrapped, got int."),
+        ("search", "@mulligan.tool(name='search')"),
+        (Index, "Index is a class"),
+        (property(lambda self: 1), "got property"),
+    ],
+)
+def test_what_cannot_be_called_cannot_be_wrapped(thing: Any, said: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        mulligan.tool(thing)
+    assert said in str(refused.value)
