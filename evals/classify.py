@@ -53,9 +53,9 @@ def is_same(found: str, label: str) -> bool:
     (type_found, code_found), (type_label, code_label) = found.split("/"), label.split("/")
     if code_found == code_label:
         return code_found in ("connection_error", "timeout") and {type_found, type_label} == {"tool", "retrieval"}
-    if any(code_found in group and code_label in group for group in ALIKE):
-        return type_found == type_label or "model" not in (type_found, type_label) or "invalid_output" in (code_found, code_label)
-    return False
+    alike = any(code_found in group and code_label in group for group in ALIKE)
+    of_a_model = (type_found == "model") != (type_label == "model")
+    return alike and (not of_a_model or "invalid_output" in (code_found, code_label))
 
 
 def category(kind: str) -> str:
@@ -63,9 +63,7 @@ def category(kind: str) -> str:
 
 
 def judged(row: dict[str, Any]) -> dict[str, Any]:
-    failure = classify(
-        text=row["text"], tool=row["tool"], status=row["status"], exception=row["exception"]
-    )
+    failure = classify(text=row["text"], tool=row["tool"], status=row["status"], exception=row["exception"])
     kind = str(failure.kind)
     same = is_same(kind, row["kind"])
     return {
@@ -108,8 +106,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     for name, sources in (("looked at", LOOKED_AT), ("opened once", None)):
         chosen = [row for row in rows if (row["source"] in LOOKED_AT) == (sources is not None)]
         groups.append((f"**{name}**", chosen))
-        for source in sorted({row["source"] for row in chosen}):
-            groups.append((source, [row for row in chosen if row["source"] == source]))
+        sources_here = sorted({row["source"] for row in chosen})
+        groups.extend((source, [row for row in chosen if row["source"] == source]) for source in sources_here)
     groups.append(("**all**", rows))
     lines = [
         "| source | rows | type | kind | lower end | provider errors | coding categories | overflow or not |",
@@ -142,7 +140,9 @@ def main() -> int:
     if chosen.misses:
         for row in rows:
             if row["source"] == chosen.misses and (not row["kind"] or row["coding"] is False):
-                print(f"{row['label']:32} {row['found']:32} {row['confidence']:.2f} {row['tool']} {row['text'][:150]!r}")
+                print(
+                    f"{row['label']:32} {row['found']:32} {row['confidence']:.2f} {row['tool']} {row['text'][:150]!r}"
+                )
         return 0
     made = table(rows)
     print(made)

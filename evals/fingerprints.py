@@ -46,7 +46,11 @@ def message(error: str) -> str:
         answer = json.loads(error)
     except ValueError:
         return error[:2_000]
-    return str(answer.get("error") or answer.get("message") or answer)[:2_000] if isinstance(answer, dict) else error[:2_000]
+    return (
+        str(answer.get("error") or answer.get("message") or answer)[:2_000]
+        if isinstance(answer, dict)
+        else error[:2_000]
+    )
 
 
 def own_words(call: dict[str, Any]) -> set[str]:
@@ -89,7 +93,8 @@ def drawn(calls: list[dict[str, Any]], wanted: bool, count: int) -> list[tuple[d
 def fingerprint(call: dict[str, Any]) -> str:
     if "fingerprint" not in call:
         arguments = call["parameters"] if isinstance(call["parameters"], dict) else None
-        call["fingerprint"] = classify(text=call["error"], tool=call["tool"], arguments=arguments, is_error=True).fingerprint
+        failure = classify(text=call["error"], tool=call["tool"], arguments=arguments, is_error=True)
+        call["fingerprint"] = failure.fingerprint
     return str(call["fingerprint"])
 
 
@@ -105,7 +110,9 @@ def main() -> int:
         calls = [call for call in map(json.loads, lines) if call["outcome"] == "failure" and call["error"]]
     calls = [call for call in calls if classify(text=call["error"], tool=call["tool"]).counts]
     rows = ["| pairs | judged | share a fingerprint | target |", "| --- | --- | --- | --- |"]
-    names = [("all", calls)] + [(name, [c for c in calls if c["dataset"] == name]) for name in sorted({c["dataset"] for c in calls})]
+    names = [("all", calls)] + [
+        (name, [c for c in calls if c["dataset"] == name]) for name in sorted({c["dataset"] for c in calls})
+    ]
     for wanted, said, target in ((True, "same cause", ">= 95 %"), (False, "different causes", "<= 1 %")):
         for name, some in names:
             pairs = drawn(some, wanted, PAIRS)
@@ -113,7 +120,9 @@ def main() -> int:
                 continue
             same = [fingerprint(one) == fingerprint(other) for one, other in pairs]
             label = f"**{said}**" if name == "all" else f"{said}, {name}"
-            rows.append(f"| {label} | {len(pairs)} | {100 * sum(same) / len(same):.1f} % | {target if name == 'all' else ''} |")
+            rows.append(
+                f"| {label} | {len(pairs)} | {100 * sum(same) / len(same):.1f} % | {target if name == 'all' else ''} |"
+            )
             if chosen.misses:
                 for (one, other), agree in list(zip(pairs, same, strict=True)):
                     if agree is not wanted:
@@ -122,7 +131,10 @@ def main() -> int:
     print(made)
     if chosen.update:
         before, _, rest = PAGE.read_text(encoding="utf-8").partition("<!-- pairs -->\n")
-        PAGE.write_text(f"{before}<!-- pairs -->\n{made}\n<!-- end pairs -->{rest.partition('<!-- end pairs -->')[2]}", encoding="utf-8")
+        PAGE.write_text(
+            f"{before}<!-- pairs -->\n{made}\n<!-- end pairs -->{rest.partition('<!-- end pairs -->')[2]}",
+            encoding="utf-8",
+        )
     return 0
 
 

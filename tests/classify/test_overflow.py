@@ -8,27 +8,67 @@ from mulligan.classify.overflow import Overflow, overflow
 
 OVERFLOWS = [
     ("This model's maximum context length is 4097 tokens. However, your messages resulted in 5012 tokens.", 4097, 5012),
-    ("This model's maximum context length is 8192 tokens. However, you requested 9211 tokens (8187 in the messages, 1024 in the completion).", 8192, 9211),
+    (
+        "This model's maximum context length is 8192 tokens. However, you requested 9211 tokens (8187 in "
+        "the messages, 1024 in the completion).",
+        8192,
+        9211,
+    ),
     ("Your input exceeds the context window of this model.", None, None),
-    ("Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 300123 tokens.", 272000, 300123),
+    (
+        "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 300123 tokens.",
+        272000,
+        300123,
+    ),
     ("prompt is too long: 214112 tokens > 199999 maximum", 199999, 214112),
-    ("input length and `max_tokens` exceed context limit: 190001 + 20000 > 200000, decrease input length or `max_tokens`", 200000, 210001),
+    (
+        "input length and `max_tokens` exceed context limit: 190001 + 20000 > 200000, decrease input "
+        "length or `max_tokens`",
+        200000,
+        210001,
+    ),
     ("The input token count (1200000) exceeds the maximum number of tokens allowed (1048575).", 1048575, 1200000),
-    ("Unable to submit request because the input token count is 40123 but model only supports up to 32768.", 32768, 40123),
-    ("An error occurred (ValidationException) when calling the InvokeModel operation: Input is too long for requested model.", None, None),
+    (
+        "Unable to submit request because the input token count is 40123 but model only supports up to 32768.",
+        32768,
+        40123,
+    ),
+    (
+        "An error occurred (ValidationException) when calling the InvokeModel operation: Input is too "
+        "long for requested model.",
+        None,
+        None,
+    ),
     ("Too many input tokens. Max input tokens: 8000, request input token count: 9100", 8000, 9100),
-    ("Malformed input request: expected maxLength: 50000, actual: 61234, please reformat your input and try again.", 50000, 61234),
+    (
+        "Malformed input request: expected maxLength: 50000, actual: 61234, please reformat your input and try again.",
+        50000,
+        61234,
+    ),
     ("Prompt contains 40123 tokens, too large for model with 32768 maximum context length", 32768, 40123),
     ("The decoder prompt (length 9001) is longer than the maximum model length of 8192.", 8192, 9001),
-    ("the request exceeds the available context size. try increasing the context size or enable context shift", None, None),
+    (
+        "the request exceeds the available context size. try increasing the context size or enable context shift",
+        None,
+        None,
+    ),
     ("request (9100 tokens) exceeds the available context size (8192 tokens), try increasing it", 8192, 9100),
     ("Requested tokens (2100) exceed context window of 2048", 2048, 2100),
     ("input length exceeds the context length", None, None),
-    ("`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4090 `inputs` tokens and 100 `max_new_tokens`", 4096, None),
+    (
+        "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4090 `inputs` tokens and 100 `max_new_tokens`",
+        4096,
+        None,
+    ),
     ("`inputs` must have less than 1024 tokens. Given: 1500", 1024, 1500),
     ("The input (9001 tokens) is longer than the model's context length (8192 tokens).", 8192, 9001),
     ("Please reduce the length of the messages or completion. Current length is 9100 while limit is 8192", 8192, 9100),
-    ("Request too large for model `llama` on tokens per minute (TPM): Limit 6000, Requested 8100, please reduce your message size and try again.", 6000, 8100),
+    (
+        "Request too large for model `llama` on tokens per minute (TPM): Limit 6000, Requested 8100, "
+        "please reduce your message size and try again.",
+        6000,
+        8100,
+    ),
     ("The prompt is too long: 40001, model maximum context length: 32768", 32768, 40001),
     ("This model's maximum prompt length is 131072 but the request contains 140001 tokens.", 131072, 140001),
     ("This endpoint's maximum context length is 32768 tokens. However, you requested about 40012 tokens", 32768, 40012),
@@ -37,7 +77,7 @@ OVERFLOWS = [
     ("Invalid request: Your request exceeded model token limit: 8192", 8192, None),
     ("the number of input tokens 9012 cannot exceed the total tokens limit 8192 for this model", 8192, 9012),
     ("Range of input length should be [1, 30720]", 30720, None),
-]  # fmt: skip
+]
 
 OTHERS = [
     "Too many tokens, please wait before trying again.",
@@ -49,7 +89,8 @@ OTHERS = [
     "At least one of the image dimensions exceed max allowed size: 8000 pixels",
     "You exceeded your current quota, please check your plan and billing details.",
     "Invalid 'tools': array too long. Expected an array with maximum length 128, but got 140 instead.",
-    "Unable to submit request because it has a maxOutputTokens value of 9000 but the supported range is from 1 to 8192.",
+    "Unable to submit request because it has a maxOutputTokens value of 9000 but the supported range "
+    "is from 1 to 8192.",
     "The connection was closed before the answer was complete.",
     "File name too long",
     "",

@@ -35,14 +35,23 @@ BY_TEXT = [
     (413, "Request exceeds the maximum size", "context_length_exceeded"),
     (529, "Overloaded", "unavailable"),
     # OpenAI, Azure
-    (400, "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.", "content_policy"),
+    (
+        400,
+        "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.",
+        "content_policy",
+    ),
     (404, "The API deployment for this resource does not exist.", "not_found"),
     (429, "Requests to this deployment have exceeded the call rate limit. Please retry after 6 seconds.", "rate_limit"),
     (429, "You exceeded your current quota, please check your plan and billing details.", "quota_exceeded"),
     (403, "Country, region, or territory not supported", "auth_error"),
     # Google
     (400, "API key not valid. Please pass a valid API key.", "auth_error"),
-    (429, "You exceeded your current quota. Quota exceeded for metric: generate_requests_per_minute, limit: 10. Please retry in 12s.", "rate_limit"),
+    (
+        429,
+        "You exceeded your current quota. Quota exceeded for metric: generate_requests_per_minute, "
+        "limit: 10. Please retry in 12s.",
+        "rate_limit",
+    ),
     (429, "Resource has been exhausted (e.g. check quota).", "rate_limit"),
     (400, "Please ensure that function call turn comes immediately after a user turn", "bad_request"),
     (404, "models/gemini-0 is not found for API version v1beta", "not_found"),
@@ -57,14 +66,18 @@ BY_TEXT = [
     (422, "Input should be a valid string", "bad_request"),
     (402, "Insufficient Balance", "quota_exceeded"),
     (402, "This request requires more credits, or fewer max_tokens.", "quota_exceeded"),
-    (400, "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details.", "invalid_output"),
+    (
+        400,
+        "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details.",
+        "invalid_output",
+    ),
     (498, "Flex tier capacity exceeded", "rate_limit"),
     (404, 'model "tiny" not found, try pulling it first', "not_found"),
     (500, "llama runner process has terminated", "unavailable"),
     (503, "Model is currently loading", "unavailable"),
     (408, "Request timeout", "timeout"),
     (504, "upstream request timeout", "timeout"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("status", "text", "code"), BY_TEXT)
@@ -76,24 +89,59 @@ def test_status_and_words_together_give_the_kind(status: int, text: str, code: s
     ("error", "code"),
     [
         (error_of("openai", "RateLimitError", "no", status_code=429, code="insufficient_quota"), "quota_exceeded"),
-        (error_of("openai", "RateLimitError", "Request too large for gpt: Limit 100, Requested 300", status_code=429), "context_length_exceeded"),
-        (error_of("openai", "BadRequestError", "no", status_code=400, code="context_length_exceeded"), "context_length_exceeded"),
+        (
+            error_of(
+                "openai", "RateLimitError", "Request too large for gpt: Limit 100, Requested 300", status_code=429
+            ),
+            "context_length_exceeded",
+        ),
+        (
+            error_of("openai", "BadRequestError", "no", status_code=400, code="context_length_exceeded"),
+            "context_length_exceeded",
+        ),
         (error_of("openai", "APIConnectionError", "Connection error."), "unavailable"),
         (error_of("openai", "APITimeoutError", "Request timed out."), "timeout"),
-        (error_of("anthropic._exceptions", "OverloadedError", "busy", status_code=529, type="overloaded_error"), "unavailable"),
-        (error_of("anthropic", "BadRequestError", "no", status_code=400, body={"error": {"type": "invalid_request_error", "message": "prompt is too long: 9 > 8"}}), "context_length_exceeded"),
+        (
+            error_of("anthropic._exceptions", "OverloadedError", "busy", status_code=529, type="overloaded_error"),
+            "unavailable",
+        ),
+        (
+            error_of(
+                "anthropic",
+                "BadRequestError",
+                "no",
+                status_code=400,
+                body={"error": {"type": "invalid_request_error", "message": "prompt is too long: 9 > 8"}},
+            ),
+            "context_length_exceeded",
+        ),
         (error_of("litellm.exceptions", "ContextWindowExceededError", "no"), "context_length_exceeded"),
         (error_of("litellm.exceptions", "ContentPolicyViolationError", "no", status_code=400), "content_policy"),
         (error_of("litellm.exceptions", "BudgetExceededError", "Budget has been exceeded"), "quota_exceeded"),
         (error_of("google.genai.errors", "ClientError", "no", code=400, status="INVALID_ARGUMENT"), "bad_request"),
         (error_of("google.genai.errors", "ServerError", "no", code=503, status="UNAVAILABLE"), "unavailable"),
-        (error_of("pydantic_ai.exceptions", "ModelHTTPError", "no", status_code=429, body={"message": "slow down"}), "rate_limit"),
-        (error_of("pydantic_ai.exceptions", "UnexpectedModelBehavior", "Exceeded maximum retries (1) for output validation"), "invalid_output"),
+        (
+            error_of("pydantic_ai.exceptions", "ModelHTTPError", "no", status_code=429, body={"message": "slow down"}),
+            "rate_limit",
+        ),
+        (
+            error_of(
+                "pydantic_ai.exceptions",
+                "UnexpectedModelBehavior",
+                "Exceeded maximum retries (1) for output validation",
+            ),
+            "invalid_output",
+        ),
         (error_of("ollama._types", "ResponseError", "model 'x' not found", status_code=404), "not_found"),
-        (error_of("groq", "BadRequestError", "no", status_code=400, body={"error": {"code": "json_validate_failed"}}), "invalid_output"),
+        (
+            error_of(
+                "groq", "BadRequestError", "no", status_code=400, body={"error": {"code": "json_validate_failed"}}
+            ),
+            "invalid_output",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
-)  # fmt: skip
+)
 def test_a_clients_error_is_read_by_its_shape(error: Exception, code: str) -> None:
     failure = classify(error)
     assert failure.kind == f"model/{code}"

@@ -112,12 +112,14 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
         {"text": "/usr/bin/ld: a.o: in function `main':\na.c:(.text+0xa): undefined reference to `frob'"},
         {"text": "make: *** [Makefile:3: all] Error 2"},
         {
-            "text": "a.py:1: error: Incompatible types in assignment  [assignment]\nFound 1 error in 1 file (checked 1 source file)"
+            "text": "a.py:1: error: Incompatible types in assignment  [assignment]\nFound 1 error in 1 file (checked "
+            "1 source file)"
         },
     ],
     "tool/test_failure": [
         {
-            "text": "=== FAILURES ===\n___ test_it ___\nE   assert 1 == 2\nFAILED test_a.py::test_it - assert 1 == 2\n1 failed in 0.03s"
+            "text": "=== FAILURES ===\n___ test_it ___\nE   assert 1 == 2\nFAILED test_a.py::test_it - assert 1 == "
+            "2\n1 failed in 0.03s"
         },
         {"text": "--- FAIL: TestIt (0.00s)\n    a_test.go:6: no\nFAIL\nFAIL\texample.org/a\t0.002s", "tool": "Bash"},
         {"text": "test it ... FAILED\n\ntest result: FAILED. 0 passed; 1 failed; 0 ignored"},

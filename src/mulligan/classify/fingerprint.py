@@ -35,10 +35,10 @@ _TOKENS = r"""
     | (?<![\w<.])/[\w.@+\-$%]{1,120}
     | \b[\w\-]{1,80}\.(?:py|go|rs|tsx?|jsx?|mjs|java|kt|c|cc|cpp|h|hpp|rb|php|cs|swift|json|ya?ml|toml|txt|md|csv|html?
         |css|sh|sql|log|lock|xml|pdf|docx?|xlsx?|png|jpe?g)\b)
-| (?P<hex>\b0x[0-9a-f]{1,32}\b | \b(?=[a-f]{0,64}\d)[0-9a-f]{7,64}\b)
+| (?P<hex>\b0x[0-9a-f]{1,32}\b | \b(?=[a-f]{0,64}\d)(?=\d{0,64}[a-f])[0-9a-f]{7,64}\b)
 | (?P<id>\#\w{1,64} | \b(?:[a-z]{1,32}[_-]){1,6}[a-z]{0,20}\d[\w\-]{0,64}\b | \b[a-z]{1,20}\d[\w\-]{2,64}\b
     | \b\d{1,32}[a-z_][\w\-]{4,64}\b)
-| (?P<number>[-+]?\b\d[\d,_.]{0,40}(?:[kmg]i?b?|ms|s|%)?(?![a-z\d]) | \d{1,40})
+| (?P<number>[-+]?\b\d(?:[\d,_.]{0,40}\d)?(?:[kmg]i?b?|ms|s|%)?(?![a-z\d]) | \d{1,40})
 """
 
 _NAMED = (
@@ -110,7 +110,7 @@ def template(text: str, arguments: Mapping[str, Any] | None = None) -> str:
                 return inside
             return "<text>"
         if sort == "number":
-            return token.rstrip(".,") if _is_kept(token, before, after) else "<n>"
+            return token if _is_kept(token, before, after) else "<n>"
         return f"<{sort}>"
 
     masked = _compiled(_TOKENS, re.IGNORECASE | re.VERBOSE).sub(mask, text)

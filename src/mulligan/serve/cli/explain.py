@@ -73,7 +73,7 @@ def explain(
             return
         text = stream.read(_MOST).decode("utf-8", "replace")
     if not text.strip():
-        raise click.UsageError("there is no text to explain. Pipe one in, or name a file: `mulligan explain build.log`.")
+        raise click.UsageError("there is no text to explain. Pipe one in, or type `mulligan explain build.log`.")
     asked = {"text": text, "tool": tool, "source": source, "status": status, "exception": exception}
     failure = classify(**asked)  # type: ignore[arg-type]
     if as_json:

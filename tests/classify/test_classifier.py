@@ -1,0 +1,305 @@
+"""The decisions that a recovery rests on: whose move, and could it have happened."""
+
+from __future__ import annotations
+
+import asyncio
+import string
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mulligan.classify.classifier import Classifier, classify
+from mulligan.classify.rules import HEAD, TAIL, Rule
+from mulligan.classify.taxonomy import KINDS
+from mulligan.failure import AgentError, Failure, InfraError, Kind, Ran, Remedy, SettingsError
+
+
+def rpc(code: int, message: str = "no") -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "error": {"code": code, "message": message}}
+
+
+# Could it have happened?
+
+
+@pytest.mark.parametrize("code", [-32601, -32602])
+def test_a_json_rpc_refusal_proves_that_nothing_ran(code: int) -> None:
+    assert classify(rpc(code)).ran is Ran.NO
+
+
+@pytest.mark.parametrize("code", [-32603, -32000, -32001, -32700])
+def test_any_other_json_rpc_error_proves_nothing(code: int) -> None:
+    assert classify(rpc(code)).ran is Ran.UNKNOWN
+
+
+def test_a_refused_connection_proves_that_nothing_was_sent() -> None:
+    assert classify(ConnectionRefusedError(111, "Connection refused")).ran is Ran.NO
+
+
+def test_the_words_of_a_refused_connection_prove_nothing_by_themselves() -> None:
+    assert classify(text="Connection refused", tool="pay").ran is Ran.UNKNOWN
+    assert classify(RuntimeError("Connection refused"), tool="pay").ran is Ran.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "error", [TimeoutError(), ConnectionResetError(104, "Connection reset by peer"), BrokenPipeError()]
+)
+def test_after_a_timeout_or_a_lost_connection_it_may_have_happened(error: Exception) -> None:
+    assert classify(error, source="tool").ran is Ran.UNKNOWN
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 429, 500, 502, 503, 504])
+def test_a_status_inside_a_function_leaves_open_what_happened_before(status: int) -> None:
+    assert classify(status=status, tool="pay").ran is Ran.UNKNOWN
+
+
+def test_a_status_its_developer_declared_proves_that_nothing_ran() -> None:
+    failure = classify(status=422, tool="pay", rejects={422})
+    assert failure.ran is Ran.NO
+    assert "rejects 422" in failure.evidence
+
+
+def test_an_unknown_tool_did_not_run_unless_a_function_of_ours_says_so_itself() -> None:
+    assert classify(text="Unknown tool: pya", tool="pya").ran is Ran.NO
+    assert classify(RuntimeError("Unknown tool: pya"), tool="dispatch").ran is Ran.UNKNOWN
+
+
+# Whose move is it?
+
+
+def test_an_agent_error_says_itself_what_to_do() -> None:
+    failure = classify(
+        AgentError("top_k must be 10 or less, got 50.", code="too_many", hint="Ask for 10."), tool="search"
+    )
+    assert (failure.kind, failure.remedy, failure.ran) == ("tool/invalid_arguments", Remedy.REPAIR, Ran.NO)
+    assert (failure.message, failure.hint, failure.code) == (
+        "top_k must be 10 or less, got 50.",
+        "Ask for 10.",
+        "too_many",
+    )
+
+
+def test_an_agent_error_that_cannot_be_recovered_is_told_and_not_repaired() -> None:
+    failure = classify(AgentError("The account is closed.", recoverable=False))
+    assert failure.remedy is Remedy.TELL
+    assert not failure.recoverable
+
+
+def test_an_agent_error_may_name_its_kind() -> None:
+    assert classify(AgentError("No such user.", code="not_found")).kind == "tool/not_found"
+
+
+def test_an_infrastructure_error_waits_for_a_person_and_promises_nothing() -> None:
+    failure = classify(InfraError("The database is gone."))
+    assert (failure.remedy, failure.ran, failure.recoverable) == (Remedy.STOP, Ran.UNKNOWN, False)
+
+
+def test_cancellation_is_no_failure() -> None:
+    assert not classify(asyncio.CancelledError()).counts
+    assert not classify(KeyboardInterrupt()).counts
+
+
+def test_a_failure_is_its_own_explanation() -> None:
+    failure = Failure.of(KINDS["tool/timeout"], "slow")
+    assert classify(failure) is failure
+
+
+def test_a_step_of_another_type_is_judged_by_its_evidence() -> None:
+    assert classify(TimeoutError("slow"), source="plan").kind == "tool/timeout"
+
+
+# What is known about it?
+
+
+def test_the_cause_counts_where_the_error_itself_says_nothing() -> None:
+    try:
+        try:
+            raise TimeoutError("no answer in 5 s")
+        except TimeoutError as cause:
+            raise RuntimeError("The tool did not work.") from cause
+    except RuntimeError as error:
+        failure = classify(error)
+    assert failure.kind == "tool/timeout"
+    assert failure.message == "The tool did not work."
+
+
+def test_notes_are_kept_in_the_detail() -> None:
+    error = ValueError("bad")
+    error.add_note("while paying invoice 12")
+    assert "invoice 12" in classify(error).detail
+
+
+def test_a_group_is_judged_by_the_member_that_failed_and_not_by_the_cancelled_one() -> None:
+    group = BaseExceptionGroup("two calls", [asyncio.CancelledError(), ConnectionResetError(104, "Connection reset")])
+    assert classify(group).kind.type in ("tool", "none")
+    group = ExceptionGroup("two calls", [ConnectionResetError(104, "Connection reset by peer")])
+    assert classify(group).kind == "tool/connection_error"
+
+
+def test_a_result_that_looks_like_an_error_is_read_as_one() -> None:
+    result = {"content": [{"type": "text", "text": "Error: Permission denied: /etc/shadow"}]}
+    assert classify(result, tool="read").kind == "tool/permission_denied"
+    as_object = SimpleNamespace(isError=True, content=[SimpleNamespace(type="text", text="Unknown tool: x")])
+    assert classify(as_object).kind == "tool/unknown_tool"
+
+
+def test_the_status_beats_the_words() -> None:
+    failure = classify(text="bad gateway", status=429, source="model")
+    assert failure.kind == "model/rate_limit"
+    assert failure.evidence == ("status 429",)
+
+
+def test_evidence_that_agreed_is_listed_and_raises_the_confidence() -> None:
+    alone = classify(text="Slow down, too many requests", tool="geocode")
+    agreed = classify(text="Slow down, too many requests", status=429, tool="geocode")
+    assert agreed.confidence > alone.confidence
+    assert "status 429" in agreed.evidence
+
+
+def test_what_nobody_knows_is_unknown_with_little_confidence() -> None:
+    failure = classify(text="hm")
+    assert failure.kind.code == "unknown"
+    assert failure.confidence <= 0.3
+
+
+# Kinds and rules of one's own
+
+
+DECLINED = Kind("tool", "card_declined", Remedy.TELL, Ran.NO, "Ask for another card.")
+
+
+def test_a_rule_of_ones_own_is_asked_first() -> None:
+    own = Classifier([DECLINED], [Rule("declined", DECLINED, ("card was declined",))])
+    failure = own.classify(text="Permission denied: the card was declined", tool="pay")
+    assert (failure.kind, failure.hint) == ("tool/card_declined", "Ask for another card.")
+    assert classify(text="Permission denied: the card was declined", tool="pay").kind == "tool/permission_denied"
+
+
+def test_kinds_and_rules_are_read_from_settings() -> None:
+    own = Classifier.from_settings(
+        {
+            "kinds": {"tool/card_declined": {"remedy": "tell", "ran": "no", "hint": "Ask for another card."}},
+            "rules": [{"kind": "tool/card_declined", "pattern": r"declined \(\d+\)", "tools": ["pay"]}],
+        }
+    )
+    assert own.classify(text="declined (51)", tool="pay_invoice").kind == "tool/card_declined"
+    assert own.classify(text="declined (51)", tool="invite").kind != "tool/card_declined"
+
+
+def test_a_built_in_kind_can_be_given_another_remedy() -> None:
+    own = Classifier.from_settings({"kinds": {"tool/timeout": {"remedy": "tell"}}})
+    failure = own.classify(TimeoutError("slow"))
+    assert failure.remedy is Remedy.TELL
+    assert failure.hint == KINDS["tool/timeout"].hint
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"kinds": {"tool/x": {"remdy": "tell"}}}, "Did you mean 'remedy'?"),
+        ({"kinds": {"tool/x": {"remedy": "wiat"}}}, "Did you mean 'wait'?"),
+        ({"kinds": {"tol/x": {}}}, "Did you mean 'tool'?"),
+        ({"kinds": {"timeout": {}}}, "type/code"),
+        ({"rules": [{"kind": "tool/timeot", "words": ["slow"]}]}, "Did you mean 'tool/timeout'?"),
+        ({"rules": [{"kind": "tool/timeout"}]}, "needs words or a pattern"),
+        ({"rules": [{"kind": "tool/timeout", "pattern": "("}]}, "not a regular expression"),
+        ({"rules": [{"kind": "tool/timeout", "pattern": "(a+)+$"}]}, "repeats a group"),
+        ({"rules": [{"kind": "tool/timeout", "pattern": "(a|a)*$"}]}, "repeats a group"),
+        ({"rules": [{"kind": "tool/timeout", "pattern": "a.*b.*c.*d"}]}, "more than two places"),
+        ({"rule": []}, "Did you mean 'rules'?"),
+        ({"rules": {}}, "a list"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_named_with_what_was_meant(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=said.replace("?", r"\?").replace("/", "/")):
+        Classifier.from_settings(wrong)
+
+
+def test_a_pattern_given_in_code_is_checked_as_well() -> None:
+    with pytest.raises(SettingsError, match="repeats a group"):
+        Classifier(rules=[Rule("endless", DECLINED, (), "(a*)*b")])
+
+
+# Any input at all
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=True)
+    | st.text(max_size=200)
+    | st.binary(max_size=200)
+)
+anything = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(anything)
+def test_any_value_gets_an_answer(value: object) -> None:
+    failure = classify(value)
+    assert str(failure.kind) in KINDS
+    assert 0 <= failure.confidence <= 1
+    assert failure.fingerprint.startswith("1:")
+    assert len(failure.message) <= 310
+    assert "\n" not in failure.message
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet=st.characters(), max_size=2_000), st.none() | st.text(max_size=20), st.none() | st.integers())
+def test_any_text_tool_and_status_get_an_answer(text: str, tool: str | None, status: int | None) -> None:
+    failure = classify(text=text, tool=tool, status=status, exception=text[:40])
+    assert str(failure.kind) in KINDS
+
+
+WIDE = [
+    "a" * 10_000_000,
+    "\n" * 10_000_000,
+    "{" * 10_000_000,
+    '"a": "' * 1_500_000,
+    "\\" * 10_000_000,
+    "Error: " * 1_400_000,
+    "=" * 10_000_000,
+    "\x1b[31m" * 2_000_000,
+    "token exceeds the maximum context " * 300_000,
+    "<html><title>" * 800_000,
+]
+
+
+@pytest.mark.parametrize("text", WIDE, ids=lambda text: repr(text[:12]))
+def test_of_ten_megabytes_only_the_ends_are_kept_and_read(text: str) -> None:
+    for given_text in (text, text.encode()):
+        failure = classify(given_text)
+        assert len(failure.detail) <= HEAD + TAIL + 10
+        assert len(failure.message) <= 310
+
+
+def test_an_error_nested_in_itself_and_a_hostile_object_get_an_answer() -> None:
+    class Hostile(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+        @property
+        def response(self) -> object:
+            raise MemoryError("no")
+
+    error = Hostile()
+    error.__cause__ = error
+    assert classify(error).kind == "tool/execution_failed"
+    loop: dict[str, Any] = {}
+    loop["error"] = loop
+    assert str(classify(loop).kind) in KINDS
+    deep: Any = "x"
+    for _ in range(5_000):
+        deep = {"error": deep}
+    assert str(classify(deep).kind) in KINDS
+
+
+def test_ten_thousand_open_brackets_are_no_trouble() -> None:
+    for mark in string.punctuation:
+        assert str(classify(mark * 10_000).kind) in KINDS
