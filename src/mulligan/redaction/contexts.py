@@ -41,8 +41,7 @@ _NO_VALUES = names.words(
 
 
 def is_told(raw: bytes) -> bool:
-    small = raw.lower()
-    return any(telling in small for telling in TELLING)
+    return any(map(raw.lower().__contains__, TELLING))
 
 
 _ENDINGS = frozenset(word.rpartition("_")[2][-3:] for word in (*names.ENDINGS, *_LOOSE, *_FILLERS))
@@ -158,8 +157,11 @@ def find(text: str, raw: bytes) -> Iterator[tuple[str, int, int]]:
 
 
 def _assigned(text: str, small: str) -> Iterator[tuple[str, int, int]]:
+    done = 0
     for separator in _SEPARATOR.finditer(small):
         start, end = separator.span()
+        if start < done:  # inside cookies that were read
+            continue
         # Most names end in none of the ways that matter, and three letters tell.
         name = small[max(0, start - 16) : start].rstrip("\"' ])`\\?\n")
         if not (name[-3:] in _ENDINGS or name[-2:] in _ENDINGS or name[-1:].isdigit()):
@@ -169,14 +171,17 @@ def _assigned(text: str, small: str) -> Iterator[tuple[str, int, int]]:
         if before is None:
             continue
         name = before[1][::-1]
+        if name.startswith("redacted "):  # our own placeholder
+            continue
         meaning = _meaning(name)
         if meaning is None and name.endswith("value"):
             meaning = _paired(text[max(0, start - 140) : start])
         if meaning is None:
             continue
         if meaning.kind in ("cookie", "cookies"):
-            line = text.find("\n", end)
-            for cookie in _COOKIE.finditer(text, end, min(line if line > 0 else len(text), end + 4000)):
+            line = text.find("\n", end, end + 4000)
+            done = line if line > 0 else min(len(text), end + 4000)
+            for cookie in _COOKIE.finditer(text, end, done):
                 if judge.is_random(cookie[1], 8):
                     yield "cookie", *cookie.span(1)
             continue

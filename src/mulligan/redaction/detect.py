@@ -15,7 +15,19 @@ _LONG, _MANY = b"a" * 16, b"0" * 8
 
 def might_hold(text: str) -> bool:
     """Whether anything at all could be found: cheap, and true far more often than something is."""
-    return _might_hold(_ascii(text))
+    raw = _ascii(text)
+    return b"@" in raw or _has_runs(raw) or _has_numbers(raw) or contexts.is_told(raw)
+
+
+def detect(text: str) -> Iterator[tuple[str, int, int]]:
+    """Kind, start and end of everything found; what overlaps is for the caller to settle."""
+    raw = _ascii(text)
+    if b"PRIVATE KEY" in raw:
+        yield from _pem(text)
+    if _has_runs(raw):
+        yield from formats.find(text, raw)
+    yield from contexts.find(text, raw)
+    yield from personal.find(text, _has_numbers(raw))
 
 
 def _ascii(text: str) -> bytes:
@@ -23,23 +35,12 @@ def _ascii(text: str) -> bytes:
     return text.encode("ascii", "replace")
 
 
-def _might_hold(raw: bytes) -> bool:
-    if b"@" in raw or _LONG in raw.translate(_RUNS) or _MANY in raw.translate(_DIGITS, b" .:/()-"):
-        return True
-    return contexts.is_told(raw)
+def _has_runs(raw: bytes) -> bool:
+    return _LONG in raw.translate(_RUNS)
 
 
-def detect(text: str) -> Iterator[tuple[str, int, int]]:
-    """Kind, start and end of everything found; what overlaps is for the caller to settle."""
-    raw = _ascii(text)
-    if not _might_hold(raw):
-        return
-    if b"PRIVATE KEY" in raw:
-        yield from _pem(text)
-    if _LONG in raw.translate(_RUNS):
-        yield from formats.find(text, raw)
-    yield from contexts.find(text, raw)
-    yield from personal.find(text)
+def _has_numbers(raw: bytes) -> bool:
+    return _MANY in raw.translate(_DIGITS, b" .:/()-")
 
 
 _HEADER = Expression(r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")

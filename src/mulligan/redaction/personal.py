@@ -38,11 +38,11 @@ _LETTERED = Expression(r"[A-Z](?<![\w-].)[A-Z]{0,5}+ ?\d[A-Z0-9 ]{6,44}+")
 _AMERICAN = Expression(r"(?:1[ .-]?)?(?:\([2-9]\d\d\) ?|[2-9]\d\d[ .-])[2-9]\d\d[ .-]\d{4}")
 
 
-def find(text: str) -> Iterator[tuple[str, int, int]]:
-    """Where a text holds personal data."""
+def find(text: str, has_numbers: bool = True) -> Iterator[tuple[str, int, int]]:
+    """Where a text holds personal data; whether it has numbers of eight digits may be known already."""
     if "@" in text:
         yield from _emails(text)
-    for hit in _NUMBER.finditer(text):
+    for hit in _NUMBER.finditer(text) if has_numbers else ():
         if kind := _numbered(hit[0], text[max(0, hit.start() - 40) : hit.start()]):
             yield kind, *hit.span()
     for hit in _LETTERED.finditer(text):

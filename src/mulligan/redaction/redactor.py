@@ -77,6 +77,8 @@ class Redactor:
     def findings(self, text: str) -> list[Finding]:
         """What detection finds in a text, in order, none overlapping."""
         found = [Finding(*one) for one in detect(text)]
+        if not found and not self._patterns:
+            return []
         for kind, pattern in self._patterns:
             group = 1 if pattern.groups else 0
             found += [Finding(kind, *hit.span(group)) for hit in pattern.finditer(text) if hit[group]]
@@ -173,6 +175,8 @@ class Redactor:
 
     def _hidden_in(self, text: str, known: _Known) -> str:
         text, found = known.texts.get(text) or (encodable(shortened(text)), [])
+        if not found and not known.values:
+            return text
         pieces, last = [], 0
         for kind, start, end in found:
             pieces += [text[last:start], f"[redacted {kind}]"]
@@ -215,9 +219,13 @@ class _Known:
 
     def settle(self) -> None:
         """Longest first, so that one which contains another goes whole; and also as JSON or a URL would spell it."""
-        for value, kind in list(self.values.items()):
-            if not value.isalnum():
+        escaped, percent = (any(mark in text for text in self.texts) for mark in ("\\", "%"))
+        for value, kind in list(self.values.items()) if escaped or percent else ():
+            if value.isalnum():
+                continue
+            if escaped:
                 self.values.setdefault(value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"), kind)
+            if percent:
                 self.values.setdefault(_percent(value), kind)
         if self.values:
             self.any = re.compile("|".join(re.escape(value) for value in sorted(self.values, key=len, reverse=True)))
