@@ -11,9 +11,9 @@ from mulligan.redaction.expressions import Expression
 
 # What a text must hold, in small letters, for anything here to be found in it.
 TELLING = (
-    b"pass", b"key", b"token", b"secret", b"auth", b"cred", b"pwd", b"bearer", b"basic ", b"cookie", b"session",
-    b"login", b"access", b"signature", b"bundle_", b"pin", b"otp", b"cvv", b"cvc", b"ssn", b"jwt", b"dsn", b"salt",
-    b"-u ", b"--user",
+    "pass", "key", "token", "secret", "auth", "cred", "pwd", "bearer", "basic ", "cookie", "session",
+    "login", "access", "signature", "bundle_", "pin", "otp", "cvv", "cvc", "ssn", "jwt", "dsn", "salt",
+    "-u ", "--user",
 )  # fmt: skip
 
 # Words between a name and its value.
@@ -40,8 +40,8 @@ _NO_VALUES = names.words(
 )
 
 
-def is_told(raw: bytes) -> bool:
-    return any(map(raw.lower().__contains__, TELLING))
+def is_told(small: str) -> bool:
+    return any(map(small.__contains__, TELLING))
 
 
 _ENDINGS = frozenset(word.rpartition("_")[2][-3:] for word in (*names.ENDINGS, *_LOOSE, *_FILLERS))
@@ -114,13 +114,12 @@ _BUNDLE = Expression(r"BUNDLE_[A-Z_]{3,60}[\"']?\s{0,3}[:=]\s{0,3}[\"']?([^\s\"'
 _TOLD = ("pass", "pwd", "secret", "token", "api", "access", "credential", "identified by")
 
 
-def find(text: str, raw: bytes) -> Iterator[tuple[str, int, int]]:
-    """Where a text, also given as ASCII of the same length, holds a secret beside something that says so."""
+def find(text: str, small: str) -> Iterator[tuple[str, int, int]]:
+    """Where a text, also given in small letters and of the same length, holds a secret beside what says so."""
     if "://" in text and "@" in text:
         yield from _addresses(text, _URL)
-    if not is_told(raw):
+    if not is_told(small):
         return
-    small = raw.lower().decode("ascii")
     yield from _assigned(text, small)
     if "</" in text:
         for hit in _ELEMENT.finditer(text):

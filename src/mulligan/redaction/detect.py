@@ -16,7 +16,7 @@ _LONG, _MANY = b"a" * 16, b"0" * 8
 def might_hold(text: str) -> bool:
     """Whether anything at all could be found: cheap, and true far more often than something is."""
     raw = _ascii(text)
-    return b"@" in raw or _has_runs(raw) or _has_numbers(raw) or contexts.is_told(raw)
+    return b"@" in raw or _has_runs(raw) or _has_numbers(raw) or contexts.is_told(raw.lower().decode())
 
 
 def detect(text: str) -> Iterator[tuple[str, int, int]]:
@@ -26,7 +26,7 @@ def detect(text: str) -> Iterator[tuple[str, int, int]]:
         yield from _pem(text)
     if _has_runs(raw):
         yield from formats.find(text, raw)
-    yield from contexts.find(text, raw)
+    yield from contexts.find(text, raw.lower().decode())
     yield from personal.find(text, _has_numbers(raw))
 
 

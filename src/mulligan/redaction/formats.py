@@ -158,23 +158,23 @@ stytch        secret-live- secret-test-                         [\w=-]{30,60}
 
 # Shapes that begin with nothing in particular: each is looked for only where its telling part stands in the text.
 _ANYWHERE = (
-    (b":AA", "telegram", r"\d(?<!\d.)\d{7,9}:AA[\w-]{32,33}(?![\w-])"),
-    (b"|", "meta", r"\d(?<!\d.)\d{14,15}\|[\w-]{27,40}(?![\w-])"),
+    (":AA", "telegram", r"\d(?<!\d.)\d{7,9}:AA[\w-]{32,33}(?![\w-])"),
+    ("|", "meta", r"\d(?<!\d.)\d{14,15}\|[\w-]{27,40}(?![\w-])"),
     (
-        b"hooks.slack.com/",
+        "hooks.slack.com/",
         "webhook",
         r"(?:https?://)?hooks\.slack\.com/(?:services|workflows|triggers)/[\w+/-]{20,120}",
     ),
-    (b"webhook.office.com/", "webhook", r"https://[a-z0-9-]{1,60}\.webhook\.office\.com/[\w@/-]{20,200}"),
+    ("webhook.office.com/", "webhook", r"https://[a-z0-9-]{1,60}\.webhook\.office\.com/[\w@/-]{20,200}"),
     (
-        b"/api/webhooks/",
+        "/api/webhooks/",
         "webhook",
         r"https://(?:\w{1,10}\.)?discord(?:app)?\.com/api/(?:v\d{1,2}/)?webhooks/\d{15,21}/[\w-]{40,100}",
     ),
-    (b"hooks.zapier.com/", "webhook", r"https://hooks\.zapier\.com/hooks/catch/[\w/]{8,60}"),
-    (b"1//0", "google", r"(?<![\w/])1//0[\w-]{30,120}"),
-    (b"oauth:", "twitch", r"(?<!\w)oauth:[a-z0-9]{30}(?!\w)"),
-    (b"endr+", "endor", r"(?<!\w)endr\+[\w-]{16,40}"),
+    ("hooks.zapier.com/", "webhook", r"https://hooks\.zapier\.com/hooks/catch/[\w/]{8,60}"),
+    ("1//0", "google", r"(?<![\w/])1//0[\w-]{30,120}"),
+    ("oauth:", "twitch", r"(?<!\w)oauth:[a-z0-9]{30}(?!\w)"),
+    ("endr+", "endor", r"(?<!\w)endr\+[\w-]{16,40}"),
 )
 
 # Bytes that may stand in a run, and spaces for the others: cutting at them is five times as fast as an expression.
@@ -235,7 +235,7 @@ def find(text: str, raw: bytes) -> Iterator[tuple[str, int, int]]:
             elif text[start] in "13" and len(run) < 36 and _is_wallet(text[start:position]):
                 yield "wallet", start, position
     for telling, kind, body in _ANYWHERE:
-        if telling in raw:
+        if telling in text:
             for hit in _compiled("", body).finditer(text):
                 if not judge.is_fake(hit[0][-40:]):
                     yield kind, *hit.span()

@@ -108,13 +108,22 @@ class Redactor:
 
         A part that is a string is free text; the values inside any other are arguments, each under its name.
         """
-        known = _Known()
-        for part in parts:
-            self._collect(part, "", known)
-        known.settle()
+        for _ in range(4):
+            known = _Known()
+            for part in parts:
+                self._collect(part, "", known)
+            if not known.values and self.level == "local":
+                return self._copies(parts, known)
+            known.settle()
+            before, parts = parts, self._copies(parts, known)
+            if parts == before:
+                break  # until then once more: what was taken out may have hidden the name of what is left
+        return parts
+
+    def _copies(self, parts: tuple[Any, ...], known: _Known) -> tuple[Any, ...]:
+        shown = self.level == "local"
         return tuple(
-            self._hidden_in(part, known) if type(part) is str else self._copy(part, "", self.level == "local", known)
-            for part in parts
+            self._hidden_in(part, known) if type(part) is str else self._copy(part, "", shown, known) for part in parts
         )
 
     def _says_secret(self, name: Any) -> str:
