@@ -103,7 +103,7 @@ def share(rows: Iterable[dict[str, Any]], what: str) -> str:
 
 def table(rows: list[dict[str, Any]]) -> str:
     groups: list[tuple[str, list[dict[str, Any]]]] = []
-    for name, sources in (("looked at", LOOKED_AT), ("opened once", None)):
+    for name, sources in (("looked at", LOOKED_AT), ("opened once, read since", None)):
         chosen = [row for row in rows if (row["source"] in LOOKED_AT) == (sources is not None)]
         groups.append((f"**{name}**", chosen))
         sources_here = sorted({row["source"] for row in chosen})

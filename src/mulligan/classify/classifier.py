@@ -145,7 +145,7 @@ class Classifier:
         for name in evidence.names:
             if name in ("CancelledError", "KeyboardInterrupt", "Cancelled", "TaskCancelledError"):
                 yield Decision(taxonomy.NONE_CANCELLED, (f"class {name}",), 1.0)
-        for rule, place in matching(coding.REFUSED, _gist(text), evidence.tool):
+        for rule, place in matching((*coding.REFUSED, *refusals.LIMITS), _gist(text), evidence.tool):
             yield Decision(rule.kind, (f"text: {rule.name}",), 0.95, rule.ran, place)
         if providers.is_from_a_model(evidence, said.is_envelope):
             kind, why, confidence = providers.named(evidence)

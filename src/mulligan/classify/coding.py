@@ -229,7 +229,8 @@ BUILDING = (
         ),
         r"error TS\d{3,5}:|\bTS\d{4}:|\bts\(\d{4}\)|^\u2716 \d{1,9} problems?|"
         r"\d{1,9} problems? \([1-9]\d{0,9} errors?|failed to compile|module not found: (?:error: )?can't resolve|"
-        r"rollup failed|build failed with [1-9]|\[vite[^\]]{0,30}\].{0,40}(?:error|failed)|^ERROR in |"
+        r"rollup failed|build failed with [1-9]|\[vite[^\]]{0,30}\].{0,40}(?:error|failed)|"
+        r"^ERROR in (?:\.{0,2}/|\[|\w{1,80}\.\w)|"
         r"\[ERROR\] .{1,200}\n|transform failed with|^[ \t]{1,40}\d{1,9}:\d{1,9}\s{1,40}error\s{1,40}\S|"
         r"webpack .{0,60}compiled with [1-9]\d{0,9} errors?|code style issues found|parsing error: ",
     ),
@@ -292,7 +293,7 @@ BUILDING = (
         r"\.py:\d{1,9}(?::\d{1,9})?:? (?:- )?error[: ]|\.py:\d{1,9}:\d{1,9}: [A-Z]{1,4}\d{2,4} |"
         r"^Found \d{1,9} errors?(?: in \d{1,9} files?| \(|\.$|,)|"
         r"^\d{1,9} errors?, \d{1,9} warnings?(?:, \d{1,9} \w{1,80})?$|would (?:be )?reformat(?:ted)?",
-        unless=r"<string>|<stdin>|<unknown>|in JSON at position|JSON\.parse",
+        unless=r"<string>|<stdin>|<unknown>|in JSON at position|JSON\.parse|not valid JSON",
     ),
     Rule(
         "a package does not build",

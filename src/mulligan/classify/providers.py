@@ -254,7 +254,7 @@ _RULES = (
         "no such model",
         MISSING,
         ("model", "deployment", "engine", "inference profile"),
-        r"(?:model|deployment|engine)s?\b[^.\n]{0,80}?(?:does not exist|do not exist|not found|is not available|"
+        r"\b(?:model|deployment|engine)s?\b[^.\n]{0,80}?(?:does not exist|do not exist|not found|is not available|"
         r"no longer (?:available|supported)|has been (?:deprecated|retired|decommissioned|removed|shut)|"
         r"(?:is )?deprecated|decommissioned|retired|not (?:a )?valid|is unknown|end of its life|"
         r"could not be found|doesn't exist|not exist|is not supported(?! with| for| by this| when)|"
@@ -368,6 +368,9 @@ _MARKS = (
 )
 
 
+_BEDROCK = r"\b(?:InvokeModel|Converse|InvokeAgent)\w{0,30} operation|bedrock"
+
+
 @cache
 def _re(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE | re.MULTILINE)
@@ -379,6 +382,8 @@ def is_from_a_model(evidence: Evidence, is_envelope: bool = False) -> bool:
         return evidence.source == "model"
     if any(_is_provider(module) for module in evidence.modules):
         return True
+    if any(module.startswith("botocore") for module in evidence.modules) and _re(_BEDROCK).search(evidence.text):
+        return True  # one client serves all of AWS: the operation says whether it was a model
     if any(name in CLASSES and name not in _COMMON for name in evidence.names):
         return True
     if evidence.tool or evidence.rpc is not None or evidence.exit_code is not None:

@@ -8,6 +8,18 @@ from __future__ import annotations
 from mulligan.classify import taxonomy as kinds
 from mulligan.classify.rules import Rule
 
+LIMITS = (
+    Rule(
+        "as often as is allowed",
+        kinds.ORCHESTRATION_MAX_RETRIES_EXCEEDED,
+        ("max", "recursion limit"),
+        r"max(?:imum)?(?: number of)? (?:iterations|turns|steps|retries|attempts|tool calls|rounds)\b[^\n]{0,40}?"
+        r"(?:exceeded|reached|exhausted)|(?:exceeded|reached|due to|hit)(?: the| its)? max(?:imum)?(?: number of)? "
+        r"(?:iterations|turns|steps|retries|attempts|tool calls|rounds)|recursion limit of \d{1,9} reached",
+        unless=r"with url|for (?:output|result) validation|connection ?pool",
+    ),
+)
+
 ARGUMENTS = (
     Rule(
         "no such tool",
@@ -85,6 +97,10 @@ STATE = (
         "something must come first",
         kinds.ORCHESTRATION_PRECONDITION,
         (),
+        r"\bis (?:currently |already )?(?:suspended|locked|disabled|inactive|deactivated|frozen|on hold|"
+        r"switched off|turned off)\b|"
+        r"\bit first\b|(?:balance|credit|stock|quantity|funds) (?:is|are) (?:not enough|insufficient|too low)|"
+        r"cannot be used|"
         r"(?:must|need(?:s|ed)? to|have to|has to|should|please) (?:first )?(?:\w{1,16} ){1,8}(?:before|prior to|"
         r"first\b|when )|\bbefore (?:\w{1,16} ){0,3}?\w{1,16}ing\b|\b(?:is|are|was|were|has|have|been|"
         r"be)? ?not (?:yet )?(?:been )?(?:initiali[sz]ed|started|running|connected|ready|loaded|open(?:ed)?|"

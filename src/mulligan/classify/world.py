@@ -91,7 +91,8 @@ NETWORK = (
         "refused connection",
         kinds.TOOL_CONNECTION_ERROR,
         ("refused", "econnrefused", "actively refused"),
-        r"connection (?:was )?refused|\bECONNREFUSED\b|actively refused|couldn't connect to server|"
+        r"connection (?:was )?refused|connection to .{1,80} refused|\bECONNREFUSED\b|actively refused|"
+        r"couldn't connect to server|"
         r"refused (?:the |to )?connect|connect call failed",
         ran=Ran.NO,
     ),
@@ -121,7 +122,8 @@ NETWORK = (
         "no answer in time",
         kinds.TOOL_TIMEOUT,
         (),
-        r"timed[ -]?out|(?:connection|read|request|connect|gateway|socket|operation|command|query|execution|"
+        r"timed[ -]?out|timeout(?: of)? \d{1,9} ?\w{0,12} exceeded|(?:connection|read|request|connect|gateway|"
+        r"socket|operation|command|query|execution|"
         r"response|server|lock|statement|pool|client|handshake|task|tool|call|navigation|page|"
         r"process)[ _-]?time(?:d)?[ -]?out|time ?out (?:expired|exceeded|error|after|of|while|waiting|reached|"
         r"period)|deadline[ _]?exceeded|deadline expired|\bE(?:SOCKET)?TIMEDOUT\b|took (?:too long|longer than)|"
@@ -494,7 +496,7 @@ DATABASES = (
         r"cannot query field|(?:vector|embedding|query)[^\n]{0,40}dimension|dimension(?:s|"
         r"ality)?[^\n]{0,40}(?:mismatch|do(?:es)? not match|expected|got \d)|wrong vector dimension|"
         r"subquery (?:returns|must)|each \(?\"?\w{0,80}\"? ?query must have|"
-        r"different number of (?:result )?columns|invalid input syntax for|unclosed quotation|ORA-|"
+        r"different number of (?:result )?columns|unclosed quotation|ORA-|"
         r"SQL compilation error|PLS-\d|SQL0\d|errors? in query|SQLSTATE\W{0,3}42|has no column named|"
         r"values for \d{1,9} columns|has \d{1,9} columns but \d{1,9} values|incorrect number of bindings|"
         r"expected \d{1,9} (?:bindings|columns|parameters)",
