@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection
 
 PRIVILEGED: dict[str, str] = {
-    "identity": "user username uid account tenant owner customer client org organization organisation member",
+    "identity": (
+        "user username userid uid account accountid tenant tenantid owner ownerid customer customerid client clientid "
+        "org organization organisation member"
+    ),
     "authority": (
         "admin root sudo role roles scope scopes permission permissions privilege privileges grant force confirm "
-        "confirmed approve approved dry dryrun verify verified auth authorization token secret password passwd "
+        "confirmed approve approved dry dryrun verify verified auth oauth authorization token secret password passwd "
         "credential credentials key apikey override bypass unsafe insecure trust trusted"
     ),
     "money": "amount price total payment pay currency iban card fee discount refund balance credit debit salary",
@@ -27,9 +31,15 @@ PRIVILEGED: dict[str, str] = {
 _WORDS = frozenset(word for words in PRIVILEGED.values() for word in words.split())
 
 
+LONGEST = 200
+"""Characters of a name that are read. A longer one is nobody's argument, and is left alone."""
+
+_BORDERS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=[0-9])")
+
+
 def words(name: str) -> list[str]:
-    """`accountId`, `account-id` and `account_id` are the same two words."""
-    return [word for word in re.split(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])", name[:200]) if word]
+    """`accountId`, `account-id`, `ACCOUNTId` and `account_id2` all hold the word account."""
+    return [word for word in _BORDERS.split(unicodedata.normalize("NFKC", name)) if word]
 
 
 def is_privileged(path: str, declared: Collection[str] = (), released: Collection[str] = ()) -> bool:
@@ -39,4 +49,4 @@ def is_privileged(path: str, declared: Collection[str] = (), released: Collectio
         return False
     if any(part in declared for part in (path, *parts)):
         return True
-    return any(word.casefold() in _WORDS for part in parts for word in words(part))
+    return len(path) > LONGEST or any(word.casefold() in _WORDS for word in words(path))

@@ -1,0 +1,238 @@
+"""A failure in, the next move out. The generator is driven by hand: nothing here waits or calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.records import Precedent, Recovery
+from mulligan.recover.plan import Ask, GivenUp, Move, Questions, Tool, Try, Wait, next_step, recovery
+from mulligan.recover.policy import Policy
+
+SCHEMA = {"type": "object", "properties": {"k": {"type": "integer", "maximum": 10}}}
+PRECEDENT = Precedent(how="retry")
+
+
+def failing(remedy: Remedy, ran: Ran = Ran.NO, type: str = "tool", **fields: Any) -> Failure:
+    return Failure.of(Kind(type, remedy.value, remedy), "no", ran=ran, **fields)
+
+
+def tool(effects: Any = "none", **fields: Any) -> Tool:
+    return Tool(**{"name": "search", "effects": effects, "schema": lambda: SCHEMA, **fields})
+
+
+def played(
+    failures: Sequence[Failure | None], tool: Tool, policy: Policy | None = None, arguments: Any = None
+) -> tuple[list[Move], GivenUp | None]:
+    """The moves when the attempts end so; those beyond the list fail as the last one did."""
+    questions = Questions(recall=lambda failure: [PRECEDENT], chance=lambda: 0.0)
+    moves = recovery({"k": 50} if arguments is None else arguments, tool, policy or Policy(), questions)
+    made: list[Move] = []
+    answer: Any = None
+    while True:
+        try:
+            move = moves.send(answer)
+        except StopIteration as stop:
+            return made, stop.value
+        made.append(move)
+        match move:
+            case Try():
+                tries = sum(isinstance(each, Try) for each in made)
+                answer = failures[min(tries, len(failures)) - 1]
+            case Ask():
+                answer = move.question(*move.arguments)
+            case Wait():
+                answer = None
+
+
+def tries(moves: list[Move]) -> list[Any]:
+    return [dict(move.arguments) for move in moves if isinstance(move, Try)]
+
+
+def test_a_call_that_works_is_made_once_and_nothing_is_asked():
+    moves, given_up = played([None], tool())
+    assert tries(moves) == [{"k": 50}]
+    assert given_up is None
+    assert len(moves) == 1
+
+
+# SAFETY 2: what may be repeated. "again" is the same call, "repaired" one with other arguments, "told" none.
+
+TABLE = [
+    # effects, ran, remedy, the next move
+    *[(effects, ran, Remedy.WAIT, "again") for effects in ("none", "repeatable") for ran in Ran],
+    *[(effects, ran, Remedy.REPAIR, "repaired") for effects in ("none", "repeatable") for ran in Ran],
+    ("once", Ran.NO, Remedy.WAIT, "told"),
+    ("once", Ran.NO, Remedy.REPAIR, "repaired"),
+    *[("once", ran, remedy, "told") for ran in (Ran.UNKNOWN, Ran.YES) for remedy in (Remedy.WAIT, Remedy.REPAIR)],
+    *[
+        (effects, ran, remedy, "told")
+        for effects in ("none", "repeatable", "once")
+        for ran in Ran
+        for remedy in (Remedy.TELL, Remedy.STOP, Remedy.COMPRESS)
+    ],
+]
+
+
+def test_the_table_says_something_about_every_case():
+    assert len({row[:3] for row in TABLE}) == len(TABLE) == 3 * len(Ran) * len(Remedy)
+
+
+@pytest.mark.parametrize(("effects", "ran", "remedy", "expected"), TABLE)
+def test_a_call_is_repeated_only_where_that_is_safe(effects, ran, remedy, expected):
+    moves, given_up = played([failing(remedy, ran), None], tool(effects))
+
+    match expected:
+        case "again":
+            assert tries(moves) == [{"k": 50}, {"k": 50}]
+        case "repaired":
+            assert tries(moves) == [{"k": 50}, {"k": 10}]
+        case "told":
+            assert tries(moves) == [{"k": 50}]
+            assert given_up.failure.remedy is remedy
+            assert given_up.why
+
+
+FAILURES = st.builds(
+    lambda remedy, ran, recoverable, retry_after: failing(
+        remedy, ran, recoverable=recoverable, retry_after=retry_after
+    ),
+    st.sampled_from(Remedy),
+    st.sampled_from(Ran),
+    st.booleans(),
+    st.none() | st.floats(0, 100),
+)
+
+
+@given(
+    st.lists(st.none() | FAILURES, min_size=1, max_size=12),
+    st.sampled_from(["none", "repeatable", "once"]),
+    st.integers(1, 10),
+    st.sampled_from(["observe", "suggest", "repair"]),
+)
+def test_attempts_never_exceed_the_policy_and_every_retry_is_announced_by_a_wait(failures, effects, attempts, mode):
+    policy = Policy(attempts=attempts)
+    moves, given_up = played(failures, tool(effects, mode=mode), policy)
+
+    made = [move for move in moves if isinstance(move, Try)]
+    waits = [move for move in moves if isinstance(move, Wait)]
+    assert 1 <= len(made) <= attempts
+    assert [move.after for move in made[1:]] == [move.recovery for move in waits]
+    assert all(0 <= wait.recovery.seconds <= policy.longest_wait * 1.1 for wait in waits)
+    last = failures[min(len(made), len(failures)) - 1]
+    assert (given_up is None) == (last is None)
+    if given_up is not None:
+        assert given_up.failure == last
+        assert list(given_up.precedents) == [PRECEDENT]
+
+
+@given(st.lists(FAILURES, min_size=1, max_size=6))
+def test_a_once_tool_is_never_made_again_while_it_may_have_happened(failures):
+    moves, _ = played(failures, tool("once"))
+    made = len(tries(moves))
+    assert all(failure.ran is Ran.NO for failure in failures[: made - 1])
+
+
+@given(st.lists(FAILURES, min_size=1, max_size=6))
+def test_a_once_tool_is_never_called_twice_with_the_same_arguments(failures):
+    made = tries(played(failures, tool("once"))[0])
+    assert all(made.count(arguments) == 1 for arguments in made)
+
+
+def test_the_third_failure_ends_it():
+    moves, given_up = played([failing(Remedy.WAIT)], tool())
+    assert len(tries(moves)) == 3
+    assert given_up.why == "3 attempts were made"
+
+
+# Modes
+
+
+def test_observing_changes_nothing():
+    for remedy in Remedy:
+        moves, given_up = played([failing(remedy)], tool(mode="observe"))
+        assert len(tries(moves)) == 1
+        assert given_up.why == "it is only observed"
+
+
+def test_suggesting_waits_and_changes_no_arguments():
+    assert len(tries(played([failing(Remedy.WAIT)], tool(mode="suggest"))[0])) == 3
+    moves, given_up = played([failing(Remedy.REPAIR)], tool(mode="suggest"))
+    assert len(tries(moves)) == 1
+    assert given_up.why == "repairs are only suggested"
+
+
+def test_repairing_says_what_it_changed_and_how_sure_it_is():
+    moves, _ = played([failing(Remedy.REPAIR), None], tool())
+    after = moves[-1].after
+    assert [(each.path, each.how, each.before, each.after) for each in after.changes] == [("k", "clamp", 50, 10)]
+    assert (after.remedy, after.source) == (Remedy.REPAIR, "schema")
+    assert after.confidence >= Policy().confidence
+
+
+def test_a_repair_that_is_not_sure_enough_is_not_tried():
+    moves, given_up = played([failing(Remedy.REPAIR)], tool(), Policy(confidence=0.99))
+    assert len(tries(moves)) == 1
+    assert given_up.why == "no repair is sure enough"
+
+
+def test_where_nothing_mends_the_arguments_it_is_told():
+    _, given_up = played([failing(Remedy.REPAIR)], tool(schema=lambda: None))
+    assert given_up.why == "nothing known would mend its arguments"
+
+
+# What ends recovery
+
+
+def test_what_its_author_calls_unrecoverable_is_never_retried():
+    for remedy in (Remedy.WAIT, Remedy.REPAIR):
+        moves, given_up = played([failing(remedy, recoverable=False)], tool())
+        assert len(tries(moves)) == 1
+        assert "its author says" in given_up.why
+
+
+def test_a_retry_after_longer_than_the_longest_wait_ends_recovery():
+    moves, given_up = played([failing(Remedy.WAIT, retry_after=120.0)], tool(), Policy(longest_wait=30))
+    assert len(tries(moves)) == 1
+    assert given_up.why == "it asked for 120 s, longer than 30 s"
+
+
+def test_a_retry_after_within_bounds_is_waited_for():
+    moves, _ = played([failing(Remedy.WAIT, retry_after=2.0), None], tool())
+    assert moves[1] == Wait(Recovery(remedy=Remedy.WAIT, seconds=2.0))
+
+
+def test_what_is_no_failure_is_not_recovered():
+    moves, given_up = played([failing(Remedy.WAIT, type="none")], tool())
+    assert len(tries(moves)) == 1
+    assert given_up.why == "it is not a failure"
+
+
+def test_one_attempt_turns_recovery_off():
+    assert len(tries(played([failing(Remedy.WAIT)], tool(), Policy(attempts=1))[0])) == 1
+
+
+def test_the_schema_is_asked_for_only_when_a_repair_is_wanted():
+    asked: list[int] = []
+
+    def schema() -> dict[str, Any]:
+        asked.append(1)
+        return SCHEMA
+
+    next_step({"k": 1}, failing(Remedy.WAIT), 2, tool(schema=schema), Policy(), 0.0)
+    assert asked == []
+
+
+def test_a_question_nobody_can_answer_leaves_no_precedents():
+    questions = Questions(recall=lambda failure: [], chance=lambda: 0.0)
+    moves = recovery({}, tool(), Policy(), questions)
+    next(moves)
+    assert isinstance(moves.send(failing(Remedy.TELL)), Ask)
+    with pytest.raises(StopIteration) as stop:
+        moves.send(None)
+    assert stop.value.value.precedents == ()

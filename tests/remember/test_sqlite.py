@@ -1,0 +1,314 @@
+"""A Store in a file: its rights, files that are not ours, several processes at once, and what earlier versions made.
+
+What it has in common with every other store is in `tests/contract/test_store.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from mulligan.events import RunStarted, StepEnded
+from mulligan.failure import StoreError
+from mulligan.records import Run, Step
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import LOCAL, Question, RunQuery
+from mulligan.remember.tables import APPLICATION, MIGRATIONS
+
+GOLDEN = Path(__file__).parent / "golden"
+posix = pytest.mark.skipif(sys.platform == "win32", reason="rights of POSIX")
+
+
+def batch(run: str, count: int = 1) -> list[RunStarted | StepEnded]:
+    steps = [StepEnded(Step(run=run, seq=n, call=n, name="search")) for n in range(1, count + 1)]
+    return [RunStarted(Run(id=run, started=1)), *steps]
+
+
+@posix
+def test_only_its_owner_can_read_the_file_and_its_folder(tmp_path):
+    before = os.umask(0)
+    try:
+        store = SqliteStore(tmp_path / "new" / "a.db")
+        store.append(LOCAL, batch("run_a"), "j", 1)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    files = list((tmp_path / "new").iterdir())
+    assert len(files) >= 2  # the write-ahead log holds arguments too
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    store.close()
+
+
+def test_reopening_keeps_everything(tmp_path):
+    store = SqliteStore(tmp_path / "a.db")
+    store.append(LOCAL, batch("run_a"), "j", 1)
+    store.put(LOCAL, "session", "s", b"value")
+    store.close()
+
+    again = SqliteStore(tmp_path / "a.db")
+    assert again.run(LOCAL, "run_a").steps[0].name == "search"
+    assert again.get(LOCAL, "session", "s") == b"value"
+    assert again.append(LOCAL, batch("run_b"), "j", 1) == 0  # the journal's offset is kept too
+    again.close()
+
+
+def test_a_closed_store_says_so(tmp_path):
+    store = SqliteStore(tmp_path / "a.db")
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.runs(LOCAL, RunQuery())
+    with pytest.raises(StoreError, match="closed"):
+        store.append(LOCAL, batch("run_a"), "j", 1)
+
+
+# Files that are not ours
+
+
+@pytest.mark.parametrize("statements", [["CREATE TABLE t (x)"], ["PRAGMA user_version=3"], ["PRAGMA application_id=5"]])
+def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path, statements):
+    path = tmp_path / "a.db"
+    with sqlite3.connect(path) as other:
+        for statement in statements:
+            other.execute(statement)
+    other.close()
+    before = path.read_bytes()
+
+    with pytest.raises(StoreError, match="another program"):
+        SqliteStore(path)
+
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_of_a_newer_mulligan_is_told_and_left_byte_for_byte(tmp_path):
+    path = tmp_path / "a.db"
+    store = SqliteStore(path)
+    store.append(LOCAL, batch("run_a"), "j", 1)
+    store.close()
+    with sqlite3.connect(path) as newer:
+        newer.execute(f"PRAGMA user_version={len(MIGRATIONS) + 1}")
+    newer.close()
+    before = path.read_bytes()
+
+    with pytest.raises(StoreError, match=r"newer mulligan .* pip install -U mulligan"):
+        SqliteStore(path)
+
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"not a database at all " * 100, b"SQLite format 3\x00" + b"\xff" * 5000])
+def test_a_damaged_file_is_told_and_left_as_it_is(tmp_path, content):
+    path = tmp_path / "a.db"
+    path.write_bytes(content)
+
+    with pytest.raises(StoreError) as told:
+        SqliteStore(path)
+
+    assert "damaged" in str(told.value)
+    assert "mv " in str(told.value)
+    assert path.read_bytes() == content
+
+
+def test_a_file_damaged_further_in_is_told_when_it_is_read(tmp_path):
+    path = tmp_path / "a.db"
+    store = SqliteStore(path)
+    store.append(LOCAL, batch("run_a", 500), "j", 501)
+    store.close()
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (size - 4096))
+
+    with pytest.raises(StoreError, match="damaged"):
+        SqliteStore(path).runs(LOCAL, RunQuery())
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="Set MULLIGAN_HOME to a folder you can write to"):
+        SqliteStore(tmp_path / "file" / "a.db")
+
+
+def test_a_folder_in_the_place_of_the_file_is_told(tmp_path):
+    with pytest.raises(StoreError, match="MULLIGAN_HOME"):
+        SqliteStore(tmp_path)
+
+
+@posix
+@pytest.mark.skipif(hasattr(os, "getuid") and os.getuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_told(tmp_path):
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(StoreError, match="MULLIGAN_HOME"):
+            SqliteStore(tmp_path / "a.db")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_an_append_that_fails_leaves_nothing_behind_and_does_not_stop_the_next(tmp_path):
+    store = SqliteStore(tmp_path / "a.db")
+    impossible = StepEnded(Step(run="run_a", seq=2**70, call=1))
+    with pytest.raises(OverflowError):
+        store.append(LOCAL, [*batch("run_a"), impossible], "j", 3)
+    assert store.health(LOCAL).steps == 0
+
+    assert store.append(LOCAL, batch("run_a"), "j", 3) == 2
+    store.close()
+
+
+def test_a_full_disk_is_told_and_what_was_kept_stays(tmp_path):
+    store = SqliteStore(tmp_path / "a.db")
+    store.append(LOCAL, batch("run_a"), "j", 1)
+    with store._writer as writer:
+        (pages,) = writer.execute("PRAGMA page_count").fetchone()
+        writer.execute(f"PRAGMA max_page_count={pages}")
+
+    with pytest.raises(StoreError, match="no room left"):
+        store.append(LOCAL, batch("run_b", 2000), "j", 3000)
+
+    with store._writer as writer:
+        writer.execute("PRAGMA max_page_count=1000000")
+    assert store.append(LOCAL, batch("run_b", 2000), "j", 3000) == 2001
+    store.close()
+
+
+# Several at once
+
+APPENDING = """
+    import sys
+    from pathlib import Path
+    from mulligan.events import RunStarted, StepEnded
+    from mulligan.records import Run, Step
+    from mulligan.remember.sqlite import SqliteStore
+    path, run = Path(sys.argv[1]), sys.argv[2]
+    store = SqliteStore(path)
+    for n in range(1, 41):
+        store.append("local", [RunStarted(Run(id=run)), StepEnded(Step(run=run, seq=n, call=n))], run, n)
+    store.close()
+"""
+
+
+def test_several_processes_make_and_fill_one_file_at_once(tmp_path):
+    code = textwrap.dedent(APPENDING)
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "a.db"), f"run_{n}"], stderr=subprocess.PIPE)
+        for n in range(4)
+    ]
+    for process in processes:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors.decode()
+
+    store = SqliteStore(tmp_path / "a.db")
+    assert (store.health(LOCAL).runs, store.health(LOCAL).steps) == (4, 160)
+    store.close()
+
+
+def test_threads_read_and_write_at_once(tmp_path):
+    store = SqliteStore(tmp_path / "a.db")
+    faults: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for n in range(1, 31):
+                event = StepEnded(Step(run=f"run_{number}", seq=n, call=n))
+                store.append(LOCAL, [RunStarted(Run(id=f"run_{number}")), event], f"j{number}", n)
+                store.runs(LOCAL, RunQuery())
+                store.recall(LOCAL, Question(tool="search", fingerprint="f"))
+        except BaseException as fault:  # noqa: BLE001 - told to the test below
+            faults.append(fault)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert faults == []
+    assert store.health(LOCAL).steps == 120
+    store.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_leaves_both_sides_with_a_store_that_works(tmp_path):
+    # In a process of its own: a test runner has threads that a fork would lose.
+    code = textwrap.dedent("""
+        import os, sys
+        from pathlib import Path
+        from mulligan.events import RunStarted
+        from mulligan.records import Run
+        from mulligan.remember.sqlite import SqliteStore
+        store = SqliteStore(Path(sys.argv[1]))
+        store.append("local", [RunStarted(Run(id="run_before"))], "j", 1)
+        store.find("local", "run_")
+        child = os.fork()
+        if child == 0:
+            ready = sys.stdin.readline()  # the parent has closed its side by then
+            store.append("local", [RunStarted(Run(id="run_child"))], "c", 1)
+            assert len(store.find("local", "run_")) == 3, store.find("local", "run_")
+            os._exit(0)
+        store.append("local", [RunStarted(Run(id="run_parent"))], "j", 2)
+        store.close()
+        print("closed", flush=True)
+        _, status = os.waitpid(child, 0)
+        sys.exit(os.waitstatus_to_exitcode(status))
+    """)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "a.db")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "closed\n"
+    _, errors = process.communicate("go\n", timeout=60)
+    assert process.returncode == 0, errors
+
+    store = SqliteStore(tmp_path / "a.db")
+    assert {run.id for run in store.find(LOCAL, "run_")} == {"run_before", "run_parent", "run_child"}
+    assert store.health(LOCAL).sound
+    store.close()
+
+
+# What earlier versions made
+
+
+@pytest.mark.parametrize("golden", sorted(GOLDEN.glob("*.sql")), ids=lambda path: path.stem)
+def test_a_file_made_by_every_earlier_schema_opens_with_all_that_is_in_it(tmp_path, golden):
+    path = tmp_path / "a.db"
+    with sqlite3.connect(path) as old:
+        old.executescript(golden.read_text())
+    old.close()
+
+    store = SqliteStore(path)
+
+    with store._writer as writer:
+        assert writer.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+    history = store.run(LOCAL, "run_golden")
+    assert [step.outcome for step in history.steps] == ["failure", "success"]
+    assert history.links[0].changes[0].after == 10
+    assert store.recall(LOCAL, Question(tool="search", fingerprint="f-golden"))[0].worked == 1
+    assert store.get(LOCAL, "session", "s") == b"\x00value"
+    assert store.append(LOCAL, batch("run_new"), "journal_golden", 4) == 0
+    assert store.append(LOCAL, batch("run_new"), "journal_golden", 5) == 2
+    store.close()
+
+
+def test_there_is_a_golden_file_for_every_schema():
+    assert {path.stem for path in GOLDEN.glob("*.sql")} == {f"schema_{n}" for n in range(1, len(MIGRATIONS) + 1)}
+
+
+def test_the_file_is_marked_as_ours(tmp_path):
+    store = SqliteStore(tmp_path / "a.db")
+    store.close()
+    with sqlite3.connect(tmp_path / "a.db") as connection:
+        assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+    connection.close()
