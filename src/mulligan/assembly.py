@@ -63,6 +63,7 @@ class Parts:
             "recall": self.recall,
         }
         self.kit = Kit(**own | kit)
+        self._keeps_up = True
 
     def _open(self) -> Store:
         """The store of the settings, or, where that cannot be used, one in the temporary folder."""
@@ -74,7 +75,8 @@ class Parts:
             return open_store(str(place))
 
     def recall(self, tool: str, failure: Failure, run: str) -> Sequence[Precedent]:
-        self.recorder.flush(SETTLE)
+        # A store that has not kept up once is not waited for until it does: a broken disk costs memory, not time.
+        self._keeps_up = self.recorder.flush(SETTLE if self._keeps_up else 0)
         store = self.recorder.store
         if store is None or not failure.fingerprint:
             return ()

@@ -155,13 +155,10 @@ def test_the_return_value_of_a_generator_comes_out(played: Rehearsal, items: int
         return (yield from count())
 
     reading = reader()
-    seen = []
-    while True:
-        try:
-            seen.append(next(reading))
-        except StopIteration as stop:
-            assert stop.value == "done"
-            break
+    seen = [next(reading) for _ in range(items)]
+    with pytest.raises(StopIteration) as stop:
+        next(reading)
+    assert stop.value.value == "done"
     assert seen == list(range(items))
 
 

@@ -164,9 +164,13 @@ def test_a_second_failure_of_a_step_stands_inside_it_as_a_step(played: Rehearsal
 
 
 def test_an_exception_after_a_recorded_failure_stands_inside_the_step_too(played: Rehearsal) -> None:
-    with pytest.raises(TimeoutError), mulligan.run("agent") as run, run.step("tool", "search") as step:
-        step.record_failure("tool", "not_found")
-        raise TimeoutError("late")
+    def work() -> None:
+        with mulligan.run("agent") as run, run.step("tool", "search") as step:
+            step.record_failure("tool", "not_found")
+            raise TimeoutError("late")
+
+    with pytest.raises(TimeoutError):
+        work()
     assert {step.failure.kind: step.parent for step in played.steps if step.failure} == {
         "tool/not_found": None,
         "tool/timeout": 1,

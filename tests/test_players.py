@@ -1,0 +1,180 @@
+"""The two players, and the two streams, differ only where they await."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import textwrap
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mulligan.capture import drive, stream
+from mulligan.failure import AgentError, InfraError
+from mulligan.recover.policy import Policy
+from mulligan.testing import Rehearsal
+
+SYNC_NAMES = {
+    "aplay": "play",
+    "asleep": "sleep",
+    "aanswered": "answered",
+    "anext": "next",
+    "asend": "send",
+    "athrow": "throw",
+    "aclose": "close",
+    "astreaming": "streaming",
+    "AsyncGenerator": "Generator",
+    "StopAsyncIteration": "StopIteration",
+}
+
+
+class AsIfSync(ast.NodeTransformer):
+    """Takes the async out of a function, so that what is left can be compared."""
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> Any:
+        fields = {name: getattr(node, name) for name in node._fields}
+        return self.visit_FunctionDef(ast.copy_location(ast.FunctionDef(**fields), node))
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        node.name = SYNC_NAMES.get(node.name, node.name)
+        node.returns = None
+        if ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+        # An async generator has no value to return.
+        node.body = [each for each in node.body if ast.unparse(each) != "return flow.value"]
+        return self.generic_visit(node)
+
+    def visit_Await(self, node: ast.Await) -> Any:
+        return self.visit(node.value)
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        node.id = SYNC_NAMES.get(node.id, node.id)
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        node.attr = SYNC_NAMES.get(node.attr, node.attr)
+        return self.generic_visit(node)
+
+
+def as_if_sync(function: Callable[..., Any]) -> str:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    return ast.unparse(AsIfSync().visit(tree))
+
+
+@pytest.mark.parametrize(
+    ("sync", "async_"), [(drive.play, drive.aplay), (stream.streaming, stream.astreaming)], ids=["players", "streams"]
+)
+def test_the_source_of_the_two_differs_only_where_one_awaits(
+    sync: Callable[..., Any], async_: Callable[..., Any]
+) -> None:
+    assert as_if_sync(async_) == as_if_sync(sync)
+    assert "await" in inspect.getsource(async_)
+    assert "await" not in inspect.getsource(sync)
+
+
+@pytest.mark.parametrize("player", [drive.play, drive.aplay])
+def test_a_player_is_about_twenty_lines(player: Callable[..., Any]) -> None:
+    assert len(inspect.getsource(player).splitlines()) <= 22
+
+
+class RateLimited(Exception):
+    def __init__(self, retry_after: str) -> None:
+        super().__init__("429 Too Many Requests")
+        self.status_code = 429
+        self.headers = {"retry-after": retry_after}
+
+
+class Bug(Exception):
+    pass
+
+
+HAPPENINGS: list[Callable[[], BaseException | None]] = [
+    lambda: None,
+    lambda: ConnectionError("reset"),
+    lambda: TimeoutError("no answer"),
+    lambda: RateLimited("2"),
+    lambda: RateLimited("3600"),
+    lambda: AgentError("n must be 10 or less."),
+    lambda: AgentError("no", recoverable=False),
+    lambda: InfraError("down"),
+    lambda: Bug("a mistake"),
+    lambda: KeyboardInterrupt(),
+]
+Script = list[Callable[[], BaseException | None]]
+
+
+class Play:
+    """The same tool, played once: what happened, and what it came to."""
+
+    def __init__(self, script: Script, effects: Any, attempts: int, shape: str) -> None:
+        self.script = list(script)
+        self.rehearsal = Rehearsal(policy=Policy(attempts=attempts))
+        made: Callable[..., Any] = getattr(self, shape)
+        tool = self.rehearsal.mulligan.tool(effects=effects, name="tool")(made)
+        try:
+            self.came_to: Any = self.read(shape, tool)
+        except BaseException as error:  # noqa: BLE001 - compared with what comes out of the other
+            self.came_to = type(error), str(error), [note.partition("Details")[0] for note in _notes(error)]
+
+    def happens(self, n: int) -> int:
+        error = self.script.pop(0)() if self.script else None
+        if error is not None:
+            raise error
+        return n
+
+    def sync(self, n: int) -> int:
+        return self.happens(n)
+
+    async def coroutine(self, n: int) -> int:
+        return self.happens(n)
+
+    def generator(self, n: int) -> Iterator[int]:
+        yield self.happens(n)
+        yield self.happens(n)
+
+    async def async_generator(self, n: int) -> AsyncIterator[int]:
+        yield self.happens(n)
+        yield self.happens(n)
+
+    @staticmethod
+    def read(shape: str, tool: Callable[..., Any]) -> Any:
+        """Without an event loop, which has its own mind about interrupts: nothing here really waits."""
+        if shape == "sync":
+            return tool(50)
+        if shape == "generator":
+            return list(tool(50))
+
+        async def read() -> Any:
+            return [item async for item in tool(50)] if shape == "async_generator" else await tool(50)
+
+        return asyncio.run(read())
+
+    @property
+    def told(self) -> Any:
+        steps = [
+            (step.seq, step.call, step.attempt, step.arguments, step.outcome, step.result, step.after)
+            for step in self.rehearsal.steps
+        ]
+        failures = [step.failure and (step.failure.kind, step.failure.ran) for step in self.rehearsal.steps]
+        events = [event.name for event in self.rehearsal.events]
+        return self.came_to, self.rehearsal.waits, steps, failures, events
+
+
+def _notes(error: BaseException) -> list[str]:
+    return getattr(error, "__notes__", [])
+
+
+@pytest.mark.parametrize(("sync", "async_"), [("sync", "coroutine"), ("generator", "async_generator")])
+@given(
+    script=st.lists(st.sampled_from(HAPPENINGS), max_size=6),
+    effects=st.sampled_from(["none", "repeatable", "once"]),
+    attempts=st.integers(1, 4),
+)
+def test_both_players_make_the_same_moves_whatever_happens(
+    sync: str, async_: str, script: Script, effects: str, attempts: int
+) -> None:
+    assert Play(script, effects, attempts, sync).told == Play(script, effects, attempts, async_).told

@@ -1,0 +1,163 @@
+"""What a type checker sees of `import mulligan`. Checked by mypy and pyright, never run.
+
+A call that must be refused carries an ignore; an ignore that is not needed is an error, so each is a check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, assert_type
+
+import mulligan
+from mulligan import AgentError, Event, Failure, InfraError, Kind, Mulligan, Policy, Remedy, Store
+from mulligan.testing import Rehearsal, rehearsal
+
+# A decorated function keeps its signature and its answer.
+
+
+@mulligan.tool
+def search(query: str, top_k: int = 5) -> list[str]:
+    return [query] * top_k
+
+
+@mulligan.tool(effects="none", type="retrieval", privileged=["query"], policy=Policy(attempts=2))
+def configured(query: str, *, exact: bool = False) -> list[str]:
+    return [query] if exact else []
+
+
+@mulligan.tool
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+@mulligan.tool
+def words(text: str) -> Iterator[str]:
+    yield text
+
+
+@mulligan.model
+async def tokens(prompt: str) -> AsyncIterator[str]:
+    yield prompt
+
+
+@mulligan.model(name="large")
+def chat(messages: list[str]) -> str:
+    return messages[0]
+
+
+class Index:
+    @mulligan.tool
+    def find(self, query: str) -> int:
+        return len(query)
+
+    @mulligan.tool(effects="none")
+    async def afind(self, query: str) -> int:
+        return len(query)
+
+    @classmethod
+    @mulligan.tool
+    def made(cls, size: int) -> Index:
+        return cls()
+
+    @staticmethod
+    @mulligan.tool
+    def size(index: Index) -> int:
+        return 0
+
+
+async def answers() -> None:
+    assert_type(search("fish"), list[str])
+    assert_type(search("fish", top_k=2), list[str])
+    assert_type(configured("fish", exact=True), list[str])
+    assert_type(await fetch("http://localhost"), bytes)
+    assert_type(words("a b"), Iterator[str])
+    assert_type(tokens("hello"), AsyncIterator[str])
+    assert_type([token async for token in tokens("hello")], list[str])
+    assert_type(chat(["hello"]), str)
+    assert_type(Index().find("fish"), int)
+    assert_type(await Index().afind("fish"), int)
+    assert_type(Index.made(3), Index)
+    assert_type(Index.size(Index()), int)
+
+
+async def wrong_calls_are_errors() -> None:
+    search(7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    search("fish", top_k="many")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    search()  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    search("fish", colour="red")  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    configured("fish", True)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    await fetch(7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    words(7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    chat("hello")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    Index().find(7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+def wrong_options_are_errors() -> None:
+    mulligan.tool(effects="sometimes")  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
+    mulligan.tool(colour="red")  # type: ignore[call-overload] # pyright: ignore[reportCallIssue]
+    mulligan.tool(3)  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
+    mulligan.model(effects="none")  # type: ignore[call-overload] # pyright: ignore[reportCallIssue]
+    mulligan.turns(limit="ten")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    mulligan.tol  # type: ignore[attr-defined] # pyright: ignore # noqa: B018 - a misspelt name is not ours
+
+
+# Runs, steps, turns and sessions.
+
+
+def work() -> str:
+    with mulligan.session("s1") as session, mulligan.run("agent", version="1", session=session) as run:
+        assert_type(session.id, str)
+        assert_type(session.reminder(), str)
+        assert_type(run.id, str)
+        with run.step("plan", "read", words=3) as step:
+            assert_type(step.record_failure("tool", "timeout", "30 s"), Failure)
+        run.step("thought")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        for turn in mulligan.turns(limit=3):
+            assert_type(turn.number, int)
+            assert_type(turn.is_last, bool)
+            assert_type(turn.notice, str)
+            turn.call([search, fetch], "search", '{"query": "fish"}')
+            turn.call({"search": search}, "search", {"query": "fish"})
+        assert_type(mulligan.notes(), list[str])
+        return run.status
+
+
+async def async_work() -> Any:
+    async with mulligan.run("agent") as run, run.step("respond"):
+        for turn in mulligan.turns():
+            return await turn.acall([fetch], "fetch", {})
+    return None
+
+
+# What is known of a failure.
+
+
+def known(error: Exception) -> None:
+    failure = mulligan.explain(error)
+    assert_type(failure, Failure)
+    assert_type(failure.kind, Kind)
+    assert_type(failure.remedy, Remedy)
+    assert_type(failure.retry_after, float | None)
+    raise AgentError("too many", code="E1", hint="ask for 10", recoverable=False) from InfraError("down")
+
+
+# One's own parts.
+
+
+def heard(event: Event) -> None:
+    assert_type(event.name, str)
+
+
+def own(store: Store) -> None:
+    mine = Mulligan(store="memory:", policy=Policy(attempts=2))
+    assert_type(mine.tool(len)([]), int)
+    assert_type(mulligan.listen(heard, when="caller"), Callable[[], None])
+    assert_type(mulligan.flush(1.0), bool)
+    mulligan.configure(store="memory:")
+    store.close()
+
+
+def rehearsed() -> None:
+    with rehearsal(attempts=2) as played:
+        assert_type(played, Rehearsal)
+        assert_type(played.waits, list[float])
