@@ -191,20 +191,17 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
     for rules, sure in ((world.PARTICULAR, 0.9), (_GENERAL, 0.8), (world.PROGRAMS, 0.6)):
         if rules is _GENERAL:
             yield from _by_exit(evidence, is_known=True)
-        for rule, place in matching(rules, gist, tool):
-            if ran_program and rule.kind not in world.OF_A_PROCESS and not python.by_status(evidence.status):
-                continue
-            if rule.kind is taxonomy.TOOL_EXECUTION_FAILED and allowed:
-                continue
-            if not allowed or rule.kind in allowed:
-                at = place if gist == text else text.find(gist[place : place + 20])
-                ran = _proven(rule, evidence, why)
-                yield Decision(rule.kind, (f"text: {rule.name}", *why), sure + 0.05 * bool(why), ran, at)
+        # Those that may not answer are not asked: most patterns are then never compiled.
+        asked = [rule for rule in rules if _may_answer(rule.kind, allowed, ran_program, evidence.status)]
+        for rule, place in matching(asked, gist, tool):
+            at = place if gist == text else text.find(gist[place : place + 20])
+            ran = _proven(rule, evidence, why)
+            yield Decision(rule.kind, (f"text: {rule.name}", *why), sure + 0.05 * bool(why), ran, at)
     for code in evidence.codes if not ran_program else ():
         kind = python.by_code(code)
         if kind is not None and (not allowed or kind in allowed):
             yield Decision(kind, (f"code {code}", *why), 0.9)
-    if allowed and not (ran_program and allowed[0] not in world.OF_A_PROCESS and not python.by_status(evidence.status)):
+    if allowed and _may_answer(allowed[0], allowed, ran_program, evidence.status):
         yield Decision(allowed[0], why, 0.85 if evidence.status else 0.75)
     yield from _by_exit(evidence)
     if (
@@ -212,6 +209,13 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
         and not evidence.is_exception
     ):
         yield Decision(taxonomy.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("text: nothing but a missing key",), 0.7)
+
+
+def _may_answer(kind: Kind, allowed: tuple[Kind, ...], ran_program: bool, status: int | None) -> bool:
+    """Whether words may name this kind, given what class, status and a program's exit leave open."""
+    if ran_program and kind not in world.OF_A_PROCESS and not python.by_status(status):
+        return False
+    return not allowed or (kind in allowed and kind is not taxonomy.TOOL_EXECUTION_FAILED)
 
 
 def _proven(rule: Rule, evidence: Evidence, why: tuple[str, ...]) -> Ran | None:

@@ -7,7 +7,6 @@ a body may be unread, a cause may lead back to itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from mulligan.classify.rules import HEAD, TAIL, bounded
@@ -16,32 +15,53 @@ DEEPEST = 5
 """Causes and members of groups that are looked at. The first few say why; the rest is how it travelled."""
 
 
-@dataclass(slots=True)
 class Evidence:
-    """What is known about one error, before anyone has decided what it means."""
+    """What is known about one error, before anyone has decided what it means.
 
-    source: str | None = None
-    tool: str = ""
-    text: str = ""
-    """Bounded. The words of the error itself first, then those of its causes."""
-    detail: str = ""
-    """Bounded. What else was said: notes, bodies, output."""
-    names: list[str] = field(default_factory=list)
-    """Classes, the most particular first, with those of the causes after them."""
-    modules: set[str] = field(default_factory=set)
-    """The modules these classes come from."""
-    status: int | None = None
-    codes: list[str] = field(default_factory=list)
-    headers: dict[str, str] = field(default_factory=dict)
-    rpc: int | None = None
-    """The code of a JSON-RPC error."""
-    exit_code: int | None = None
-    is_error: bool | None = None
-    is_exception: bool = False
-    """True where an error was raised in this process: whatever raised it may have done something first."""
-    is_named: bool = False
-    """True where the class was given, and not read out of the text."""
-    arguments: Mapping[str, Any] | None = None
+    A plain class: a dataclass would double what the first use of classification costs.
+    """
+
+    __slots__ = (
+        "arguments",
+        "codes",
+        "detail",
+        "exit_code",
+        "headers",
+        "is_error",
+        "is_exception",
+        "is_named",
+        "modules",
+        "names",
+        "rpc",
+        "source",
+        "status",
+        "text",
+        "tool",
+    )
+
+    def __init__(self, source: str | None = None, tool: str = "", is_error: bool | None = None) -> None:
+        self.source = source
+        self.tool = tool
+        self.text = ""
+        """Bounded. The words of the error itself first, then those of its causes."""
+        self.detail = ""
+        """Bounded. What else was said: notes, bodies, output."""
+        self.names: list[str] = []
+        """Classes, the most particular first, with those of the causes after them."""
+        self.modules: set[str] = set()
+        """The modules these classes come from."""
+        self.status: int | None = None
+        self.codes: list[str] = []
+        self.headers: dict[str, str] = {}
+        self.rpc: int | None = None
+        """The code of a JSON-RPC error."""
+        self.exit_code: int | None = None
+        self.is_error = is_error
+        self.is_exception = False
+        """True where an error was raised in this process: whatever raised it may have done something first."""
+        self.is_named = False
+        """True where the class was given, and not read out of the text."""
+        self.arguments: Mapping[str, Any] | None = None
 
     def add_text(self, text: object) -> None:
         said = plain(text)
