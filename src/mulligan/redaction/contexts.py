@@ -13,7 +13,7 @@ from mulligan.redaction.expressions import Expression
 TELLING = (
     "pass", "key", "token", "secret", "auth", "cred", "pwd", "bearer", "basic ", "cookie", "session",
     "login", "access", "signature", "bundle_", "pin", "otp", "cvv", "cvc", "ssn", "jwt", "dsn", "salt",
-    "-u ", "--user",
+    "-u ", "--user", "sig=", "verification", "security", "recovery", "redis-cli", "mysql", "mongo", "docker",
 )  # fmt: skip
 
 # Words between a name and its value.
@@ -78,7 +78,7 @@ def _is_value(meaning: _Meaning, value: str, is_quoted: bool, is_assigned: bool)
     if value.isdigit():
         return kind in names.NUMBERS
     if not meaning.is_sure:
-        return judge.is_random(value, 12)
+        return judge.is_random(value, 12) and not judge.is_code(value)
     if kind in _CHOSEN:
         if is_quoted:
             return not value.endswith((" ", ":")) and value.count(" ") <= 4
@@ -108,9 +108,18 @@ _SENTENCE = Expression(
     r"(?:[ \t]{1,3}(?:is|was|are|(?:for|of) [\w.@-]{1,40}+|to|the|user|account|provided|using|with|set|now"
     r"|value|new|old|[\w.]{1,20}+@\S{1,60})){0,3}+[ \t:=]{1,3}[\"'`(]?([^\s\"'`()]{4,200}+)"
 )
+_SHORT = Expression(
+    r"(?:mysql(?:dump|admin)?|mariadb|sshpass|redis-cli|mongo(?:sh|dump)?|docker login|twine upload)[^\n|;&]{0,200}?"
+    r"[ \t]-[pa][ \t]?[\"']?([^\s\"'-][^\s\"']{3,100}+)"
+)
+_CODE = Expression(
+    r"\b(?:otp|passcode|pin|(?:verification|security|recovery|backup|access|login) code)(?:[ \t]+(?:is|was|of))?"
+    r"[ \t:=#]{1,3}(\d{4,8})(?![\w.:/-])"
+)
 _BUNDLE = Expression(r"BUNDLE_[A-Z_]{3,60}[\"']?\s{0,3}[:=]\s{0,3}[\"']?([^\s\"':]{1,100}+:[^\s\"']{1,100}+)")
 
 
+_COMMANDS = ("mysql", "mariadb", "sshpass", "redis-cli", "mongo", "docker", "twine")
 _TOLD = ("pass", "pwd", "secret", "token", "api", "access", "credential", "identified by")
 
 
@@ -142,6 +151,12 @@ def find(text: str, small: str) -> Iterator[tuple[str, int, int]]:
             meaning = _meaning(hit[1])
             if meaning and _is_value(meaning, hit[2], False, True):
                 yield meaning.kind, *hit.span(2)
+    if any(map(small.__contains__, _COMMANDS)):
+        for hit in _SHORT.finditer(text):
+            if judge.is_chosen(hit[1]) and not judge.is_fake(hit[1]):
+                yield "password", *hit.span(1)
+    if any(map(small.__contains__, ("otp", "pin", "code"))):
+        yield from (("code", *hit.span(1)) for hit in _CODE.finditer(small))
     if "BUNDLE_" in text:
         yield from (("password", *hit.span(1)) for hit in _BUNDLE.finditer(text))
     for told in _TOLD:

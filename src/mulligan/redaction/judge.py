@@ -17,7 +17,7 @@ _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _BITS = [0.0, *(n * math.log2(n) for n in range(1, 65))]
 _CODE = Expression(
     r"[A-Za-z_][A-Za-z_]*(?:\.[A-Za-z_][A-Za-z_\d]*)+|[A-Z][A-Z]*(?:_[A-Z]+)+|[a-z]+(?:_[a-z]+)+|[a-z]+(?:-[a-z]+)+"
-    r"|[a-z]+(?:[A-Z][a-z]+)+|[A-Z][a-z]+(?:[A-Z][a-z]+)+|(?:https?:/)?\.{0,2}/\S*|0x[0-9a-f]{1,8}|v?\d+(?:\.\d+)+"
+    r"|[a-z]+(?:[A-Z][a-z]+)+|[A-Z][a-z]+(?:[A-Z][a-z]+)+|(?:https?:/)?\.{0,2}/\S*|[\w.-]+(?:/[\w.-]+)+\.[a-z\d]{1,5}|0x[0-9a-f]{1,8}|v?\d+(?:\.\d+)+"
 )
 
 

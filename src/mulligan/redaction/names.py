@@ -33,7 +33,7 @@ _CURSORS = words(
     end begin max min num per total first last special image new old each one"""
 )
 # Words after a secret's name that leave it one.
-_FORMS = words("value val str string text raw plain plaintext env header base64 b64 hash")
+_FORMS = words("base value val str string text raw plain plaintext env header base64 b64 hash")
 
 NUMBERS = words(
     """pin otp totp cvv cvc ssn passcode password passwd pwd pass card_number account_number routing_number tax_id

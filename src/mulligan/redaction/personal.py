@@ -34,7 +34,7 @@ _NUMBER = Expression(
     r"|(?<=\d)(?:\d{7,18}+|\d\d\.\d{3}\.\d{3}-\d\d|\d{1,5}([ .:/-])\d{2,7}(?:\1\d{2,7}){0,3}+)(?:-?[A-Z])?)"
     r"(?!\w|[.,-]\d)"
 )
-_LETTERED = Expression(r"[A-Z](?<![\w-].)[A-Z]{0,5}+ ?\d[A-Z0-9 ]{6,44}+")
+_LETTERED = Expression(r"[A-Z](?<![\w-].)[A-Z]{0,5}+ ?\d[A-Z0-9 ]{4,44}+")
 _AMERICAN = Expression(r"(?:1[ .-]?)?(?:\([2-9]\d\d\) ?|[2-9]\d\d[ .-])[2-9]\d\d[ .-]\d{4}")
 
 
@@ -50,6 +50,10 @@ def find(text: str, has_numbers: bool = True) -> Iterator[tuple[str, int, int]]:
             if not text[hit.start() + length : hit.start() + length + 1].isalnum():
                 yield kind, hit.start(), hit.start() + length
                 break
+        else:
+            said = hit[0].split(" ")[0]
+            if len(said) > 6 and _is_announced(said, text[max(0, hit.start() - 40) : hit.start()]):
+                yield "personal_number", hit.start(), hit.start() + len(said)
 
 
 def _numbered(said: str, before: str) -> str:
@@ -82,7 +86,11 @@ def _is_announced(said: str, before: str) -> bool:
         return False  # of the form of a social security number, and none: somebody's example
     while len(spoken) > 1 and spoken[-1] in _COUNTED and spoken[-2] not in _SAID_OF:
         spoken.pop()
-    is_said = spoken[-1] in _SAID or (len(spoken) > 1 and spoken[-1] in _COUNTED and spoken[-2] in _SAID_OF)
+    is_said = (
+        spoken[-1] in _SAID
+        or spoken[-2:] == ["bank", "account"]
+        or (len(spoken) > 1 and spoken[-1] in _COUNTED and spoken[-2] in _SAID_OF)
+    )
     return is_said and 7 <= sum(c.isdigit() for c in said) <= 19
 
 
@@ -107,7 +115,7 @@ def _number(said: str) -> str:
     if said.isdigit():
         if len(said) == 11:
             return "national_id" if _is_pesel(said) else ""
-        return "card" if 14 <= len(said) <= 19 and len(set(said)) > 2 and _is_card(said) else ""
+        return "card" if 14 <= len(said) <= 19 and len(set(said)) > 1 and _is_card(said) else ""
     marks = {c for c in said if not c.isdigit()}
     if len(marks) > 1:
         if "." in marks and said.count(".") == 2 and re.fullmatch(r"\d{3}\.\d{3}\.\d{3}-\d\d", said):
@@ -115,7 +123,7 @@ def _number(said: str) -> str:
         return ""
     groups = [len(group) for group in re.split(r"\D", said)]
     digits = re.sub(r"\D", "", said)
-    if len(set(digits)) < 3:
+    if len(set(digits)) < 2:
         return ""
     if groups in ([4, 4, 4, 4], [4, 6, 5], [4, 6, 4]) and marks <= {" ", "-"} and _is_card(digits):
         return "card"
