@@ -1,0 +1,87 @@
+"""Is this result a failure, although nobody said so? "isError unset, text says Error".
+
+The answer is no unless the result says yes in so many words: a document about errors is a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mulligan.classify.evidence import attribute, plain, whole
+from mulligan.classify.rules import compiled
+
+_SAYS_SO = (
+    r"\A\s{0,20}(?:<tool_use_error>|traceback \(most recent call last\)|(?:fatal |unexpected |internal |runtime )?"
+    r"(?:error|exception|failure)\s?(?:\[[^\]]{1,20}\]|\(\w{1,40}\))?:\s|[\w.]{0,80}(?:error|exception):\s|"
+    r"error (?:during|executing|calling|while|running|invoking|occurred|code \d|processing|in tool|fetching|reading)\b|"
+    r"an? (?:\w{1,20} )?error (?:occurred|has occurred)|exit(?:ed with)? (?:code|status):? [1-9]|"
+    r"unknown (?:tool|action|function)\b|(?:tool|command|request|execution) (?:call )?(?:failed|errored)\b|mcp error -32\d{3})"
+)
+_OBJECT = r"\A\s{0,20}\{"
+
+
+def has_failed(result: object, is_error: bool | None = None) -> bool:
+    """Whether a result is a failure in the clothes of a success; `is_error` and a result's own flag are believed."""
+    try:
+        return bool(is_error) or _has_failed(result)
+    except Exception:  # noqa: BLE001 - a stranger's object; what cannot be read is not accused
+        return False
+
+
+def _has_failed(result: object) -> bool:
+    if result is None or isinstance(result, (bool, int, float)):
+        return False
+    if isinstance(result, (str, bytes, bytearray)):
+        return _text(plain(result))
+    if isinstance(result, Mapping):
+        return _mapping(result)
+    flag = attribute(result, "isError")
+    if not isinstance(flag, bool):
+        flag = attribute(result, "is_error")
+    if flag is True:
+        return True
+    code = whole(attribute(result, "returncode"))
+    if code is not None:
+        return code != 0
+    status = whole(attribute(result, "status_code"))
+    if status is not None and attribute(result, "headers") is not None:
+        return status >= 400
+    content = attribute(result, "content")
+    return _content(content) if isinstance(content, (list, tuple)) else False
+
+
+def _mapping(result: Mapping[Any, Any]) -> bool:
+    if result.get("isError") is True or result.get("is_error") is True:
+        return True
+    if isinstance(result.get("content"), (list, tuple)) and _content(result["content"]):
+        return True
+    code = whole(result.get("returncode", result.get("exit_code")))
+    if code is not None and code != 0:
+        return True
+    error = result.get("error")
+    if error and not isinstance(error, bool):
+        return True
+    if result.get("errors") and result.get("data", result) is None:
+        return True  # GraphQL: errors beside data are warnings, errors instead of data are not
+    is_bad = result.get("ok") is False or result.get("success") is False or result.get("status") in ("error", "failed")
+    return is_bad and any(name in result for name in ("error", "message", "reason", "detail", "errors", "code"))
+
+
+def _content(blocks: Any) -> bool:
+    texts = [block.get("text") if isinstance(block, Mapping) else attribute(block, "text") for block in blocks[:1]]
+    return any(isinstance(text, str) and _text(plain(text)) for text in texts)
+
+
+def _text(text: str) -> bool:
+    if compiled(_SAYS_SO).match(text):
+        return True
+    if not compiled(_OBJECT).match(text):
+        return False
+    import json  # only for an answer that looks like an object, and only the bounded text
+
+    try:
+        answer = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(answer, dict) and _mapping(answer)
