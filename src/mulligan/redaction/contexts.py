@@ -112,10 +112,8 @@ _SHORT = Expression(
     r"(?:mysql(?:dump|admin)?|mariadb|sshpass|redis-cli|mongo(?:sh|dump)?|docker login|twine upload)[^\n|;&]{0,200}?"
     r"[ \t]-[pa][ \t]?[\"']?([^\s\"'-][^\s\"']{3,100}+)"
 )
-_CODE = Expression(
-    r"\b(?:otp|passcode|pin|(?:verification|security|recovery|backup|access|login) code)(?:[ \t]+(?:is|was|of))?"
-    r"[ \t:=#]{1,3}(\d{4,8})(?![\w.:/-])"
-)
+_CODE = Expression(r"(otp|passcode|pin|code)(?:[ \t]+(?:is|was|of))?[ \t:=#]{1,3}(\d{4,8})(?![\w.:/-])")
+_CODES = ("verification ", "security ", "recovery ", "backup ", "access ", "login ", "one-time ")
 _BUNDLE = Expression(r"BUNDLE_[A-Z_]{3,60}[\"']?\s{0,3}[:=]\s{0,3}[\"']?([^\s\"':]{1,100}+:[^\s\"']{1,100}+)")
 
 
@@ -155,19 +153,32 @@ def find(text: str, small: str) -> Iterator[tuple[str, int, int]]:
         for hit in _SHORT.finditer(text):
             if judge.is_chosen(hit[1]) and not judge.is_fake(hit[1]):
                 yield "password", *hit.span(1)
-    if any(map(small.__contains__, ("otp", "pin", "code"))):
-        yield from (("code", *hit.span(1)) for hit in _CODE.finditer(small))
+    for word in ("otp", "passcode", "pin", "code"):
+        for position in _places(word, small):
+            code = _CODE.match(small, position)
+            if code and (
+                small.endswith(_CODES, 0, position)
+                if word == "code"
+                else not small[max(0, position - 1) : position].isalnum()
+            ):
+                yield word, *code.span(2)
     if "BUNDLE_" in text:
         yield from (("password", *hit.span(1)) for hit in _BUNDLE.finditer(text))
     for told in _TOLD:
-        position = small.find(told)
-        while position >= 0:
+        for position in _places(told, small):
             if sentence := _SENTENCE.match(small, position):
                 first, last = sentence.span(2)
                 value = text[first:last].rstrip(".,;:!?")
                 if _is_told(sentence[1], value):
                     yield names.secret(sentence[1]) or "password", first, first + len(value)
-            position = small.find(told, position + len(told))
+
+
+def _places(word: str, text: str) -> Iterator[int]:
+    """Where a word stands. To look for each is faster than one expression for all."""
+    position = text.find(word)
+    while position >= 0:
+        yield position
+        position = text.find(word, position + len(word))
 
 
 def _assigned(text: str, small: str) -> Iterator[tuple[str, int, int]]:
@@ -177,7 +188,7 @@ def _assigned(text: str, small: str) -> Iterator[tuple[str, int, int]]:
         if start < done:  # inside cookies that were read
             continue
         # Most names end in none of the ways that matter, and three letters tell.
-        name = small[max(0, start - 16) : start].rstrip("\"' ])`\\?\n")
+        name = small[start - 16 if start > 16 else 0 : start].rstrip("\"' ])`\\?\n")
         if not (name[-3:] in _ENDINGS or name[-2:] in _ENDINGS or name[-1:].isdigit()):
             continue
         # Backwards from the separator, so that only the name beside it is read.

@@ -115,9 +115,9 @@ class Redactor:
             if not known.values and self.level == "local":
                 return self._copies(parts, known)
             known.settle()
-            before, parts = parts, self._copies(parts, known)
-            if parts == before:
-                break  # until then once more: what was taken out may have hidden the name of what is left
+            parts = self._copies(parts, known)
+            if not known.spread:
+                break  # else once more: what was taken out may have hidden the name of what is left
         return parts
 
     def _copies(self, parts: tuple[Any, ...], known: _Known) -> tuple[Any, ...]:
@@ -214,12 +214,14 @@ class Redactor:
 class _Known:
     """Values found secret somewhere in a record, and what was found in each of its texts."""
 
-    __slots__ = ("any", "texts", "values")
+    __slots__ = ("any", "spread", "texts", "values")
 
     def __init__(self) -> None:
         self.texts: dict[str, tuple[str, list[Finding]]] = {}
         self.values: dict[str, str] = {}
         self.any: re.Pattern[str] | None = None
+        self.spread = False
+        """Whether a value was removed from where it could not be told by itself."""
 
     def add(self, value: str, kind: str) -> None:
         # A value of three characters, or a common word, would take innocent text with it.
@@ -242,6 +244,7 @@ class _Known:
     def removed(self, text: str) -> str:
         if self.any is None or not any(value in text for value in self.values):
             return text
+        self.spread = True
         between = _BETWEEN.split(text)  # placeholders stay whole, whatever a password may be
         for place in range(0, len(between), 2):
             between[place] = self.any.sub(lambda hit: f"[redacted {self.values[hit[0]]}]", between[place])
