@@ -1,0 +1,262 @@
+"""Argument over environment over project file over user file over default."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mulligan import settings
+from mulligan.failure import SettingsError
+from mulligan.recover.policy import Policy
+from mulligan.settings import NAMES, NOT_FOR_PROJECTS, POLICY, Settings
+
+VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
+    "store": ("a", "b", "c", "d"),
+    "home": ("a", "b", "c", "d"),
+    "agent": ("a", "b", "c", "d"),
+    "environment": ("a", "b", "c", "d"),
+    "mode": ("observe", "suggest", "repair", "observe"),
+    "level": ("local", "shared", "local", "shared"),
+    "secret": (("a",), ("b",), ("c",), ("d",)),
+    "patterns": (("a",), ("b",), ("c",), ("d",)),
+    "allowed": (("a",), ("b",), ("c",), ("d",)),
+    "listed": (("a",), ("b",), ("c",), ("d",)),
+    "off": (True, False, True, False),
+    "attempts": (1, 2, 4, 5),
+    "first_wait": (0.1, 0.2, 0.3, 0.4),
+    "longest_wait": (1.0, 2.0, 3.0, 4.0),
+    "confidence": (0.9, 0.91, 0.92, 0.93),
+}
+"""For each setting a value from the user's file, the project's file, the environment and an argument."""
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path)
+
+
+class Places:
+    """Where settings stand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.user = folder / "config" / "mulligan.toml"
+        self.project = folder / "code" / "project"
+        self.user.parent.mkdir()
+        self.project.mkdir(parents=True)
+
+    def write(self, path: Path, text: str) -> Path:
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def read(self, variables: dict[str, str] | None = None, /, **arguments: Any) -> Settings:
+        return settings.read(arguments, variables or {}, self.project, self.user)
+
+
+def line(name: str, value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"{name} = {list(value)!r}\n"
+    return f"{name} = {str(value).lower() if isinstance(value, bool) else repr(value)}\n"
+
+
+def as_variable(value: Any) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def of(read: Settings, name: str) -> Any:
+    return getattr(read.policy if name in POLICY else read, name)
+
+
+def test_every_setting_is_tried_here():
+    assert set(VALUES) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_argument_is_over_the_environment_over_the_project_over_the_user_over_the_default(places, name):
+    user, project, variable, argument = VALUES[name]
+    variables = {f"MULLIGAN_{name.upper()}": as_variable(variable)}
+
+    assert of(places.read(), name) == of(Settings(), name)
+    places.write(places.user, line(name, user))
+    assert of(places.read(), name) == user
+    if name not in NOT_FOR_PROJECTS:
+        places.write(places.project / "mulligan.toml", line(name, project))
+        merged = (*user, *project) if name in ("secret", "patterns") else project
+        assert of(places.read(), name) == merged
+    assert of(places.read(variables), name) == variable
+    assert of(places.read(variables, **{name: argument}), name) == argument
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_value_of_the_wrong_type_is_told_with_its_place(places, name):
+    wrong = "[[1]]" if name in ("secret", "patterns", "allowed", "listed") else "{}"
+    path = places.write(places.user, f"{name} = {wrong}\n")
+    with pytest.raises(SettingsError) as told:
+        places.read()
+    assert str(told.value).startswith(f"{path}: {name} is ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("attempts", "0"), ("mode", "'fix'"), ("level", "'open'"), ("confidence", "2"), ("first_wait", "nan")],
+)
+def test_a_value_that_cannot_be_meant_is_told_with_its_place(places, name, value):
+    path = places.write(places.user, f"{name} = {value}\n")
+    with pytest.raises(SettingsError) as told:
+        places.read()
+    assert str(told.value).startswith(f"{path}: {name} ")
+    with pytest.raises(SettingsError, match=f"the environment: {name}"):
+        settings.read({}, {f"MULLIGAN_{name.upper()}": value.strip("'")}, places.project, Path("/nonexistent"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("attempt", "attempts"), ("strore", "store"), ("long_wait", "longest_wait")]
+)
+def test_an_unknown_setting_is_refused_with_the_nearest_name(places, wrong, meant):
+    path = places.write(places.project / "mulligan.toml", f"{wrong} = 1\n")
+    with pytest.raises(SettingsError) as told:
+        places.read()
+    assert str(told.value) == f"{path}: there is no setting {wrong!r}. Did you mean {meant}?"
+    with pytest.raises(SettingsError, match="configure: there is no setting"):
+        settings.read({wrong: 1}, {}, Path("/nonexistent"), Path("/nonexistent"))
+
+
+def test_an_unknown_setting_near_to_nothing_is_told_all_names(places):
+    with pytest.raises(SettingsError, match=f"Known are {', '.join(NAMES)}"):
+        places.read(zzzzzz=1)
+
+
+def test_other_programs_variables_are_not_ours(places):
+    assert places.read({"MULLIGAN_OF_THE_GOLF_CLUB": "1", "MULLIGANS": "2"}) == Settings()
+
+
+# A project's file comes with strangers' code
+
+
+@pytest.mark.parametrize("name", NOT_FOR_PROJECTS)
+def test_a_project_cannot_let_more_be_kept(places, name):
+    path = places.write(places.project / "mulligan.toml", f"{name} = ['.*']\n")
+    with pytest.raises(SettingsError) as told:
+        places.read()
+    assert str(path) in str(told.value)
+    assert f"MULLIGAN_{name.upper()}" in str(told.value)
+
+
+def test_a_project_cannot_loosen_the_level_its_user_chose(places):
+    places.write(places.user, "level = 'shared'\n")
+    places.write(places.project / "mulligan.toml", "level = 'local'\n")
+    with pytest.raises(SettingsError, match="cannot be loosened"):
+        places.read()
+
+
+def test_a_project_may_tighten(places):
+    places.write(places.user, "secret = ['mine']\n")
+    places.write(places.project / "mulligan.toml", "level = 'shared'\nsecret = ['theirs']\n")
+    read = places.read()
+    assert (read.level, read.secret) == ("shared", ("mine", "theirs"))
+
+
+# Where a project's file is
+
+
+def test_the_nearest_file_upwards_counts(places):
+    places.write(places.project.parent / "mulligan.toml", "agent = 'far'\n")
+    assert places.read().agent == "far"
+    places.write(places.project / "mulligan.toml", "agent = 'near'\n")
+    assert places.read().agent == "near"
+
+
+def test_a_project_may_use_its_pyproject(places):
+    places.write(places.project / "pyproject.toml", "[tool.mulligan]\nagent = 'p'\nattempts = 2\n")
+    read = places.read()
+    assert (read.agent, read.policy.attempts) == ("p", 2)
+    places.write(places.project / "mulligan.toml", "agent = 'own'\n")
+    assert places.read().agent == "own"
+
+
+def test_a_pyproject_without_us_is_passed_over(places):
+    places.write(places.project / "pyproject.toml", "[tool.ruff]\nline-length = 120\n")
+    places.write(places.project.parent / "mulligan.toml", "agent = 'above'\n")
+    assert places.read().agent == "above"
+
+
+@pytest.mark.parametrize("text", ["tool = 1\n", "[project]\nname = 'x'\n", ""])
+def test_a_pyproject_of_any_shape_is_survived(places, text):
+    places.write(places.project / "pyproject.toml", text)
+    assert places.read() == Settings()
+
+
+def test_a_table_of_ours_that_is_none_is_told(places):
+    places.write(places.project / "pyproject.toml", "[tool]\nmulligan = 5\n")
+    with pytest.raises(SettingsError, match=r"\[tool.mulligan\] is a table"):
+        places.read()
+
+
+def test_a_file_that_is_not_toml_is_told_with_its_name(places):
+    path = places.write(places.user, "attempts = = 3\n")
+    with pytest.raises(SettingsError, match="is not valid TOML") as told:
+        places.read()
+    assert str(path) in str(told.value)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(SettingsError, match="is not valid TOML"):
+        places.read()
+
+
+def test_a_folder_in_the_place_of_a_file_is_told(places):
+    places.user.mkdir()
+    with pytest.raises(SettingsError, match="cannot be read"):
+        places.read()
+
+
+def test_a_removed_working_folder_has_no_project(tmp_path):
+    code = """
+        import os, sys
+        from pathlib import Path
+        os.makedirs(sys.argv[1]); os.chdir(sys.argv[1]); os.rmdir(sys.argv[1])
+        from mulligan import settings
+        assert settings.read({}, {}, user_file=Path("/nonexistent")) == settings.Settings()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "gone")], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+# Switches and policies
+
+
+@pytest.mark.parametrize("value", ["off", "OFF", "0", "false"])
+def test_everything_can_be_switched_off_with_one_variable(places, value):
+    assert places.read({"MULLIGAN": value}).off is True
+
+
+@pytest.mark.parametrize("value", ["", "on", "1", "anything"])
+def test_other_values_of_that_variable_leave_it_on(places, value):
+    assert places.read({"MULLIGAN": value}).off is False
+
+
+def test_a_policy_may_be_given_whole(places):
+    places.write(places.user, "attempts = 5\n")
+    assert places.read(policy=Policy(attempts=2)).policy == Policy(attempts=2)
+
+
+def test_a_policy_and_a_part_of_it_cannot_both_be_given(places):
+    with pytest.raises(SettingsError, match="attempts is part of the policy"):
+        places.read(policy=Policy(), attempts=2)
+
+
+def test_a_policy_is_a_policy(places):
+    with pytest.raises(SettingsError, match=r"mulligan\.Policy"):
+        places.read(policy={"attempts": 2})
+
+
+def test_lists_in_the_environment_are_separated_by_commas(places):
+    assert places.read({"MULLIGAN_SECRET": "pin, badge ,"}).secret == ("pin", "badge")
+
+
+def test_a_path_is_as_good_as_a_text(places):
+    assert places.read(home=Path("/data")).store_url == str(Path("/data") / "mulligan.db")
