@@ -22,6 +22,7 @@ _FILLERS = names.words("is was are provided supplied given used value number hea
 _LOOSE = names.words(
     "key login access_id accessid signature sig session sid sso salt seed license licence dsn pat auth sas"
 )
+_SIGNED = names.words("signature sig sas")
 _PLAIN_KEYS = names.words(
     """primary foreign sort partition cache public row map lookup idempotency object registry shift hot hash group join
     unique index dict json sorted range translation message event record bucket file s3 config setting option context
@@ -77,13 +78,18 @@ def _is_value(meaning: _Meaning, value: str, is_quoted: bool, is_assigned: bool)
         return False
     if value.isdigit():
         return kind in names.NUMBERS
+    if kind in _SIGNED and not is_assigned:  # a header: it was spent on the call it signed
+        return False
     if not meaning.is_sure:
         return judge.is_random(value, 12) and not judge.is_code(value)
     if kind in _CHOSEN:
         if is_quoted:
             return not value.endswith((" ", ":")) and value.count(" ") <= 4
         return (is_assigned and not judge.is_code(value)) or judge.is_chosen(value)
-    return judge.is_random(value, 10) or (len(value) >= 6 and judge.is_mixed(value) and not judge.is_code(value))
+    least = 12 if kind.endswith("key") else 6
+    return judge.is_random(value, max(10, least)) or (
+        len(value) >= least and judge.is_mixed(value) and not judge.is_code(value)
+    )
 
 
 _SEPARATOR = Expression(r"[:=](?<=[\w\"'\])`\\? ].)(?!//|:[^:=])[:=]{0,3}>?")
@@ -247,13 +253,16 @@ def _addresses(text: str, rule: Expression) -> Iterator[tuple[str, int, int]]:
             yield "url_credential", hit.start(1), hit.end(2)  # some services put the secret where the name goes
 
 
+_PASSWORDS = ("pas", "pwd", "ide")
+
+
 def _is_told(word: str, value: str) -> bool:
-    if judge.is_fake(value) or judge.is_code(value):
+    if judge.is_fake(value) or judge.is_code(value) or (word[:3] not in _PASSWORDS and judge.is_counted(value)):
         return False
     if judge.is_random(value):
         return True
     kinds = sum((any(c.isdigit() for c in value), any(c.isalpha() for c in value), not value.isalnum()))
-    return word[:3] in ("pas", "pwd", "ide") and len(value) >= 6 and kinds >= 2 and any(c.isdigit() for c in value)
+    return word[:3] in _PASSWORDS and len(value) >= 6 and kinds >= 2 and any(c.isdigit() for c in value)
 
 
 def _is_user_and_password(value: str) -> bool:

@@ -28,8 +28,8 @@ aws           bedrock-api-key-YmVkcm9jay5hbWF6b25hd3MuY29t      [\w+/=-]{0,2000}
 google        AIza                                              [\w-]{35}(?![\w-])
 google        GOCSPX-                                           [\w-]{24,40}
 google        ya29.                                             [\w-]{20,500}
-slack         xoxb- xoxp- xoxe- xoxa- xoxr- xoxs- xoxo-         (?:\d-)?\d{8,14}(?:-\d{6,14}){0,3}-[A-Za-z0-9]{10,64}
-slack         xoxe.xoxb- xoxe.xoxp- xoxe- xoxa- xoxr-           \d-[A-Za-z0-9]{20,180}
+slack         xoxb- xoxp- xoxe- xoxa- xoxr- xoxs- xoxo-         (?:\d-)?\d{8,14}(?:-\d{6,14}){0,3}-(?=\d*[A-Za-z])[A-Za-z0-9]{10,64}
+slack         xoxe.xoxb- xoxe.xoxp- xoxe- xoxa- xoxr-           \d-[A-Za-z0-9]{140,180}
 slack         xoxc- xoxd-                                       [\w%/+-]{30,300}
 slack         xapp-                                             \d-[A-Z0-9]{6,14}-\d{8,14}-[a-z0-9]{30,80}
 stripe        sk_live_ sk_test_ sk_prod_ rk_live_ rk_test_ rk_prod_    [A-Za-z0-9]{10,255}
@@ -221,11 +221,7 @@ def find(text: str, raw: bytes) -> Iterator[tuple[str, int, int]]:
             start += 1 if text[start - 1] == "\\" else 2  # "\nghp_..." inside JSON, "%3Dghp_..." inside a URL
         for kind, prefix, body in formats.get(text[start : start + _FIRST], ()):
             if text.startswith(prefix, start) and (hit := _compiled(prefix, body).match(text, start)):
-                if (
-                    judge.is_fake(hit[1])
-                    or judge.is_counted(hit[1])
-                    or (len(prefix) <= 3 and not judge.is_random(hit[1]))
-                ):
+                if not _is_drawn(hit[1], len(prefix) <= 3):
                     continue
                 yield kind, *hit.span()
                 break
@@ -239,6 +235,12 @@ def find(text: str, raw: bytes) -> Iterator[tuple[str, int, int]]:
             for hit in _compiled("", body).finditer(text):
                 if not judge.is_fake(hit[0][-40:]):
                     yield kind, *hit.span()
+
+
+def _is_drawn(body: str, must_be_random: bool) -> bool:
+    if judge.is_fake(body) or judge.is_counted(body) or judge.is_dull(body):
+        return False
+    return not must_be_random or judge.is_random(body)
 
 
 def _is_wallet(said: str) -> bool:

@@ -9,7 +9,7 @@ from mulligan.redaction.expressions import Expression
 
 _STAND_INS = (
     "example", "placeholder", "your_", "your-", "_your", "-your", "redacted", "changeme", "change_me", "change-me",
-    "dummy", "insert", "xxxx", "***", "...", "\u2026", "\u2022", "_here", "todo", "-my-",
+    "dummy", "insert", "xxxx", "***", "####", "...", "\u2026", "\u2022", "_here", "todo", "-my-",
 )  # fmt: skip
 _OPENINGS = ("<", "{", "[", "(", "@", "%", "${", "$(", "my_", "my-")
 _DIGITS = frozenset("0123456789")
@@ -45,6 +45,11 @@ def is_fake(value: str) -> bool:
     if value[:1] == "$" and value[1:].replace("_", "").isupper():  # a variable of a shell
         return True
     return any(map(small.__contains__, _STAND_INS)) or (len(value) >= 10 and entropy(value) < 2.2)
+
+
+def is_dull(value: str) -> bool:
+    """Long, and with too few characters for a machine to have drawn it: `5555555dAAAAA7777`."""
+    return len(value) >= 30 and entropy(value) < 3.0
 
 
 def is_mixed(value: str) -> bool:

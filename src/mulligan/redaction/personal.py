@@ -56,6 +56,12 @@ def find(text: str, has_numbers: bool = True) -> Iterator[tuple[str, int, int]]:
                 yield "personal_number", hit.start(), hit.start() + len(said)
 
 
+# One bare number in ten has a card's check digit: what is named as something else is that.
+_NAMED = Expression(
+    r"(?:id|ids|order|ref|ticket|trace|seq|offset|time|timestamp|ts|epoch)[\"']?[ \t:=#\"']{0,4}\Z", re.IGNORECASE
+)
+
+
 def _numbered(said: str, before: str) -> str:
     """What a number is, by its form, its check digits or the words before it."""
     if said[:2] in ("20", "19") and said[4:5] in ("-", "/", "."):  # a date, the commonest number of a log
@@ -65,7 +71,9 @@ def _numbered(said: str, before: str) -> str:
     if said[-1].isalpha():
         return _spanish_or_finnish(said)
     if kind := _number(said):
-        return kind
+        return "" if kind == "card" and said.isdigit() and _NAMED.search(before) else kind
+    if "card" in before[-24:].lower() and 12 <= sum(c.isdigit() for c in said) <= 19:
+        return "card" if _luhn(re.sub(r"\D", "", said)) else ""
     if _AMERICAN.fullmatch(said):
         return "phone"
     return "personal_number" if len(said) > 6 and _is_announced(said, before) else ""
@@ -74,7 +82,7 @@ def _numbered(said: str, before: str) -> str:
 # Words before a number that say whose it is; and those that do so only as "account number", "tax id".
 _SAID = words(
     """phone tel telephone mobile fax whatsapp ssn security passport licence license nhs medicare aadhaar itin nino nif
-    pesel card"""
+    pesel"""
 )
 _SAID_OF = words("account tax national identity routing bank driver identification")
 _COUNTED = words("number no num nr id is was card my code")
