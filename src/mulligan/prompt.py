@@ -39,7 +39,7 @@ def answer(
         "error": _line(failure.kind, NAME),
         "code": _line(failure.code, NAME) or _line(failure.kind.code, NAME),
         "message": quote(failure.message, who=_line(tool, NAME) or "tool"),
-        "hint": clean(failure.hint, 300),
+        "hint": _unmarked(clean(failure.hint, 300)),
         "recoverable": failure.recoverable,
     }
     if failure.ran is Ran.UNKNOWN and has_effects:
@@ -97,7 +97,15 @@ def _shown(value: Any) -> str:
 
 def _line(text: str, limit: int) -> str:
     # Joined first: two harmless lines may make one that is not.
-    return " ".join(clean(" ".join(text.split()), limit).split())
+    return _unmarked(" ".join(clean(" ".join(text.split()), limit).split()))
+
+
+def _unmarked(text: str) -> str:
+    """Without what looks like the marks of a quotation: only `quote` says where foreign words begin and end."""
+    return _MARKS.sub("(", text)
+
+
+_MARKS = re.compile(r"\[(?=\s{0,9}(?:said|end)\b)", re.IGNORECASE)
 
 
 def note(tool: str, changes: Iterable[Change]) -> str:
