@@ -51,7 +51,7 @@ def test_what_changes_from_run_to_run_is_masked(one: str, other: str) -> None:
         ("exit code 1", "exit code 127"),
         ("top_k must be <= 10, got 50", "top_k must be <= 20, got 50"),
         ("at most 5 items", "at most 50 items"),
-        ("maximum context length is 8192 tokens", "maximum context length is 128000 tokens"),
+        ("maximum context length is 8192 tokens", "maximum context length is 64000 tokens"),
         ("must be between 1 and 10", "must be between 1 and 100"),
         ("unexpected keyword argument 'folder'", "unexpected keyword argument 'path'"),
         ("'city' is a required property", "'date' is a required property"),

@@ -14,7 +14,7 @@ OVERFLOWS = [
         8192,
         9211,
     ),
-    ("Your input exceeds the context window of this model.", None, None),
+    ("The input exceeds the context window of the model.", None, None),
     (
         "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 300123 tokens.",
         272000,
@@ -87,7 +87,7 @@ OTHERS = [
     "The maximum tokens you requested exceeds the model limit of 4096.",
     "messages.0.content.1.image.source.base64: image exceeds 5 MB maximum: 6291456 bytes > 5242880 bytes",
     "At least one of the image dimensions exceed max allowed size: 8000 pixels",
-    "You exceeded your current quota, please check your plan and billing details.",
+    "You exceeded your current quota, have a look at your billing details.",
     "Invalid 'tools': array too long. Expected an array with maximum length 128, but got 140 instead.",
     "Unable to submit request because it has a maxOutputTokens value of 9000 but the supported range "
     "is from 1 to 8192.",

@@ -42,7 +42,7 @@ BY_TEXT = [
     ),
     (404, "The API deployment for this resource does not exist.", "not_found"),
     (429, "Requests to this deployment have exceeded the call rate limit. Please retry after 6 seconds.", "rate_limit"),
-    (429, "You exceeded your current quota, please check your plan and billing details.", "quota_exceeded"),
+    (429, "You exceeded your current quota, have a look at your billing details.", "quota_exceeded"),
     (403, "Country, region, or territory not supported", "auth_error"),
     # Google
     (400, "API key not valid. Please pass a valid API key.", "auth_error"),

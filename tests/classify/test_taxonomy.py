@@ -28,7 +28,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     ],
     "tool/unavailable": [
         {"text": "The booking service is temporarily unavailable, please come back tomorrow.", "tool": "book"},
-        {"text": "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"},
+        {"text": "Cannot connect to the Docker daemon at tcp://build:2375. Is the docker daemon running?"},
         {"text": "sqlite3.OperationalError: database is locked"},
         {"status": 503, "tool": "crm"},
     ],

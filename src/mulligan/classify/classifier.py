@@ -201,7 +201,7 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
         kind = python.by_code(code)
         if kind is not None and (not allowed or kind in allowed):
             yield Decision(kind, (f"code {code}", *why), 0.9)
-    if allowed and _may_answer(allowed[0], allowed, ran_program, evidence.status):
+    if allowed and not (ran_program and _is_its_own_affair(allowed[0], evidence.status)):
         yield Decision(allowed[0], why, 0.85 if evidence.status else 0.75)
     yield from _by_exit(evidence)
     if (
@@ -213,9 +213,14 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
 
 def _may_answer(kind: Kind, allowed: tuple[Kind, ...], ran_program: bool, status: int | None) -> bool:
     """Whether words may name this kind, given what class, status and a program's exit leave open."""
-    if ran_program and kind not in world.OF_A_PROCESS and not python.by_status(status):
+    if ran_program and _is_its_own_affair(kind, status):
         return False
     return not allowed or (kind in allowed and kind is not taxonomy.TOOL_EXECUTION_FAILED)
+
+
+def _is_its_own_affair(kind: Kind, status: int | None) -> bool:
+    """Whether a program that ran speaks of itself and not of the call; a status it passes on is not its own."""
+    return kind not in world.OF_A_PROCESS and not python.by_status(status)
 
 
 def _proven(rule: Rule, evidence: Evidence, why: tuple[str, ...]) -> Ran | None:

@@ -88,6 +88,12 @@ CLASSES: dict[str, tuple[Kind, ...]] = {
             "IllegalArgumentException ArgumentError InvalidArgument InvalidArgumentError ParamValidationError "
             "NumericValueOutOfRange InvalidTextRepresentation StringDataRightTruncation BadRequestError SchemaError",
         ),
+        (
+            (kinds.TOOL_EXECUTION_FAILED,),
+            "IndexError AttributeError ZeroDivisionError NameError UnboundLocalError RecursionError "
+            "NotImplementedError "
+            "OverflowError ReferenceError RangeError NullPointerException ArithmeticException",
+        ),
         ((kinds.TOOL_UNKNOWN_TOOL,), "ToolNotFoundError UnknownToolError NoSuchToolError"),
         (
             (kinds.RETRIEVAL_INVALID_QUERY,),

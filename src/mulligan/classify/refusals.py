@@ -29,7 +29,8 @@ ARGUMENTS = (
         r"action)(?: name)?\b(?! (?:argument|parameter|option|call id))|(?:tool|function|action) (?:named |"
         r"with name |name )?[\"'`\[]?[\w.:/-]{0,80}[\"'`\]]? ?(?:is |was |does |could )?(?:not (?:found|exist|"
         r"available|registered|recognized|defined|be found|a (?:known|valid|recognized))|unknown|doesn't exist|"
-        r"not in)|no (?:tool|function) (?:named|called|with (?:the )?name|found)|method not found|"
+        r"not in)|no (?:tool|function) (?:named|called|with (?:the )?name|found)|"
+        r"(?<!payment )(?<!shipping )(?<!delivery )method not found|"
         r"is not a (?:valid|known|registered|recognized|available) (?:tool|function)|"
         r"model tried to call unavailable tool|available tools:",
         unless=r"undefined function \w{1,40}\(|function .{1,80}\(.{0,80}\) does not exist|no such function:",
@@ -38,6 +39,8 @@ ARGUMENTS = (
         "arguments do not fit",
         kinds.TOOL_INVALID_ARGUMENTS,
         (),
+        r"^(?:error:? )?(?:invalid|unsupported|missing) [\w ]{2,40}\.?$|must be (?:absolute|relative|"
+        r"lowercase|uppercase)\b|"
         r"(?:unexpected|invalid|missing|unknown|unrecognized|bad|wrong|illegal|extra|unsupported|incorrect|"
         r"required|duplicate|empty|too (?:many|few)|not enough)(?: \d{1,9})? (?:\w{1,16} ){0,3}?(?:argument|"
         r"parameter|param|input|option|flag|field|property|key(?:word)?|value|operand|switch|format|type|enum|"
@@ -88,6 +91,7 @@ STATE = (
             "enotempty",
             "duplicate",
         ),
+        r"\b(?:is|are|was|were|has|have) already\b|"
         r"already (?:exists|exist|in use|taken|registered|been|present|a member|running|open|closed|started|bound|"
         r"assigned|used|has|defined|at|the|completed|cancell?ed|processed|on|off|exist)|\bfile exists\b|"
         r"\bEEXIST\b|\bENOTEMPTY\b|not empty|\bconflict(?:s|ing)?\b|address (?:already )?in use|(?:is|"
@@ -126,7 +130,7 @@ STATE = (
         r"prevent|not allow|exceed|reach)|violat\w{1,5}|(?:exceed(?:s|ed)?|over|"
         r"beyond) (?:the )?(?:\w{1,14} ){0,3}(?:limit|budget|maximum|quota|allowance|capacity)|(?:limit|budget|"
         r"maximum|capacity|allowance)(?: of [\w.,$]{1,20})? (?:has been |is |was )?(?:exceeded|reached)|"
-        r"prohibited|restricted|(?:do|does) not (?:match|add up|agree|equal)|should (?:be the same|match)|"
+        r"prohibited|restricted|(?:do|does) not (?:match|add up|agree|equal)|should (?:be the same|be different|match)|"
         r"not allowed|mutually exclusive",
     ),
     Rule(

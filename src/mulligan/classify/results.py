@@ -16,7 +16,8 @@ _SAYS_SO = (
     r"(?:error|exception|failure)\s?(?:\[[^\]]{1,20}\]|\(\w{1,40}\))?:\s|[\w.]{0,80}(?:error|exception):\s|"
     r"error (?:during|executing|calling|while|running|invoking|occurred|code \d|processing|in tool|fetching|reading)\b|"
     r"an? (?:\w{1,20} )?error (?:occurred|has occurred)|exit(?:ed with)? (?:code|status):? [1-9]|"
-    r"unknown (?:tool|action|function)\b|(?:tool|command|request|execution) (?:call )?(?:failed|errored)\b|mcp error -32\d{3})"
+    r"unknown (?:tool|action|function)\b|(?:tool|command|request|execution) (?:call )?(?:failed|"
+    r"errored)\b|mcp error -32\d{3})"
 )
 _OBJECT = r"\A\s{0,20}\{"
 

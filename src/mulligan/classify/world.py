@@ -203,6 +203,8 @@ SERVICES = (
             "sso",
             "could not read username",
         ),
+        r"(?:provide|supply|set|pass|need) (?:a |an |your )?(?:valid )?(?:api[ _-]?key|access token|"
+        r"auth token|credentials)\b|"
         r"unauthori[sz]ed|unauthenticated|not (?:authenticated|logged[ -]in|signed[ -]in|"
         r"authori[sz]ed to access the api)|(?:please |must |need to |have to |"
         r"required to )(?:\w{1,10} ){0,2}?(?:log[ -]?in|sign[ -]?in|authenticate|re-?authenticate)\b|"
