@@ -28,7 +28,7 @@ aws           bedrock-api-key-YmVkcm9jay5hbWF6b25hd3MuY29t      [\w+/=-]{0,2000}
 google        AIza                                              [\w-]{35}(?![\w-])
 google        GOCSPX-                                           [\w-]{24,40}
 google        ya29.                                             [\w-]{20,500}
-slack         xoxb- xoxp- xoxe- xoxa- xoxr- xoxs- xoxo-         (?:\d-)?\d{8,14}(?:-\d{6,14}){0,3}-(?=\d*[A-Za-z])[A-Za-z0-9]{10,64}
+slack         xoxb- xoxp- xoxe- xoxa- xoxr- xoxs- (?:\d-)?\d{8,14}(?:-\d{6,14}){,3}-(?=\d*[A-Za-z])[A-Za-z0-9]{10,64}
 slack         xoxe.xoxb- xoxe.xoxp- xoxe- xoxa- xoxr-           \d-[A-Za-z0-9]{140,180}
 slack         xoxc- xoxd-                                       [\w%/+-]{30,300}
 slack         xapp-                                             \d-[A-Z0-9]{6,14}-\d{8,14}-[a-z0-9]{30,80}
