@@ -201,7 +201,7 @@ def decode(data: bytes | str, type: type[T]) -> T:
 
 def builtins(record: object) -> Any:
     """The same facts as `encode`, as dictionaries and lists."""
-    return msgspec.to_builtins(record, enc_hook=str)
+    return msgspec.json.decode(encode(record))
 
 
 def _decode_kind(type: type, value: Any) -> Any:

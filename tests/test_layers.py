@@ -1,0 +1,258 @@
+"""Who may import whom: the table of ARCHITECTURE.md as an allow-list, held against every line of the source."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import mulligan
+
+SOURCE = Path(mulligan.__file__).parent
+
+BASE = ("failure", "redaction")
+ALLOWED: dict[str, tuple[str, ...]] = {
+    # floor 7
+    "serve": ("assembly", "capture", "classify", "remember", "report", "recover", "settings", "events", "prompt",
+              "calls", "records", *BASE, ""),
+    "testing": ("assembly", "capture", "classify", "remember", "report", "recover", "settings", "events", "prompt",
+                "calls", "records", *BASE),
+    # floor 6
+    "assembly": ("capture", "classify", "remember", "report", "recover", "settings", "events", "prompt", "calls",
+                 "records", *BASE),
+    # floor 5
+    "report": ("remember.store", "events", "prompt", "calls", "records", *BASE),
+    # floor 4
+    "capture": ("classify", "recover", "events", "prompt", "calls", "records", *BASE),
+    "remember": ("classify.fingerprint", "events", "prompt", "calls", "records", *BASE),
+    # floor 3
+    "settings": ("recover.policy", "failure"),
+    "events": ("calls", "records", *BASE),
+    "prompt": ("calls", "records", *BASE),
+    # floor 2
+    "classify": ("records", *BASE),
+    "recover": ("calls", "records", "failure"),
+    "calls": ("records", "failure"),
+    # floor 1
+    "records": ("failure",),
+    "failure": ("redaction",),
+    # floor 0
+    "redaction": (),
+    # The public names. All of it is for type checkers; at run time nothing is imported until a name is used.
+    "": ("assembly", "events", "failure", "recover.policy", "remember.store"),
+}  # fmt: skip
+"""For each folder or file of the package what it may import of the others; `""` is the package itself."""
+
+
+class Import(NamedTuple):
+    """One import of ours, as absolute names within the package: `calls`, `recover.plan`."""
+
+    of: str
+    by: str
+    line: int
+    is_for_types: bool
+
+    def __str__(self) -> str:
+        return f"{self.by or '__init__'}:{self.line} imports {self.of or 'mulligan'}"
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its name within it."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(name: str, source: str, known: frozenset[str] = frozenset(MODULES)) -> Iterator[Import]:
+    """Every import of ours in a source, wherever it stands: in a function, a class, a TYPE_CHECKING block."""
+    tree = ast.parse(source)
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        targets: list[str] = []
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}:{node.lineno} imports by a relative name"
+            inside = (node.module or "").removeprefix("mulligan").removeprefix(".")
+            for alias in node.names:
+                is_module = ".".join(filter(None, (inside, alias.name))) in known
+                targets.append(f"{node.module}.{alias.name}" if is_module else str(node.module))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            named = node.args[0] if node.args else None
+            if isinstance(named, ast.Constant) and isinstance(named.value, str):
+                targets = [named.value]
+        for target in targets:
+            if target == "mulligan" or target.startswith("mulligan."):
+                of = target.removeprefix("mulligan").removeprefix(".")
+                yield Import(of, name, node.lineno, id(node) in for_types)
+
+
+def room(module: str) -> str:
+    """The folder or top-level file a module belongs to."""
+    return module.partition(".")[0]
+
+
+def is_allowed(one: Import) -> bool:
+    if room(one.by) == room(one.of) and room(one.by):
+        return True
+    return any(one.of == each or (each and one.of.startswith(f"{each}.")) for each in ALLOWED[room(one.by)])
+
+
+def all_imports() -> list[Import]:
+    return [one for name, path in MODULES.items() for one in imports(name, path.read_text())]
+
+
+def circles(found: list[Import]) -> list[list[str]]:
+    """Modules that import each other at run time, each circle once."""
+    graph: dict[str, set[str]] = {}
+    for one in found:
+        if not one.is_for_types and one.of != one.by:
+            graph.setdefault(one.by, set()).add(one.of)
+    seen: dict[str, int] = {}
+    path: list[str] = []
+    closed: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        if seen.get(module) == 2:
+            return
+        if seen.get(module) == 1:
+            closed.append([*path[path.index(module) :], module])
+            return
+        seen[module] = 1
+        path.append(module)
+        for other in sorted(graph.get(module, ())):
+            visit(other)
+        path.pop()
+        seen[module] = 2
+
+    for module in sorted(graph):
+        visit(module)
+    return closed
+
+
+def test_every_room_of_the_house_is_in_the_table():
+    assert {room(name) for name in MODULES} == set(ALLOWED)
+
+
+def test_imports_point_only_where_the_table_allows():
+    assert [str(one) for one in all_imports() if not is_allowed(one)] == []
+
+
+def test_the_table_allows_nothing_upwards():
+    order = list(ALLOWED)[:-1]
+    for who, allowed in ALLOWED.items():
+        for each in filter(None, allowed if who else ()):
+            assert order.index(room(each)) > order.index(who), f"{who} may import {each}"
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    # What only a type checker follows is not counted: nothing is imported there.
+    assert circles(all_imports()) == []
+
+
+def test_parts_of_serve_do_not_import_each_other():
+    crossing = [
+        one
+        for one in all_imports()
+        if room(one.by) == room(one.of) == "serve"
+        and one.by.split(".")[1:2] != one.of.split(".")[1:2]
+        and one.of != "serve"
+    ]
+    assert [str(one) for one in crossing] == []
+
+
+def test_only_the_uppermost_floor_imports_the_assembly():
+    assert {room(one.by) for one in all_imports() if room(one.of) == "assembly"} <= {"serve", "testing", ""}
+
+
+# The checker itself
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from mulligan.remember.store import Store",
+        "from mulligan.remember import store",
+        "from mulligan import events",
+        "import mulligan.events as heard",
+        "def f():\n    from mulligan.events import Stream",
+        "class A:\n    def f(self):\n        import mulligan.capture.wrap",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from mulligan.capture.kit import Kit",
+        "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    import mulligan.assembly",
+        "try:\n    from mulligan import prompt\nexcept ImportError:\n    pass",
+        "import importlib\nimportlib.import_module('mulligan.serve.cli')",
+    ],
+)
+def test_the_checker_sees_a_bad_import_wherever_it_stands(source):
+    found = list(imports("recover.made_up", source))
+    assert found
+    assert not all(map(is_allowed, found))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from mulligan.records import Step",
+        "from mulligan.recover import schema",
+        "import os",
+        "from mulligan import calls",
+    ],
+)
+def test_the_checker_leaves_a_good_import_alone(source):
+    assert all(map(is_allowed, imports("recover.made_up", source)))
+
+
+def test_the_checker_sees_a_circle():
+    found = [
+        *imports("recover.a", "from mulligan.recover.b import x", frozenset({"recover.a", "recover.b"})),
+        *imports("recover.b", "def f():\n    from mulligan.recover import a", frozenset({"recover.a", "recover.b"})),
+    ]
+    assert circles(found) == [["recover.a", "recover.b", "recover.a"]]
+
+
+# What an import costs
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = f"import sys\nbefore = set(sys.modules)\n{statement}\nprint('\\n'.join(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_mulligan_imports_nothing_until_a_name_is_used():
+    loaded = loaded_by("import mulligan")
+    assert {name for name in loaded if name.startswith("mulligan")} == {"mulligan"}
+    assert not loaded & {"asyncio", "sqlite3", "msgspec", "typing", "click", "rich", "jsonschema_rs", "logging"}
+
+
+def test_asyncio_and_sqlite_are_loaded_by_those_who_use_them():
+    loaded = loaded_by("import mulligan\nmulligan.tool(lambda: 1)")
+    assert "mulligan.assembly" in loaded
+    assert not loaded & {"asyncio", "sqlite3", "jsonschema_rs", "click", "rich"}
+
+
+def test_no_public_name_equals_a_modules_name():
+    assert not set(mulligan.__all__) & {room(name) for name in MODULES if name}
+
+
+def test_every_public_name_can_be_had_and_no_other():
+    for name in mulligan.__all__:
+        assert getattr(mulligan, name) is not None
+    assert set(mulligan.__all__) <= set(dir(mulligan))
+    with pytest.raises(AttributeError, match="nonsense"):
+        mulligan.nonsense  # noqa: B018 - the access is the test
