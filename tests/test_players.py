@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import itertools
 import textwrap
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.capture import drive, stream
-from mulligan.failure import AgentError, InfraError
+from mulligan.failure import AgentError, InfraError, Ran
 from mulligan.recover.policy import Policy
 from mulligan.testing import Rehearsal
 
@@ -178,3 +179,39 @@ def test_both_players_make_the_same_moves_whatever_happens(
     sync: str, async_: str, script: Script, effects: str, attempts: int
 ) -> None:
     assert Play(script, effects, attempts, sync).told == Play(script, effects, attempts, async_).told
+
+
+@given(
+    script=st.lists(st.sampled_from(HAPPENINGS), max_size=6),
+    effects=st.sampled_from(["none", "repeatable", "once"]),
+    attempts=st.integers(1, 4),
+)
+def test_a_call_is_repeated_only_where_that_is_safe_whatever_happens(
+    script: Script, effects: str, attempts: int
+) -> None:
+    steps = Play(script, effects, attempts, "sync").rehearsal.steps
+    assert 1 <= len(steps) <= attempts
+    for before, step in itertools.pairwise(steps):
+        assert before.failure is not None
+        assert before.failure.recoverable
+        if effects == "once":
+            assert before.failure.ran is Ran.NO
+            assert step.after is not None
+            assert step.after.changes, "the same call of a once tool is never made twice"
+
+
+@given(depth=st.integers(1, 5), attempts=st.integers(1, 4))
+def test_however_deep_wrapped_calls_are_nested_one_layer_retries(depth: int, attempts: int) -> None:
+    rehearsal = Rehearsal(policy=Policy(attempts=attempts))
+    executed: list[int] = []
+
+    def innermost() -> None:
+        executed.append(1)
+        raise ConnectionError("reset")
+
+    layer: Callable[[], Any] = innermost
+    for _ in range(depth):
+        layer = rehearsal.mulligan.tool(effects="none")(lambda inner=layer: inner())
+    with pytest.raises(ConnectionError):
+        layer()
+    assert len(executed) == attempts

@@ -3,6 +3,7 @@
 A call that must be refused carries an ignore; an ignore that is not needed is an error, so each is a check.
 """
 
+# pyright: reportUnnecessaryTypeIgnoreComment=true
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -81,24 +82,24 @@ async def answers() -> None:
 
 
 async def wrong_calls_are_errors() -> None:
-    search(7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-    search("fish", top_k="many")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-    search()  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
-    search("fish", colour="red")  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
-    configured("fish", True)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
-    await fetch(7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-    words(7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-    chat("hello")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-    Index().find(7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    search(7)  # type: ignore[arg-type]
+    search("fish", top_k="many")  # type: ignore[arg-type]
+    search()  # type: ignore[call-arg]
+    search("fish", colour="red")  # type: ignore[call-arg]
+    configured("fish", True)  # type: ignore[call-arg]
+    await fetch(7)  # type: ignore[arg-type]
+    words(7)  # type: ignore[arg-type]
+    chat("hello")  # type: ignore[arg-type]
+    Index().find(7)  # type: ignore[arg-type]
 
 
 def wrong_options_are_errors() -> None:
-    mulligan.tool(effects="sometimes")  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
-    mulligan.tool(colour="red")  # type: ignore[call-overload] # pyright: ignore[reportCallIssue]
-    mulligan.tool(3)  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
-    mulligan.model(effects="none")  # type: ignore[call-overload] # pyright: ignore[reportCallIssue]
-    mulligan.turns(limit="ten")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-    mulligan.tol  # type: ignore[attr-defined] # pyright: ignore # noqa: B018 - a misspelt name is not ours
+    mulligan.tool(effects="sometimes")  # type: ignore[call-overload]
+    mulligan.tool(colour="red")  # type: ignore[call-overload]
+    mulligan.tool(3)  # type: ignore[call-overload]
+    mulligan.model(effects="none")  # type: ignore[call-overload]
+    mulligan.turns(limit="ten")  # type: ignore[arg-type]
+    mulligan.tol  # type: ignore[attr-defined] # noqa: B018 - a misspelt name is not ours
 
 
 # Runs, steps, turns and sessions.
@@ -111,7 +112,7 @@ def work() -> str:
         assert_type(run.id, str)
         with run.step("plan", "read", words=3) as step:
             assert_type(step.record_failure("tool", "timeout", "30 s"), Failure)
-        run.step("thought")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        run.step("thought")  # type: ignore[arg-type]
         for turn in mulligan.turns(limit=3):
             assert_type(turn.number, int)
             assert_type(turn.is_last, bool)
