@@ -43,8 +43,6 @@ def test_a_kind_nobody_described_is_told_to_the_model_and_may_have_happened():
 @pytest.mark.parametrize(
     ("name", "type", "code"), [("tool/x", "tool", "x"), ("odd", "odd", "unknown"), ("", "", "unknown")]
 )
-    ("name", "type", "code"), [("tool/x", "tool", "x"), ("odd", "odd", "unknown"), ("", "", "unknown")]
-)
 def test_a_kind_may_be_known_by_its_name_alone(name, type, code):
     kind = Kind.named(name)
     assert (kind.type, kind.code) == (type, code)
