@@ -85,9 +85,7 @@ def explain(
 
 def _opened(file: str | None) -> IO[bytes]:
     if file is None and sys.stdin.isatty():
-        raise click.UsageError(
-            "give me a text on standard input, or a file: `mulligan explain build.log`."
-        )
+        raise click.UsageError("give me a text on standard input, or a file: `mulligan explain build.log`.")
     try:
         return click.open_file(file or "-", "rb")
     except OSError as error:
