@@ -214,6 +214,10 @@ def test_a_privileged_argument_is_never_changed(name):
     assert schema.suggest({name: 50}, f"{name} must be at most 10", None) is None
 
 
+def test_a_repair_that_would_also_touch_a_privileged_argument_is_not_made_in_part():
+    assert mended({"days": "5", "amount": "5"}, {"days": ANY_NUMBER, "amount": ANY_NUMBER}) is None
+
+
 def test_declared_and_released_arguments_follow_their_operator():
     assert mended({"days": "5"}, {"days": ANY_NUMBER}, privileged={"days"}) is None
     assert mended({"port": "5"}, {"port": ANY_NUMBER}, released={"port"}) == {"port": 5}

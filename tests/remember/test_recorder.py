@@ -252,7 +252,10 @@ PREAMBLE = """
     from mulligan.remember.sqlite import SqliteStore
 
     path = Path(sys.argv[1])
-    recorder = Recorder(lambda: SqliteStore(path), Stream(Redactor()))
+    stream = Stream(Redactor())
+    heard = []
+    stream.listen(heard.append)
+    recorder = Recorder(lambda: SqliteStore(path), stream)
 
     def record(run, count):
         recorder(RunStarted(Run(id=run)))
@@ -298,9 +301,10 @@ def test_a_forked_child_records_too_and_the_parents_records_are_not_doubled(tmp_
         record("run_before", 500)
         child = os.fork()
         if child == 0:
+            heard.clear()
             record("run_child", 300)
             recorder.close()
-            os._exit(0 if recorder.dropped == 0 else 1)
+            os._exit(0 if len(heard) == 301 and recorder.dropped == 0 else 1)
         record("run_after", 200)
         _, status = os.waitpid(child, 0)
         recorder.flush()
