@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from mulligan.redaction import judge, names
@@ -45,7 +44,12 @@ def is_told(small: str) -> bool:
     return any(map(small.__contains__, TELLING))
 
 
-_ENDINGS = frozenset(word.rpartition("_")[2][-3:] for word in (*names.ENDINGS, *_LOOSE, *_FILLERS))
+def _backwards(known: frozenset[str]) -> str:
+    """The words as an expression for a text that is read from its end, common beginnings first."""
+    spelt: dict[str, list[str]] = {}
+    for word in sorted(known):
+        spelt.setdefault(word[-1], []).append(word[-2::-1].replace("_", r"[_.\- ]?"))
+    return "|".join(f"{first}(?:{'|'.join(rest)})" for first, rest in spelt.items())
 
 
 class _Meaning(NamedTuple):
@@ -92,7 +96,16 @@ def _is_value(meaning: _Meaning, value: str, is_quoted: bool, is_assigned: bool)
     )
 
 
-_SEPARATOR = Expression(r"[:=](?<=[\w\"'\])`\\? ].)(?!//|:[^:=])[:=]{0,3}>?")
+# A separator and, before it, the end of a name that may say secret. For a text read backwards: the end of a name is
+# where it tells, and most separators are done with after one letter. One expression for each separator: what begins
+# with a letter of its own is found twice as fast.
+_NAME = (
+    r"(?=[a-z0-9_\"'\])`\\? ])(?:[ \t\r\n\"'\])`\\?]{1,8}+)?+(?:[0-9]{1,4}[_.\- ]?)?"
+    rf"(?:(?:{_backwards(names.FORMS | _FILLERS)})[_.\- ]{{0,2}}){{0,3}}"
+    rf"(?:eulav|{_backwards(names.SAID | _LOOSE)})"
+)
+_COLON, _EQUALS = Expression(":" + _NAME), Expression("=" + _NAME)
+_SEPARATOR = Expression(r"[:=](?!//|:[^:=])[:=]{0,3}>?")
 _BEFORE = Expression(r"[\s\"'\])`\\?]{0,8}+([\w.\- ]{1,56}+)")
 _VALUE = Expression(
     r"[ \t]{0,8}+(?:[|>]-?)?(?:\r?\n[ \t]{1,16}+)?(?:\\{0,3}(?P<quote>[\"'`])(?P<quoted>[^\"'`\n\\]{1,500}+)"
@@ -104,7 +117,7 @@ _URL = Expression(r"://([^\s:/@\"'<>]{0,128}+):([^\s/\"'<>`]{1,256})@(?=[\w\[])|
 _ELEMENT = Expression(r">(?<=[\w\"'].)([^<>\s]{4,200}+)</")
 _BEARER = Expression(r"bearer[ \t=:]{1,3}[\"']?([\w.~+/=-]{8,4000}+)")
 _BASIC = Expression(r"basic[ \t]{1,3}[\"']?([a-z0-9+/]{8,400}+={0,2})")
-_FLAG = Expression(r"-(?<![\w-].)-?([A-Za-z][\w-]{1,40}+)[ \t=]{1,2}[\"']?([^\s\"'`]{3,500}+)")
+_FLAG = Expression(r"-(?<![A-Za-z0-9_-].)-?([A-Za-z][A-Za-z0-9_-]{1,40}+)[ \t=]{1,2}[\"']?([^\s\"'`]{3,500}+)")
 _USER = Expression(r"-(?<![\w-].)(?:u|-user|-proxy-user)[ =]?[\"']?[^\s:\"']{1,64}+:([^\s\"']{3,200}+)")
 _PAIRED = Expression(
     r"[\s\"'\\]{1,12}+,?[\"'\\]{1,3}([\w .-]{1,60}+)[\"'\\]{1,3}\s{0,2}[:=]\s{0,2}[\"'\\]{0,3}(?:eman|yek)"
@@ -127,76 +140,93 @@ _COMMANDS = ("mysql", "mariadb", "sshpass", "redis-cli", "mongo", "docker", "twi
 _TOLD = ("pass", "pwd", "secret", "token", "api", "access", "credential", "identified by")
 
 
-def find(text: str, small: str) -> Iterator[tuple[str, int, int]]:
-    """Where a text, also given in small letters and of the same length, holds a secret beside what says so."""
-    if "://" in text and "@" in text:
-        yield from _addresses(text, _URL)
-    if not is_told(small):
-        return
-    yield from _assigned(text, small)
+def find(text: str, small: str, has_numbers: bool, found: list[tuple[str, int, int]]) -> None:
+    """Adds where a text, also given in small letters and of the same length, holds a secret beside what says so."""
+    if ":" in text or "=" in text:
+        if "://" in text and "@" in text:
+            _addresses(text, found)
+        _assigned(text, small, found)
+    if "-" in text:
+        _flags(text, small, found)
     if "</" in text:
         for hit in _ELEMENT.finditer(text):
-            yield from _beside(text, hit.start(), hit.span(1))
+            _beside(text, hit.start(), hit.span(1), found)
     if "bearer" in small:
         for hit in _BEARER.finditer(small):
             value = text[hit.start(1) : hit.end(1)]
+            if _is_within(*hit.span(1), found):
+                continue
             if judge.is_random(value, 8) and not judge.is_code(value):
-                yield "bearer", *hit.span(1)
+                found.append(("bearer", *hit.span(1)))
     if "basic " in small:
         for hit in _BASIC.finditer(small):
             if _is_user_and_password(text[hit.start(1) : hit.end(1)]):
-                yield "basic_auth", *hit.span(1)
+                found.append(("basic_auth", *hit.span(1)))
+    if "BUNDLE_" in text:
+        found += [("password", *hit.span(1)) for hit in _BUNDLE.finditer(text)]
+    if has_numbers:
+        _codes(small, found)
+    for told in _TOLD:
+        position = small.find(told) if told in small else -1  # a method takes longer than an operator
+        while position >= 0:
+            if sentence := _SENTENCE.match(small, position):
+                first, last = sentence.span(2)
+                value = text[first:last].rstrip(".,;:!?")
+                if not _is_within(first, first + len(value), found) and _is_told(sentence[1], value):
+                    found.append((names.secret(sentence[1]) or "password", first, first + len(value)))
+            position = small.find(told, position + len(told))
+
+
+def _is_within(start: int, end: int, found: list[tuple[str, int, int]]) -> bool:
+    """Whether it was found already: to judge a value takes longer than to find it. The last few will do."""
+    return any(a <= start and end <= b for _, a, b in found[-4:]) if found else False
+
+
+def _flags(text: str, small: str, found: list[tuple[str, int, int]]) -> None:
     if "-u" in text:
         for hit in _USER.finditer(text):
             if not judge.is_fake(hit[1]):
-                yield "password", *hit.span(1)
+                found.append(("password", *hit.span(1)))
     if " -" in text:
         for hit in _FLAG.finditer(text):
             meaning = _meaning(hit[1])
             if meaning and _is_value(meaning, hit[2], False, True):
-                yield meaning.kind, *hit.span(2)
-    if any(map(small.__contains__, _COMMANDS)):
+                found.append((meaning.kind, *hit.span(2)))
+    if ("-p" in text or "-a" in text) and any(map(small.__contains__, _COMMANDS)):
         for hit in _SHORT.finditer(text):
             if judge.is_chosen(hit[1]) and not judge.is_fake(hit[1]):
-                yield "password", *hit.span(1)
+                found.append(("password", *hit.span(1)))
+
+
+def _codes(small: str, found: list[tuple[str, int, int]]) -> None:
     for word in ("otp", "passcode", "pin", "code"):
-        for position in _places(word, small):
+        position = small.find(word) if word in small else -1
+        while position >= 0:
             code = _CODE.match(small, position)
             if code and (
                 small.endswith(_CODES, 0, position)
                 if word == "code"
                 else not small[max(0, position - 1) : position].isalnum()
             ):
-                yield word, *code.span(2)
-    if "BUNDLE_" in text:
-        yield from (("password", *hit.span(1)) for hit in _BUNDLE.finditer(text))
-    for told in _TOLD:
-        for position in _places(told, small):
-            if sentence := _SENTENCE.match(small, position):
-                first, last = sentence.span(2)
-                value = text[first:last].rstrip(".,;:!?")
-                if _is_told(sentence[1], value):
-                    yield names.secret(sentence[1]) or "password", first, first + len(value)
+                found.append((word, *code.span(2)))
+            position = small.find(word, position + len(word))
 
 
-def _places(word: str, text: str) -> Iterator[int]:
-    """Where a word stands. To look for each is faster than one expression for all."""
-    position = text.find(word)
-    while position >= 0:
-        yield position
-        position = text.find(word, position + len(word))
-
-
-def _assigned(text: str, small: str) -> Iterator[tuple[str, int, int]]:
+def _assigned(text: str, small: str, found: list[tuple[str, int, int]]) -> None:
+    size = len(small)
+    backwards = small[::-1]
+    places: list[int] = []
+    for mark, rule in ((":", _COLON), ("=", _EQUALS)):
+        if mark in text and (hit := rule.search(backwards)):
+            places += [size - 1 - each.start() for each in rule.finditer(backwards, hit.start())]
     done = 0
-    for separator in _SEPARATOR.finditer(small):
-        start, end = separator.span()
+    for start in sorted(places):
         if start < done:  # inside cookies that were read
             continue
-        # Most names end in none of the ways that matter, and three letters tell.
-        name = small[start - 16 if start > 16 else 0 : start].rstrip("\"' ])`\\?\n")
-        if not (name[-3:] in _ENDINGS or name[-2:] in _ENDINGS or name[-1:].isdigit()):
+        separator = _SEPARATOR.match(small, start)
+        if separator is None:
             continue
+        end = separator.end()
         # Backwards from the separator, so that only the name beside it is read.
         before = _BEFORE.match(text[max(0, start - 64) : start][::-1])
         if before is None:
@@ -211,10 +241,10 @@ def _assigned(text: str, small: str) -> Iterator[tuple[str, int, int]]:
             continue
         if meaning.kind in ("cookie", "cookies"):
             line = text.find("\n", end, end + 4000)
-            done = line if line > 0 else min(len(text), end + 4000)
+            done = line if line > 0 else min(size, end + 4000)
             for cookie in _COOKIE.finditer(text, end, done):
                 if judge.is_random(cookie[1], 8):
-                    yield "cookie", *cookie.span(1)
+                    found.append(("cookie", *cookie.span(1)))
             continue
         if scheme := _SCHEME.match(text, end):
             end = scheme.end()
@@ -227,8 +257,10 @@ def _assigned(text: str, small: str) -> Iterator[tuple[str, int, int]]:
             value = value.rstrip(".:!?")
             if text[last : last + 1] in ("(", "["):  # a call or an index: code that will fetch it
                 continue
+        if _is_within(first, first + len(value), found):
+            continue
         if _is_value(meaning, value, group == "quoted", text[start:end] != ":"):
-            yield meaning.kind, first, first + len(value)
+            found.append((meaning.kind, first, first + len(value)))
 
 
 def _paired(before: str) -> _Meaning | None:
@@ -237,20 +269,21 @@ def _paired(before: str) -> _Meaning | None:
     return _meaning(hit[1][::-1]) if hit else None
 
 
-def _beside(text: str, start: int, span: tuple[int, int]) -> Iterator[tuple[str, int, int]]:
+def _beside(text: str, start: int, span: tuple[int, int], found: list[tuple[str, int, int]]) -> None:
     before = _BEFORE.match(text[max(0, start - 64) : start][::-1])
     meaning = _meaning(before[1][::-1]) if before else None
     if meaning and _is_value(meaning, text[span[0] : span[1]], True, True):
-        yield meaning.kind, *span
+        found.append((meaning.kind, *span))
 
 
-def _addresses(text: str, rule: Expression) -> Iterator[tuple[str, int, int]]:
-    for hit in rule.finditer(text):
+def _addresses(text: str, found: list[tuple[str, int, int]]) -> None:
+    for hit in _URL.finditer(text):
         if hit[2] is None:
             if judge.is_random(hit[3]):
-                yield "url_credential", *hit.span(3)
+                found.append(("url_credential", *hit.span(3)))
         elif hit[2].lower() not in _NO_VALUES and not judge.is_fake(hit[2]):
-            yield "url_credential", hit.start(1), hit.end(2)  # some services put the secret where the name goes
+            # From the name on: some services put the secret there.
+            found.append(("url_credential", hit.start(1), hit.end(2)))
 
 
 _PASSWORDS = ("pas", "pwd", "ide")

@@ -21,6 +21,7 @@ class Expression:
     finditer: Callable[..., Iterator[Match]]
     sub: Callable[..., str]
     split: Callable[..., list[str]]
+    findall: Callable[..., list[str]]
 
     def __init__(self, pattern: str, flags: int = 0) -> None:
         self.pattern = pattern
@@ -28,6 +29,6 @@ class Expression:
 
     def __getattr__(self, name: str) -> object:
         compiled = re.compile(self.pattern, self.flags)
-        for method in ("match", "search", "fullmatch", "finditer", "sub", "split"):
+        for method in ("match", "search", "fullmatch", "finditer", "sub", "split", "findall"):
             setattr(self, method, getattr(compiled, method))  # found directly from now on
         return getattr(compiled, name)

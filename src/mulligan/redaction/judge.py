@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 from mulligan.redaction.expressions import Expression
 
 _STAND_INS = (
-    "example", "placeholder", "your_", "your-", "_your", "-your", "redacted", "changeme", "change_me", "change-me",
-    "dummy", "insert", "xxxx", "***", "####", "...", "\u2026", "\u2022", "_here", "todo", "-my-",
+    "example", "placeholder", "redacted", "change", "dummy", "insert", "xxxx", "***", "####", "...", "\u2026", "\u2022",
+    "_here", "todo", "-my-", "your",
 )  # fmt: skip
+_CLOSER = Expression(r"change(?!.?me)|(?<![_-])your(?![_-])")
 _OPENINGS = ("<", "{", "[", "(", "@", "%", "${", "$(", "my_", "my-")
 _DIGITS = frozenset("0123456789")
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -34,22 +34,39 @@ def entropy(value: str) -> float:
     """Bits a character, of its first 64."""
     value = value[:64]
     size = len(value)
-    return math.log2(size) - sum([_BITS[n] for n in Counter(value).values()]) / size if size else 0.0
+    return math.log2(size) - sum([_BITS[value.count(c)] for c in set(value)]) / size if size else 0.0
+
+
+def _varies(value: str, least: float) -> bool:
+    """Whether the entropy is at least so much. Most values are told by how many characters they have."""
+    size, kinds = min(len(value), 64), len(set(value[:64]))
+    if kinds <= 1:
+        return least <= 0
+    if math.log2(kinds) < least:
+        return False  # less than when each came equally often
+    often = size - kinds + 1
+    return math.log2(size) - _BITS[often] / size >= least or entropy(value) >= least
 
 
 def is_fake(value: str) -> bool:
     """Written to be replaced: `xxxxxxxx`, `<token>`, `${TOKEN}`, `your_api_key`."""
+    return _is_stand_in(value) or (len(value) >= 10 and not _varies(value, 2.2))
+
+
+def _is_stand_in(value: str) -> bool:
     small = value.lower()
     if small.startswith(_OPENINGS) or small.endswith(("(", "{")) or not small.strip("x*.#_-"):
         return True
     if value[:1] == "$" and value[1:].replace("_", "").isupper():  # a variable of a shell
         return True
-    return any(map(small.__contains__, _STAND_INS)) or (len(value) >= 10 and entropy(value) < 2.2)
+    if not any(map(small.__contains__, _STAND_INS)):
+        return False
+    return any(map(_CLOSER.sub("", small).__contains__, _STAND_INS))
 
 
 def is_dull(value: str) -> bool:
     """Long, and with too few characters for a machine to have drawn it: `5555555dAAAAA7777`."""
-    return len(value) >= 30 and entropy(value) < 3.0
+    return len(value) >= 30 and not _varies(value, 3.0)
 
 
 def is_mixed(value: str) -> bool:
@@ -59,9 +76,9 @@ def is_mixed(value: str) -> bool:
 
 def is_random(value: str, least: int = 16) -> bool:
     """Long and without pattern."""
-    if len(value) < least or is_fake(value) or entropy(value) < 3.0:
+    if len(value) < least or not _varies(value, 3.0) or _is_stand_in(value):
         return False
-    return is_mixed(value) or (len(value) >= 24 and entropy(value) > 4.0 and not is_code(value))
+    return is_mixed(value) or (len(value) >= 24 and _varies(value, 4.0) and not is_code(value))
 
 
 def is_code(value: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from mulligan.redaction.expressions import Expression
 
 _WORDS = Expression(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -32,16 +34,16 @@ _CURSORS = words(
     """next page previous prev continuation cursor sync start resume pagination scroll skip stop pad eos bos mask unk
     end begin max min num per total first last special image new old each one"""
 )
-# Words after a secret's name that leave it one.
-_FORMS = words("base value val str string text raw plain plaintext env header base64 b64 hash")
+FORMS = words("base value val str string text raw plain plaintext env header base64 b64 hash")
+"""Words after a secret's name that leave it one."""
 
 NUMBERS = words(
     """pin otp totp cvv cvc ssn passcode password passwd pwd pass card_number account_number routing_number tax_id
     national_id social_security security_code verification_code access_code recovery_code backup_code"""
 )
 """Kinds whose values may be numbers; a number under any other name is a count."""
-ENDINGS = frozenset((*_ENDS, *_PAIRS, *_FORMS, "token"))
-"""What the names below end in, for whoever wants to skip the others quickly."""
+SAID = frozenset((*_ENDS, *_PAIRS, "token"))
+"""What a name that says secret ends in, unless a word of `FORMS` follows."""
 
 
 def split(name: str) -> list[str]:
@@ -52,6 +54,7 @@ def split(name: str) -> list[str]:
     return parts
 
 
+@functools.lru_cache(maxsize=4096)  # the same few names come with every call
 def secret(name: str) -> str:
     """What kind of secret a value of this name is, such as `api_key`; empty when the name says nothing.
 
@@ -65,7 +68,7 @@ def secret(name: str) -> str:
         return last
     if last == "token":
         return "" if parts[-2:-1] and parts[-2] in _CURSORS else "token"
-    if last in _FORMS:
+    if last in FORMS:
         return secret("_".join(parts[:-1]))
     if pair in _PAIRS:
         return pair

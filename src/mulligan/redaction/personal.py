@@ -18,42 +18,70 @@ _FILES = words(
 _NOT_PEOPLE = words("git hg svn root npm nobody")
 
 # Country and length of an account number.
-_IBAN = words(
-    """AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DK18 DO28 EE20 EG29 ES24 FI18
+_IBAN = """AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DK18 DO28 EE20 EG29 ES24 FI18
     FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27 JO30 KW30 KZ20 LB28 LC32 LI21 LT20
     LU20 LV21 MC27 MD24 ME22 MK19 MR27 MT31 MU30 NL18 NO15 PK24 PL28 PS29 PT25 QA29 RO24 RS22 SA24 SC31 SE24 SI19
     SK24 SM27 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20"""
-)
+_LENGTHS = {known[:2]: int(known[2:]) for known in _IBAN.split()}
 
 
 _DOMAIN = Expression(r"(?:[A-Za-z0-9-]{1,63}+\.){1,6}?([A-Za-z]{2,24}+)(?![\w-]|\.\w)")
 _LOCAL = Expression(r"[\w.+%'-]{1,64}+")
 # Digits with the punctuation of people between them, and the letter that may end them.
 _NUMBER = Expression(
-    r"[+(\d](?<![\w.+$#/%-].)(?:(?<=\+)\d{1,3}(?:[ .-]?\(?\d{1,5}\)?){2,6}|(?<=\()\d{3}\) ?\d{3}[ .-]\d{4}"
-    r"|(?<=\d)(?:\d{7,18}+|\d\d\.\d{3}\.\d{3}-\d\d|\d{1,5}([ .:/-])\d{2,7}(?:\1\d{2,7}){0,3}+)(?:-?[A-Z])?)"
-    r"(?!\w|[.,-]\d)"
+    r"[+(0-9](?<![A-Za-z0-9_.+$#/%-].)(?:(?<=\+)[0-9]{1,3}(?:[ .-]?\(?[0-9]{1,5}\)?){2,6}|(?<=\()[0-9]{3}\) ?[0-9]{3}[ .-][0-9]{4}"
+    r"|(?<=[0-9])(?:[0-9]{7,18}+|[0-9][0-9]\.[0-9]{3}\.[0-9]{3}-[0-9][0-9]|[0-9]{1,5}([ .:/-])[0-9]{2,7}(?:\1[0-9]{2,7}){0,3}+)(?:-?[A-Z])?)"
+    r"(?![A-Za-z0-9_]|[.,-][0-9])"
 )
-_LETTERED = Expression(r"[A-Z](?<![\w-].)[A-Z]{0,5}+ ?\d[A-Z0-9 ]{4,44}+")
+_LETTERED = Expression(r"[A-Z](?<![A-Za-z0-9_-].)[A-Z]{0,5}+ ?[0-9][A-Z0-9 ]{4,44}+")
 _AMERICAN = Expression(r"(?:1[ .-]?)?(?:\([2-9]\d\d\) ?|[2-9]\d\d[ .-])[2-9]\d\d[ .-]\d{4}")
 
 
-def find(text: str, has_numbers: bool = True) -> Iterator[tuple[str, int, int]]:
-    """Where a text holds personal data; whether it has numbers of eight digits may be known already."""
-    if "@" in text:
-        yield from _emails(text)
-    for hit in _NUMBER.finditer(text) if has_numbers else ():
-        if kind := _numbered(hit[0], text[max(0, hit.start() - 40) : hit.start()]):
-            yield kind, *hit.span()
-    for hit in _LETTERED.finditer(text):
-        for kind, length in _lettered(hit[0]):
-            if not text[hit.start() + length : hit.start() + length + 1].isalnum():
-                yield kind, hit.start(), hit.start() + length
-                break
-        else:
-            said = hit[0].split(" ")[0]
-            if len(said) > 6 and _is_announced(said, text[max(0, hit.start() - 40) : hit.start()]):
-                yield "personal_number", hit.start(), hit.start() + len(said)
+def _table(**sorts: str) -> bytes:
+    known = {c: mark for mark, characters in sorts.items() for c in characters}
+    return "".join(known.get(chr(c), " " if c == 32 else "x")[-1] for c in range(256)).encode()
+
+
+# For bytes.translate: digits and marks between them, or capitals and digits; an x for what stands in no such number.
+NUMBERS = _table(_0="0123456789.:/()-+")
+SPELT = _table(_0="0123456789", A="ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+def find_numbers(text: str, marked: str, found: list[tuple[str, int, int]]) -> None:
+    """Adds where a text, also given translated by `NUMBERS`, holds numbers of people."""
+    for first, last in _stretches(marked, "0000000", "00 00"):
+        for hit in _NUMBER.finditer(text, first, last + 3):
+            start, end = hit.span()
+            if end - start > 6 and (kind := _numbered(hit[0], text, start)):
+                found.append((kind, start, end))
+
+
+def find_spelt(text: str, marked: str, found: list[tuple[str, int, int]]) -> None:
+    """The same for numbers that begin with capitals; `marked` is the translation by `SPELT`."""
+    for first, last in _stretches(marked, "A00", "A 00"):
+        for hit in _LETTERED.finditer(text, first, last):
+            start = hit.start()
+            for kind, length in _lettered(hit[0]):
+                if not text[start + length : start + length + 1].isalnum():
+                    found.append((kind, start, start + length))
+                    break
+            else:
+                said = hit[0].split(" ")[0]
+                if len(said) > 6 and _is_announced(said, text, start):
+                    found.append(("personal_number", start, start + len(said)))
+
+
+def _stretches(marked: str, *telling: str) -> list[tuple[int, int]]:
+    """What lies between two x and holds something telling: where it is worth looking closely."""
+    found = {}
+    for part in telling:
+        place = marked.find(part)
+        while place >= 0:
+            end = marked.find("x", place)
+            end = len(marked) if end < 0 else end
+            found[marked.rfind("x", 0, place) + 1] = end
+            place = marked.find(part, end)
+    return sorted(found.items())
 
 
 # One bare number in ten has a card's check digit: what is named as something else is that.
@@ -62,7 +90,7 @@ _NAMED = Expression(
 )
 
 
-def _numbered(said: str, before: str) -> str:
+def _numbered(said: str, text: str, start: int) -> str:
     """What a number is, by its form, its check digits or the words before it."""
     if said[:2] in ("20", "19") and said[4:5] in ("-", "/", "."):  # a date, the commonest number of a log
         return ""
@@ -71,12 +99,13 @@ def _numbered(said: str, before: str) -> str:
     if said[-1].isalpha():
         return _spanish_or_finnish(said)
     if kind := _number(said):
-        return "" if kind == "card" and said.isdigit() and _NAMED.search(before) else kind
-    if "card" in before[-24:].lower() and 12 <= sum(c.isdigit() for c in said) <= 19:
+        is_named = kind == "card" and said.isdigit() and _NAMED.search(text, max(0, start - 40), start)
+        return "" if is_named else kind
+    if "card" in text[max(0, start - 24) : start].lower() and 12 <= sum(c.isdigit() for c in said) <= 19:
         return "card" if _luhn(re.sub(r"\D", "", said)) else ""
     if _AMERICAN.fullmatch(said):
         return "phone"
-    return "personal_number" if len(said) > 6 and _is_announced(said, before) else ""
+    return "personal_number" if _is_announced(said, text, start) else ""
 
 
 # Words before a number that say whose it is; and those that do so only as "account number", "tax id".
@@ -86,10 +115,17 @@ _SAID = words(
 )
 _SAID_OF = words("account tax national identity routing bank driver identification")
 _COUNTED = words("number no num nr id is was card my code")
+_LAST = tuple(_SAID | _COUNTED | {"account"})
 
 
-def _is_announced(said: str, before: str) -> bool:
-    spoken = re.findall(r"[a-z]+", before.lower())[-3:]
+_SPOKEN = Expression(r"[a-z]+")
+
+
+def _is_announced(said: str, text: str, start: int) -> bool:
+    before = text[max(0, start - 40) : start].lower()
+    if not before.rstrip(" \t\n:=#\"'.,;()[]{}<>*/|_-+0123456789").endswith(_LAST):
+        return False
+    spoken = _SPOKEN.findall(before)[-3:]
     if not spoken or (said[3:4] == "-" and _SHAPES.get(tuple(map(len, said.split("-")))) is _is_ssn):
         return False  # of the form of a social security number, and none: somebody's example
     while len(spoken) > 1 and spoken[-1] in _COUNTED and spoken[-2] not in _SAID_OF:
@@ -102,7 +138,8 @@ def _is_announced(said: str, before: str) -> bool:
     return is_said and 7 <= sum(c.isdigit() for c in said) <= 19
 
 
-def _emails(text: str) -> Iterator[tuple[str, int, int]]:
+def find_addresses(text: str, found: list[tuple[str, int, int]]) -> None:
+    """Adds where a text holds addresses of e-mail."""
     position = text.find("@")
     while position >= 0:
         domain = _DOMAIN.match(text, position + 1)
@@ -114,7 +151,7 @@ def _emails(text: str) -> Iterator[tuple[str, int, int]]:
                 and local[0][::-1] not in _NOT_PEOPLE
                 and text[position - len(local[0]) - 1 : position - len(local[0])] not in (":", "/")
             ):
-                yield "email", position - len(local[0]), domain.end()
+                found.append(("email", position - len(local[0]), domain.end()))
         position = text.find("@", position + 1)
 
 
@@ -265,8 +302,7 @@ _FORMS: tuple[tuple[Expression, Callable[[str], bool]], ...] = (
 
 def _lettered(said: str) -> Iterator[tuple[str, int]]:
     """What a text beginning with capitals and digits may be, and how many characters of it."""
-    length = next((int(known[2:]) for known in _IBAN if known[:2] == said[:2]), 0)
-    if length:
+    if length := _LENGTHS.get(said[:2]):
         taken = 0
         for place, c in enumerate(said, 1):
             taken += c != " "

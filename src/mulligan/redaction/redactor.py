@@ -76,17 +76,20 @@ class Redactor:
 
     def findings(self, text: str) -> list[Finding]:
         """What detection finds in a text, in order, none overlapping."""
-        found = [Finding(*one) for one in detect(text)]
-        if not found and not self._patterns:
-            return []
+        found = detect(text)
         for kind, pattern in self._patterns:
             group = 1 if pattern.groups else 0
-            found += [Finding(kind, *hit.span(group)) for hit in pattern.finditer(text) if hit[group]]
-        done = [hit.span() for hit in _DONE.finditer(text)] if found else []
+            found += [(kind, *hit.span(group)) for hit in pattern.finditer(text) if hit[group]]
+        if not found:
+            return []
+        found.sort(key=lambda one: (one[1], -one[2]))
+        done = [hit.span() for hit in _DONE.finditer(text)] if "[" in text else []
         apart: list[Finding] = []
         end = 0
-        for kind, start, stop in sorted(found, key=lambda one: (one.start, -one.end)):
-            if stop <= end or self._is_allowed(text[start:stop]) or any(a < stop and start < b for a, b in done):
+        for kind, start, stop in found:
+            if stop <= end or (done and any(a < stop and start < b for a, b in done)):
+                continue
+            if self._allowed and self._is_allowed(text[start:stop]):
                 continue
             apart.append(Finding(kind, max(start, end), stop))
             end = stop
@@ -94,7 +97,13 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """The text without what must not be written down; of one over 10 KB, its ends."""
-        redacted: str = self.record(text)[0]
+        short = text if len(text) < 10_000 and text.isascii() else encodable(shortened(text))
+        found = self.findings(short)
+        if not found:  # as in most: no record is made of it
+            return short
+        known = _Known()
+        known.found(text, short, found)
+        redacted: str = self._hidden((text,), known)[0]
         return redacted
 
     def value(self, value: Any, name: str = "") -> Any:
@@ -108,16 +117,23 @@ class Redactor:
 
         A part that is a string is free text; the values inside any other are arguments, each under its name.
         """
+        return self._hidden(parts, self._known(parts))
+
+    def _known(self, parts: tuple[Any, ...]) -> _Known:
+        known = _Known()
+        for part in parts:
+            self._collect(part, "", known)
+        return known
+
+    def _hidden(self, parts: tuple[Any, ...], known: _Known) -> tuple[Any, ...]:
         for _ in range(4):
-            known = _Known()
-            for part in parts:
-                self._collect(part, "", known)
             if not known.values and self.level == "local":
                 return self._copies(parts, known)
             known.settle()
             parts = self._copies(parts, known)
             if not known.spread:
                 break  # else once more: what was taken out may have hidden the name of what is left
+            known = self._known(parts)
         return parts
 
     def _copies(self, parts: tuple[Any, ...], known: _Known) -> tuple[Any, ...]:
@@ -149,9 +165,7 @@ class Redactor:
         elif type(value) is str:
             if value not in known.texts:
                 text = encodable(shortened(value))
-                known.texts[value] = text, self.findings(text)
-                for kind, start, end in known.texts[value][1]:
-                    known.add(text[start:end], kind)
+                known.found(value, text, self.findings(text))
         elif type(value) is dict:
             for key, inner in value.items():
                 if type(key) is str:
@@ -214,14 +228,20 @@ class Redactor:
 class _Known:
     """Values found secret somewhere in a record, and what was found in each of its texts."""
 
-    __slots__ = ("any", "spread", "texts", "values")
+    __slots__ = ("ordered", "spread", "texts", "values")
 
     def __init__(self) -> None:
         self.texts: dict[str, tuple[str, list[Finding]]] = {}
         self.values: dict[str, str] = {}
-        self.any: re.Pattern[str] | None = None
+        self.ordered: list[str] = []
         self.spread = False
         """Whether a value was removed from where it could not be told by itself."""
+
+    def found(self, given: str, text: str, findings: list[Finding]) -> None:
+        """Keeps what was found in a text that was given, and shortened to another."""
+        self.texts[given] = text, findings
+        for kind, start, end in findings:
+            self.add(text[start:end], kind)
 
     def add(self, value: str, kind: str) -> None:
         # A value of three characters, or a common word, would take innocent text with it.
@@ -230,7 +250,8 @@ class _Known:
 
     def settle(self) -> None:
         """Longest first, so that one which contains another goes whole; and also as JSON or a URL would spell it."""
-        escaped, percent = (any(mark in text for text in self.texts) for mark in ("\\", "%"))
+        escaped = any("\\" in text for text in self.texts)
+        percent = any("%" in text for text in self.texts)
         for value, kind in list(self.values.items()) if escaped or percent else ():
             if value.isalnum():
                 continue
@@ -238,17 +259,28 @@ class _Known:
                 self.values.setdefault(value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"), kind)
             if percent:
                 self.values.setdefault(_percent(value), kind)
-        if self.values:
-            self.any = re.compile("|".join(re.escape(value) for value in sorted(self.values, key=len, reverse=True)))
+        self.ordered = sorted(self.values, key=len, reverse=True)
 
     def removed(self, text: str) -> str:
-        if self.any is None or not any(value in text for value in self.values):
+        left = [value for value in self.ordered if value in text]
+        if not left:
             return text
         self.spread = True
-        between = _BETWEEN.split(text)  # placeholders stay whole, whatever a password may be
-        for place in range(0, len(between), 2):
-            between[place] = self.any.sub(lambda hit: f"[redacted {self.values[hit[0]]}]", between[place])
-        return "".join(between)
+        # Odd places are placeholders and stay whole, whatever a password may be. Cut by each value in turn: to compile
+        # an expression of them would take longer than everything else.
+        pieces = _BETWEEN.split(text)
+        for value in left:
+            placeholder = f"[redacted {self.values[value]}]"
+            cut: list[str] = []
+            for place, piece in enumerate(pieces):
+                if place % 2 or value not in piece:
+                    cut.append(piece)
+                    continue
+                for part in piece.split(value):
+                    cut += (part, placeholder)
+                cut.pop()
+            pieces = cut
+        return "".join(pieces)
 
 
 def _percent(value: str) -> str:
