@@ -159,9 +159,11 @@ def find(text: str, small: str, has_numbers: bool, found: list[tuple[str, int, i
             if judge.is_random(value, 8) and not judge.is_code(value):
                 found.append(("bearer", *hit.span(1)))
     if "basic " in small:
-        for hit in _BASIC.finditer(small):
-            if _is_user_and_password(text[hit.start(1) : hit.end(1)]):
-                found.append(("basic_auth", *hit.span(1)))
+        found += [
+            ("basic_auth", *hit.span(1))
+            for hit in _BASIC.finditer(small)
+            if _is_user_and_password(text[hit.start(1) : hit.end(1)])
+        ]
     if "BUNDLE_" in text:
         found += [("password", *hit.span(1)) for hit in _BUNDLE.finditer(text)]
     if has_numbers:
@@ -184,18 +186,18 @@ def _is_within(start: int, end: int, found: list[tuple[str, int, int]]) -> bool:
 
 def _flags(text: str, small: str, found: list[tuple[str, int, int]]) -> None:
     if "-u" in text:
-        for hit in _USER.finditer(text):
-            if not judge.is_fake(hit[1]):
-                found.append(("password", *hit.span(1)))
+        found += [("password", *hit.span(1)) for hit in _USER.finditer(text) if not judge.is_fake(hit[1])]
     if " -" in text:
         for hit in _FLAG.finditer(text):
             meaning = _meaning(hit[1])
             if meaning and _is_value(meaning, hit[2], False, True):
                 found.append((meaning.kind, *hit.span(2)))
     if ("-p" in text or "-a" in text) and any(map(small.__contains__, _COMMANDS)):
-        for hit in _SHORT.finditer(text):
-            if judge.is_chosen(hit[1]) and not judge.is_fake(hit[1]):
-                found.append(("password", *hit.span(1)))
+        found += [
+            ("password", *hit.span(1))
+            for hit in _SHORT.finditer(text)
+            if judge.is_chosen(hit[1]) and not judge.is_fake(hit[1])
+        ]
 
 
 def _codes(small: str, found: list[tuple[str, int, int]]) -> None:
@@ -242,9 +244,11 @@ def _assigned(text: str, small: str, found: list[tuple[str, int, int]]) -> None:
         if meaning.kind in ("cookie", "cookies"):
             line = text.find("\n", end, end + 4000)
             done = line if line > 0 else min(size, end + 4000)
-            for cookie in _COOKIE.finditer(text, end, done):
-                if judge.is_random(cookie[1], 8):
-                    found.append(("cookie", *cookie.span(1)))
+            found += [
+                ("cookie", *cookie.span(1))
+                for cookie in _COOKIE.finditer(text, end, done)
+                if judge.is_random(cookie[1], 8)
+            ]
             continue
         if scheme := _SCHEME.match(text, end):
             end = scheme.end()

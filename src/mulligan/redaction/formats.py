@@ -155,16 +155,21 @@ linkedin      AQ                                                [\w-]{340,360}
 stytch        secret-live- secret-test-                         [\w=-]{30,60}
 """
 
-# Shapes that begin with nothing in particular: each is looked for only where its telling part stands in the text.
-_ANYWHERE = (
-    (":AA", "telegram", r":AA(?<=\d{8}:AA)[\w-]{32,33}(?![\w-])"),
-    ("|", "meta", r"\|(?<=\d{15}.)[\w-]{27,40}(?![\w-])"),
-    ("hooks.", "webhook", r"hooks\.(?:slack\.com/[a-z]{7,9}/[\w+/-]{20,120}|zapier\.com/hooks/catch/[\w/]{8,60})"),
-    ("/webhooks/", "webhook", r"/webhooks/\d{15,21}/[\w-]{40,100}"),
-    ("webhook.office", "webhook", r"webhook\.office\.com/[\w@/-]{20,200}"),
-    ("1//0", "google", r"(?<![\w/])1//0[\w-]{30,120}"),
-    ("oauth:", "twitch", r"(?<!\w)oauth:[a-z0-9]{30}(?!\w)"),
-    ("endr+", "endor", r"(?<!\w)endr\+[\w-]{16,40}"),
+# Shapes that are told by what stands before them: the mark there, what comes before that, and what follows.
+_AFTER = {
+    ":": (
+        ("telegram", r"(?<!\d)\d{8,10}:", "AA", r"[\w-]{32,33}(?![\w-])"),
+        ("twitch", r"(?<!\w)oauth:", "", r"[a-z0-9]{30}(?!\w)"),
+    ),
+    "|": (("meta", r"(?<!\d)\d{15,16}\|", "", r"[\w-]{27,40}(?![\w-])"),),
+    "/": (("google", r"(?<![\w/])1//", "0", r"[\w-]{30,120}"),),
+    "+": (("endor", r"(?<!\w)endr\+", "", r"[\w-]{16,40}"),),
+}
+# And addresses that are a secret whole.
+_HOOKS = Expression(
+    r"hook(?:s\.(?:slack\.com/[a-z]{7,9}/[\w+/-]{20,120}|zapier\.com/hooks/catch/[\w/]{8,60})"
+    r"|s/\d{15,21}/[\w-]{40,100}|\.office\.com/[\w@/-]{20,200})",
+    re.ASCII,
 )
 
 RUNS = bytes(97 if chr(c).isalnum() or chr(c) in "_.~-" else 32 for c in range(128)) + b" " * 128
@@ -212,15 +217,18 @@ def _is_shaped(text: str, first: int) -> bool:
 def find(text: str, runs: str, found: list[tuple[str, int, int]]) -> None:
     """Adds where a text holds something in the form of a provider's secret; `runs` is its translation by `RUNS`."""
     formats = _prefixed()
-    has_shapes = "Q~" in text or "-us" in text or "_mmk" in text or ".atlasv1." in text
     start = runs.find(LONG)
     while start >= 0:
         end = runs.find(" ", start)
         if end < 0:
             end = len(runs)
         first = start
-        if start and text[start - 1] in "\\%":
-            first += 1 if text[start - 1] == "\\" else 2  # "\nghp_..." inside JSON, "%3Dghp_..." inside a URL
+        if start:
+            before = text[start - 1]
+            if before in _AFTER:
+                _after(text, start, before, found)
+            elif before in "\\%":
+                first += 1 if before == "\\" else 2  # "\nghp_..." inside JSON, "%3Dghp_..." inside a URL
         opening = text[first : first + _FIRST]
         for kind, prefix, body in formats.get(opening, ()):
             if text.startswith(prefix, first) and (hit := _compiled(prefix, body).match(text, first)):
@@ -229,26 +237,25 @@ def find(text: str, runs: str, found: list[tuple[str, int, int]]) -> None:
                 found.append((kind, *hit.span()))
                 break
         else:
-            if opening[:1] in "MNO" or (has_shapes and _is_shaped(text, first)):
+            if opening[:1] in "MNO" or _is_shaped(text, first):
                 if (hit := _SHAPES.match(text, first)) and not judge.is_fake(hit[0]):
                     found.append((hit.lastgroup or "", *hit.span()))
             elif opening[:1] in "13" and 26 <= end - first < 36 and _is_wallet(text[first:end]):
                 found.append(("wallet", first, end))
         start = runs.find(LONG, end)
-    if "hook" in text or "|" in text or ":AA" in text or "1//0" in text or "oauth:" in text or "endr+" in text:
-        _anywhere(text, found)
+    if "hook" in text:
+        found += [("webhook", *hit.span()) for hit in _HOOKS.finditer(text) if not judge.is_fake(hit[0][-40:])]
 
 
-def _anywhere(text: str, found: list[tuple[str, int, int]]) -> None:
-    for telling, kind, body in _ANYWHERE:
-        if telling in text:
-            for hit in _compiled("", body).finditer(text):
-                if not judge.is_fake(hit[0][-40:]):
-                    # The digits of the two that begin with a number are read backwards from what tells.
-                    first = hit.start()
-                    while telling in ":AA|" and text[first - 1 : first].isdigit():
-                        first -= 1
-                    found.append((kind, first, hit.end()))
+def _after(text: str, start: int, mark: str, found: list[tuple[str, int, int]]) -> None:
+    for kind, before, prefix, body in _AFTER[mark]:
+        if not text.startswith(prefix, start):
+            continue
+        hit = _compiled(prefix, body).match(text, start)
+        if hit and not judge.is_fake(hit[0][-40:]):
+            opened = _compiled("", rf"[\s\S]*?(?P<before>{before})").fullmatch(text[max(0, start - 18) : start])
+            if opened:
+                found.append((kind, opened.start("before") + max(0, start - 18), hit.end()))
 
 
 def _is_drawn(body: str, must_be_random: bool) -> bool:

@@ -29,8 +29,10 @@ _DOMAIN = Expression(r"(?:[A-Za-z0-9-]{1,63}+\.){1,6}?([A-Za-z]{2,24}+)(?![\w-]|
 _LOCAL = Expression(r"[\w.+%'-]{1,64}+")
 # Digits with the punctuation of people between them, and the letter that may end them.
 _NUMBER = Expression(
-    r"[+(0-9](?<![A-Za-z0-9_.+$#/%-].)(?:(?<=\+)[0-9]{1,3}(?:[ .-]?\(?[0-9]{1,5}\)?){2,6}|(?<=\()[0-9]{3}\) ?[0-9]{3}[ .-][0-9]{4}"
-    r"|(?<=[0-9])(?:[0-9]{7,18}+|[0-9][0-9]\.[0-9]{3}\.[0-9]{3}-[0-9][0-9]|[0-9]{1,5}([ .:/-])[0-9]{2,7}(?:\1[0-9]{2,7}){0,3}+)(?:-?[A-Z])?)"
+    r"[+(0-9](?<![A-Za-z0-9_.+$#/%-].)(?:(?<=\+)[0-9]{1,3}(?:[ .-]?\(?[0-9]{1,5}\)?){2,6}"
+    r"|(?<=\()[0-9]{3}\) ?[0-9]{3}[ .-][0-9]{4}"
+    r"|(?<=[0-9])(?:[0-9]{7,18}+|[0-9]{2}\.[0-9]{3}\.[0-9]{3}-[0-9]{2}"
+    r"|[0-9]{1,5}([ .:/-])[0-9]{2,7}(?:\1[0-9]{2,7}){0,3}+)(?:-?[A-Z])?)"
     r"(?![A-Za-z0-9_]|[.,-][0-9])"
 )
 _LETTERED = Expression(r"[A-Z](?<![A-Za-z0-9_-].)[A-Z]{0,5}+ ?[0-9][A-Z0-9 ]{4,44}+")
@@ -98,13 +100,14 @@ def _numbered(said: str, text: str, start: int) -> str:
         return "phone" if 8 <= sum(c.isdigit() for c in said) <= 15 else ""
     if said[-1].isalpha():
         return _spanish_or_finnish(said)
-    if kind := _number(said):
-        is_named = kind == "card" and said.isdigit() and _NAMED.search(text, max(0, start - 40), start)
-        return "" if is_named else kind
-    if "card" in text[max(0, start - 24) : start].lower() and 12 <= sum(c.isdigit() for c in said) <= 19:
-        return "card" if _luhn(re.sub(r"\D", "", said)) else ""
-    if _AMERICAN.fullmatch(said):
-        return "phone"
+    if not said.isdigit() or len(said) > 10:
+        if kind := _number(said):
+            is_named = kind == "card" and said.isdigit() and _NAMED.search(text, max(0, start - 40), start)
+            return "" if is_named else kind
+        if "card" in text[max(0, start - 24) : start].lower() and 12 <= sum(c.isdigit() for c in said) <= 19:
+            return "card" if _luhn(re.sub(r"\D", "", said)) else ""
+        if _AMERICAN.fullmatch(said):
+            return "phone"
     return "personal_number" if _is_announced(said, text, start) else ""
 
 
