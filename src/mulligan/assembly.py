@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from mulligan import settings as settings_file
@@ -22,7 +23,7 @@ from mulligan.redaction import Redactor
 from mulligan.remember.recorder import Recorder
 from mulligan.remember.session import Session
 from mulligan.remember.store import LOCAL, Question, Store
-from mulligan.remember.urls import open_store, refuge, sqlite_path
+from mulligan.remember.urls import journals_of, open_store, refuge, sqlite_path
 from mulligan.settings import Settings
 
 log = logging.getLogger("mulligan")
@@ -51,10 +52,15 @@ class Parts:
         if not settings.store_url.startswith("memory:"):
             sqlite_path(settings.store_url)  # opened when the first record is kept, understood or refused now
         self.stream = Stream(redactor)
-        self.recorder = Recorder(opening or self._open, self.stream)
+        keeps_a_journal = opening is None and not settings.store_url.startswith("memory:")
+        self.recorder = Recorder(
+            opening or self._open, self.stream, journals=self._journals if keeps_a_journal else None
+        )
         self.stream.carry(self.recorder)
         own: dict[str, Any] = {
             "publish": self.stream.publish,
+            "succeed": self.stream.succeed,
+            "is_watched": self.stream.is_watched,
             "classify": classify,
             "policy": settings.policy,
             "mode": settings.mode,
@@ -73,6 +79,15 @@ class Parts:
             place = refuge()
             log.warning("%s Until then, records are kept in %s.", error, place)
             return open_store(str(place))
+
+    def _journals(self) -> Path:
+        """Where this store's journals are; in the temporary folder, where they cannot be beside it."""
+        folder = journals_of(sqlite_path(self.settings.store_url))
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError:
+            folder = journals_of(refuge())
+        return folder
 
     def recall(self, tool: str, failure: Failure, run: str) -> Sequence[Precedent]:
         # A store that has not kept up once is not waited for until it does: a broken disk costs memory, not time.
@@ -137,7 +152,13 @@ class Mulligan:
         if kit is None:
             with self._lock:
                 if self._unheard is None:
-                    self._unheard = Kit(publish=lambda event: None, classify=classify, mode="observe")
+                    self._unheard = Kit(
+                        publish=lambda event: None,
+                        succeed=lambda success: None,
+                        is_watched=lambda: False,
+                        classify=classify,
+                        mode="observe",
+                    )
                 kit = self._unheard
         return kit
 
@@ -243,7 +264,7 @@ class Mulligan:
     def notes(self) -> list[str]:
         """What was repaired in the current run since this was last asked, in words for the model."""
         kit = self._kit()
-        run = kit.run.get() if kit is not None else None
+        run = kit.current() if kit is not None else None
         return run.notes() if run is not None else []
 
     def explain(self, error: object = None, **evidence: Any) -> Failure:

@@ -6,18 +6,22 @@ import functools
 import logging
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from mulligan.failure import Kind
-from mulligan.records import Change, Compaction, Lesson, Recovery, Run, Step, encode
+from mulligan.records import Change, Compaction, Lesson, Recovery, Run, Step, StepType, encode
 from mulligan.redaction import Redactor, plain
 
 log = logging.getLogger("mulligan")
 
 NAME = 200
 """Characters of a name or an id that are kept."""
+NAMES = 10_000
+"""Names of arguments whose redaction is remembered."""
+CLOSED = frozenset({int, float, bool, type(None)})
+"""Values that belong to no secret, unless their name says so."""
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
@@ -69,6 +73,53 @@ Listener = Callable[[AnyEvent], object]
 When = Literal["caller", "recorder"]
 
 
+class Success(msgspec.Struct, frozen=True, gc=False):
+    """A call that worked at once, in the few facts its events can be made of later, by another thread.
+
+    Most calls are of this sort, and nobody waits for their events. Its values are still as they were given.
+    """
+
+    run: str
+    seq: int
+    parent: int | None
+    type: StepType
+    name: str
+    started: int
+    seconds: float
+    arguments: dict[str, Any]
+    result: Any
+    alone: Run | None
+    """Its run, where it was outside any: that began and ended with it."""
+
+    def events(self) -> list[AnyEvent]:
+        step = Step(
+            run=self.run,
+            seq=self.seq,
+            call=self.seq,
+            parent=self.parent,
+            type=self.type,
+            name=self.name,
+            arguments=self.arguments,
+            result=self.result,
+            started=self.started,
+            seconds=self.seconds,
+        )
+        if self.alone is None:
+            return [StepEnded(step)]
+        ended = self.started + int(self.seconds * 1000)
+        return [StepEnded(step), RunEnded(msgspec.structs.replace(self.alone, ended=ended, end="finished"))]
+
+
+class Carrier(Protocol):
+    """Who keeps events: the recorder."""
+
+    def __call__(self, event: AnyEvent) -> None:
+        """Keeps an event that has passed redaction."""
+
+    def keep(self, success: Success) -> None:
+        """Keeps a call that worked, redacting it on a thread of its own."""
+
+
 class Stream:
     """Carries each event once to everybody who listens.
 
@@ -80,7 +131,8 @@ class Stream:
         self._in_caller: list[Listener] = []
         self._on_recorder: list[Listener] = []
         self._broken: set[int] = set()
-        self._carrier: Listener | None = None
+        self._names: dict[str, tuple[str, bool]] = {}
+        self._carrier: Carrier | None = None
 
     def listen(self, listener: Listener, when: When = "recorder") -> Callable[[], None]:
         """Calls `listener` with every event, on the recorder's thread or at once in the caller's.
@@ -97,11 +149,51 @@ class Stream:
 
         return end
 
-    def carry(self, carrier: Listener) -> None:
+    def carry(self, carrier: Carrier) -> None:
         """Names the recorder, which keeps each event and then calls `deliver` from its own thread."""
         self._carrier = carrier
 
+    def is_watched(self) -> bool:
+        """Whether anybody but the recorder listens, and so wants to hear of every beginning, or at once."""
+        return bool(self._in_caller or self._on_recorder)
+
+    def succeed(self, success: Success) -> None:
+        """Publishes a call that worked at once; cheaply, where nobody wants to hear of it in the caller's time."""
+        if self._carrier is not None and not self._in_caller:
+            self._tell(self._carrier.keep, success)
+        else:
+            for event in success.events():
+                self.publish(event)
+
+    def in_short(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """What can be told of arguments without searching them: numbers and the like, else a type and a length."""
+        short: dict[str, Any] = {}
+        names = self._names
+        for name, value in arguments.items():
+            kind = type(value)
+            known = names.get(name) or self._named(name)
+            if kind is str:
+                short[known[0]] = {"$str": len(value)}
+            elif kind in CLOSED and not known[1]:
+                short[known[0]] = value
+            else:
+                short[known[0]] = {"$type": kind.__name__}
+        return short
+
+    def _named(self, name: str) -> tuple[str, bool]:
+        """A name as it may be kept, and whether it hides even a number. The same few come again and again."""
+        ((kept, value),) = self._redactor.value({plain(name): 1}).items()
+        if len(self._names) < NAMES:
+            self._names[name] = (kept, value != 1)
+        return kept, value != 1
+
+    def redacted(self, success: Success) -> list[AnyEvent]:
+        """The events of a success as they may be kept."""
+        return [redacted(event, self._redactor) for event in success.events()]
+
     def publish(self, event: AnyEvent) -> None:
+        if isinstance(event, StepStarted) and not self.is_watched():
+            return  # nobody keeps a beginning
         try:
             event = redacted(event, self._redactor)
         except Exception:
@@ -119,7 +211,7 @@ class Stream:
         for listener in tuple(self._on_recorder):
             self._tell(listener, event)
 
-    def _tell(self, listener: Listener, event: AnyEvent) -> None:
+    def _tell(self, listener: Callable[[Any], object], event: AnyEvent | Success) -> None:
         try:
             listener(event)
         except Exception:

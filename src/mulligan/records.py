@@ -177,12 +177,17 @@ class Stats(Record, frozen=True):
 
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 
 
 def new_id(prefix: str = "run") -> str:
     """`run_` and 16 base32 characters: 80 bits, so that processes need not agree on anything."""
     bits = int.from_bytes(os.urandom(10), "big")
-    return f"{prefix}_" + "".join(_ALPHABET[bits >> shift & 31] for shift in range(0, 80, 5))
+    pairs = _PAIRS  # two characters at a time: every call outside a run needs an id
+    return (
+        f"{prefix}_{pairs[bits & 1023]}{pairs[bits >> 10 & 1023]}{pairs[bits >> 20 & 1023]}{pairs[bits >> 30 & 1023]}"
+        f"{pairs[bits >> 40 & 1023]}{pairs[bits >> 50 & 1023]}{pairs[bits >> 60 & 1023]}{pairs[bits >> 70]}"
+    )
 
 
 T = TypeVar("T")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Token
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
 from mulligan import prompt
-from mulligan.capture.kit import Kit, Layer, Place, reset
+from mulligan.capture.first import First
+from mulligan.capture.kit import Here, Kit, reset
 from mulligan.capture.tracer import ActiveRun, outcome_of
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS
 from mulligan.events import RecoveryPlanned, StepStarted
@@ -47,6 +48,7 @@ class Attempts:
         type: StepType = "tool",
         policy: Policy | None = None,
         has_begun: Callable[[Exception], bool] = _began,
+        first: First | None = None,
     ) -> None:
         self.kit = kit
         self.run = run
@@ -70,9 +72,10 @@ class Attempts:
         self._made = 0
         self._waits: list[float] = []
         self._changes: list[Change] = []
-        self._began = self._started = kit.timer()
-        self._layer: Layer | None = None
-        self._token: Token[Place | None] | None = None
+        self._first_attempt = first
+        self._began = self._started = kit.timer() if first is None else first.began
+        self._here: Here | None = None
+        self._token: Token[Here | None] | None = None
         self._moves: Recovering = recovery(
             arguments, tool, self._policy, Questions(recall=self._recall, chance=kit.chance)
         )
@@ -95,11 +98,21 @@ class Attempts:
     def started(self, move: Try) -> Mapping[str, Any]:
         """Begins an attempt; answers with what to call the function with."""
         self._made += 1
+        first, self._first_attempt = self._first_attempt, None
+        if first is not None and first.error is not None:
+            self._resume(first, first.error)
         try:
             self._begin(move)
         except Exception:  # noqa: BLE001 - unrecorded, and made
             self.kit.fault("recording that a call began")
         return move.arguments
+
+    def _resume(self, first: First, error: Exception) -> NoReturn:
+        """Takes over an attempt that was made and failed before there was any need of us."""
+        first.error = None
+        self._first, self._step = first.number, first.step()
+        # From its own frames on: that it passed through our hands before says nothing to a reader.
+        raise error.with_traceback(error.__traceback__)
 
     def _begin(self, move: Try) -> None:
         number = self.run.next_number()
@@ -118,11 +131,11 @@ class Attempts:
             started=self.kit.now(),
             after=move.after,
         )
-        layer = self.kit.layer()
-        if layer is None and self.tool.mode != "observe" and self._policy.attempts > 1:
-            layer = self._layer = Layer()
+        here = self._here = Here(self.run, number, self.kit.layer())
+        if here.layer is None and self.tool.mode != "observe" and self._policy.attempts > 1:
+            here.layer, here.is_open = here, True
         self.kit.tell(StepStarted(self._step))
-        self._token = self.kit.place.set(Place(self.run.id, number, layer))
+        self._token = self.kit.here.set(here)
         self._started = self.kit.timer()
 
     def succeeded(self, result: Any) -> None:
@@ -188,10 +201,10 @@ class Attempts:
         self._end("cancelled")
 
     def _leave(self) -> None:
-        if self._layer is not None:
-            self._layer.is_open = False
+        if self._here is not None:
+            self._here.is_open = False
         if self._token is not None:
-            reset(self.kit.place, self._token)
+            reset(self.kit.here, self._token)
             self._token = None
 
     def _end(self, outcome: Outcome, result: Any = None) -> None:

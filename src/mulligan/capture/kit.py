@@ -11,7 +11,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mulligan.events import AnyEvent
+from mulligan.events import AnyEvent, Success
 from mulligan.failure import Failure, Kind
 from mulligan.records import Precedent
 from mulligan.recover.plan import Mode
@@ -34,24 +34,20 @@ async def _asleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-class Layer:
-    """The one layer that retries. A task it started may outlive it, and is then on its own."""
+class Here:
+    """Where something happens: in which run, inside which of its steps, and under which layer that retries.
 
-    __slots__ = ("is_open",)
+    One layer retries. It is the place of a call itself, and open while the call is under way: a task it started may
+    outlive it, and is then on its own.
+    """
 
-    def __init__(self) -> None:
-        self.is_open = True
+    __slots__ = ("is_open", "layer", "number", "run")
 
-
-class Place:
-    """Where in a run something happens: inside which step, and under which layer that retries."""
-
-    __slots__ = ("layer", "number", "run")
-
-    def __init__(self, run: str, number: int, layer: Layer | None) -> None:
+    def __init__(self, run: ActiveRun, number: int | None, layer: Here | None) -> None:
         self.run = run
         self.number = number
         self.layer = layer
+        self.is_open = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +55,8 @@ class Kit:
     """A stream to publish on, how to classify, how hard to try, and a clock that tests can replace."""
 
     publish: Callable[[AnyEvent], None]
+    succeed: Callable[[Success], None]
+    is_watched: Callable[[], bool]
     classify: Callable[..., Failure]
     policy: Policy = field(default_factory=Policy)
     mode: Mode = "repair"
@@ -70,8 +68,7 @@ class Kit:
     sleep: Callable[[float], None] = time.sleep
     asleep: Callable[[float], Awaitable[None]] = _asleep
     chance: Callable[[], float] = random.random
-    run: ContextVar[ActiveRun | None] = field(default_factory=lambda: ContextVar("mulligan_run", default=None))
-    place: ContextVar[Place | None] = field(default_factory=lambda: ContextVar("mulligan_place", default=None))
+    here: ContextVar[Here | None] = field(default_factory=lambda: ContextVar("mulligan_here", default=None))
     faults: set[str] = field(default_factory=set)
     """Which of our own parts have failed, so that each is told once."""
 
@@ -81,18 +78,18 @@ class Kit:
 
     def current(self) -> ActiveRun | None:
         """The current run. One that has ended is nobody's: a task it left behind must not add to it."""
-        run = self.run.get()
-        return run if run is not None and run.is_open else None
+        here = self.here.get()
+        return here.run if here is not None and here.run.is_open else None
 
     def step_of(self, run: ActiveRun) -> int | None:
         """The number of the step of this run that we are inside."""
-        place = self.place.get()
-        return place.number if place is not None and place.run == run.id else None
+        here = self.here.get()
+        return here.number if here is not None and here.run is run else None
 
-    def layer(self) -> Layer | None:
+    def layer(self) -> Here | None:
         """The layer above us that retries, if there is one: one layer retries, the others only record."""
-        place = self.place.get()
-        layer = place.layer if place is not None else None
+        here = self.here.get()
+        layer = here.layer if here is not None else None
         return layer if layer is not None and layer.is_open else None
 
     def tell(self, event: AnyEvent) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Self, get_args
 import msgspec
 
 from mulligan import calls
-from mulligan.capture.kit import Kit, Place, reset
+from mulligan.capture.kit import Here, Kit, reset
 from mulligan.classify.taxonomy import KINDS, ORCHESTRATION_UNCAUGHT_EXCEPTION
 from mulligan.events import RunEnded, RunStarted, StepEnded, StepStarted
 from mulligan.failure import Failure, Kind, SettingsError
@@ -33,7 +33,8 @@ class ActiveRun:
     """A piece of work while it happens. Made by `mulligan.run`; wrapped calls inside it become its steps."""
 
     def __init__(self, kit: Kit, agent: str = "", **about: Any) -> None:
-        parent = kit.run.get()
+        here = kit.here.get()
+        parent = here.run if here is not None else None
         about.setdefault("parent", parent.id if parent else None)
         about.setdefault("session", parent.record.session if parent else None)
         about.setdefault("environment", kit.environment)
@@ -43,8 +44,9 @@ class ActiveRun:
         self._lock = threading.Lock()
         self._notes: list[str] = []
         self._telling: list[Step] = []
-        self._has_failures = False
-        self._token: Token[ActiveRun | None] | None = None
+        self.has_begun = False
+        self.has_failures = False
+        self._token: Token[Here | None] | None = None
 
     @property
     def id(self) -> str:
@@ -117,8 +119,8 @@ class ActiveRun:
     def ended(self, step: Step, result: Any = None) -> None:
         """Publishes a step that has ended, and keeps of it what the status rests on."""
         with self._lock:
-            self._has_failures = self._has_failures or step.has_failed
-            if self._has_failures:
+            self.has_failures = self.has_failures or step.has_failed
+            if self.has_failures:
                 # A success before the first failure can overcome nothing, so most runs keep nothing at all.
                 self._telling.append(step)
         self._kit.tell(StepEnded(step if result is None else msgspec.structs.replace(step, result=result)))
@@ -138,7 +140,9 @@ class ActiveRun:
 
     def begin(self) -> Self:
         """Begins the run without making it the current one."""
-        self._kit.tell(RunStarted(self.record))
+        if not self.has_begun:
+            self.has_begun = True
+            self._kit.tell(RunStarted(self.record))
         return self
 
     def finish(self, error: BaseException | None) -> None:
@@ -157,12 +161,12 @@ class ActiveRun:
         return Inside(self._kit, self)
 
     def __enter__(self) -> Self:
-        self._token = self._kit.run.set(self)
+        self._token = self._kit.here.set(Here(self, None, self._kit.layer()))
         return self.begin()
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._token is not None:
-            reset(self._kit.run, self._token)
+            reset(self._kit.here, self._token)
         self.finish(error)
 
     async def __aenter__(self) -> Self:
@@ -182,11 +186,11 @@ class Inside:
         self._run = run
 
     def __enter__(self) -> ActiveRun:
-        self._token = self._kit.run.set(self._run)
+        self._token = self._kit.here.set(Here(self._run, self._kit.step_of(self._run), self._kit.layer()))
         return self._run
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
-        reset(self._kit.run, self._token)
+        reset(self._kit.here, self._token)
 
 
 def scope(kit: Kit, run: ActiveRun | None = None) -> ActiveRun | Inside:
@@ -207,7 +211,7 @@ class ActiveStep:
         self.failure: Failure | None = None
         self.number: int | None = None
         self._step: Step | None = None
-        self._token: Token[Place | None] | None = None
+        self._token: Token[Here | None] | None = None
 
     def record_failure(self, type: str, code: str, message: str = "", **facts: Any) -> Failure:
         """Records a failure of this step that no exception told of."""
@@ -234,13 +238,13 @@ class ActiveStep:
             metadata=self.metadata or None,
         )
         self._started = self._kit.timer()
-        self._token = self._kit.place.set(Place(self.run.id, self.number, self._kit.layer()))
+        self._token = self._kit.here.set(Here(self.run, self.number, self._kit.layer()))
         self._kit.tell(StepStarted(self._step))
         return self
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._token is not None:
-            reset(self._kit.place, self._token)
+            reset(self._kit.here, self._token)
         if isinstance(error, Exception):
             was_told = self.run.tell_of(error)
             if self.failure is None or not was_told:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from mulligan.capture.drive import Attempts, aplay, play
+from mulligan.capture.first import First
 from mulligan.capture.kit import Kit, Source
 from mulligan.capture.signature import Signature, code_of, name_of
 from mulligan.capture.stream import astreaming, streaming
@@ -99,11 +100,13 @@ class Wrapped:
         opening: Callable[[Any], Any] | None = None,
         through: Callable[[Callable[[Mapping[str, Any]], Any]], Callable[[Mapping[str, Any]], Any]] | None = None,
         is_checked: bool = False,
+        first: First | None = None,
     ) -> Attempts:
         """A call ready to be played.
 
         `opening` makes the answer of what the function gave, where that is a stream. `through` changes how the
-        function is called: in a thread, say. `is_checked` holds the arguments against the signature first.
+        function is called: in a thread, say. `is_checked` holds the arguments against the signature first. `first` is
+        an attempt that was made and failed.
         """
         arguments = self.signature.bind(args, kwargs)
         mode: Mode = "observe" if kit.layer() is not None else self.options.mode or kit.mode
@@ -121,7 +124,7 @@ class Wrapped:
             return answer if opening is None else opening(answer)
 
         def has_begun(error: Exception) -> bool:
-            return not (_is_raised_by(made, error) and self.signature.refuses(*last))
+            return not (_is_raised_here(error) and self.signature.refuses(*last))
 
         return Attempts(
             kit,
@@ -132,6 +135,7 @@ class Wrapped:
             type=self.options.type,
             policy=self.options.policy,
             has_begun=has_begun,
+            first=first,
         )
 
     def check(self, arguments: Mapping[str, Any]) -> None:
@@ -148,6 +152,20 @@ class Wrapped:
                 for fault in faults[:5]
             )
             raise AgentError(f"The arguments do not fit: {told}.")
+
+    def first(self, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> First | None:
+        """The first attempt, begun; None where the arguments must be checked before it."""
+        if self.options.schema is not None:
+            return None
+        try:
+            return First(self, kit, args, kwargs)
+        except Exception:  # noqa: BLE001 - the longer way round has its own guards
+            kit.fault("beginning a call")
+            return None
+
+    def retries(self, kit: Kit) -> bool:
+        """Whether a call of it would be tried again."""
+        return (self.options.mode or kit.mode) != "observe" and (self.options.policy or kit.policy).attempts > 1
 
     def recovering(self) -> Callable[..., Any]:
         """The function to put in the place of the one that was wrapped."""
@@ -169,8 +187,22 @@ class Wrapped:
             kit = self.source()
             if kit is None:
                 return self.function(*args, **kwargs)
-            with scope(kit) as run:
-                return play(self.attempts(kit, run, args, kwargs))
+            first = self.first(kit, args, kwargs)
+            if first is None:
+                with scope(kit) as run:
+                    return play(self.attempts(kit, run, args, kwargs))
+            try:
+                result = self.function(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is what we are here for
+                first.error = error  # recovered below: what comes next is not a consequence of handling it
+            except BaseException as error:
+                first.cancelled(error)
+                raise
+            else:
+                first.succeeded(result)
+                return result
+            with first.scope() as run:
+                return play(self.attempts(kit, run, args, kwargs, first=first))
 
         return call
 
@@ -179,18 +211,32 @@ class Wrapped:
             kit = self.source()
             if kit is None:
                 return await self.function(*args, **kwargs)
-            with scope(kit) as run:
-                return await aplay(self.attempts(kit, run, args, kwargs))
+            first = self.first(kit, args, kwargs)
+            if first is None:
+                with scope(kit) as run:
+                    return await aplay(self.attempts(kit, run, args, kwargs))
+            try:
+                result = await self.function(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is what we are here for
+                first.error = error  # recovered below: what comes next is not a consequence of handling it
+            except BaseException as error:
+                first.cancelled(error)
+                raise
+            else:
+                first.succeeded(result)
+                return result
+            with first.scope() as run:
+                return await aplay(self.attempts(kit, run, args, kwargs, first=first))
 
         return call
 
 
-def _is_raised_by(function: Callable[..., Any], error: Exception) -> bool:
-    """Whether an error was raised by a line of this very function, and not by one further in."""
+def _is_raised_here(error: Exception) -> bool:
+    """Whether a TypeError was raised by a call in this very file, and not further in."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
-    return isinstance(error, TypeError) and last is not None and last.tb_frame.f_code is function.__code__
+    return isinstance(error, TypeError) and last is not None and last.tb_frame.f_globals is globals()
 
 
 def wrap(function: Any, source: Source, options: ToolOptions) -> Any:

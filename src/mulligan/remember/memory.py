@@ -46,6 +46,9 @@ class MemoryStore:
             case _:
                 return False
 
+    def offset(self, tenant: str, journal: str) -> int:
+        return self._offsets.get((tenant, journal), 0)
+
     def runs(self, tenant: str, query: RunQuery) -> list[History]:
         return [self._history(tenant, run) for run in self._found(tenant, query)[: max(query.limit, 0)]]
 

@@ -1,19 +1,28 @@
-"""Moves events into the store in batches, on a thread of its own, and never blocks the caller."""
+"""Keeps every event twice: in the journal before the caller goes on, and then, in batches, in the store.
+
+The journal survives the process; the store answers questions. The recorder's thread moves one into the other, redacts
+what worked on the way, and never blocks the caller.
+"""
 
 from __future__ import annotations
 
 import atexit
 import logging
 import os
+import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
-from mulligan.events import AnyEvent, Stream
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepStarted, Stream, Success
 from mulligan.failure import MulliganError
 from mulligan.records import encode, new_id
+from mulligan.remember.adoption import adopt, event_frame, events_of, success_frame
+from mulligan.remember.journal import Journal, frames
 from mulligan.remember.store import LOCAL, Store
 
 log = logging.getLogger("mulligan")
@@ -22,16 +31,34 @@ BATCH = 500
 PAUSE = 0.05
 """Seconds between batches, so that many events share one transaction."""
 CAPACITY = 50_000
-"""Events kept in memory while the store cannot be written; beyond it the oldest are dropped, and counted."""
+"""Records kept in memory while the store cannot be written. What is beyond it waits in the journal alone."""
+JOURNAL_FULL = 256 * 1024 * 1024
+"""Bytes. Beyond it, while the store cannot be written, successes are dropped and counted; failures at twice as much."""
+JOURNAL_LONG = 4 * 1024 * 1024
+"""Bytes. A journal longer than this is begun anew as soon as everything in it is kept."""
 EXIT = 2.0
 """Seconds. Leaving the process never takes longer than this because of us."""
+
+
+class Waiting(NamedTuple):
+    """A record on its way, and where in the journal it ends; 0 where it is in none."""
+
+    offset: int
+    record: AnyEvent | Success
 
 
 class Recorder:
     """Keeps events for as long as the store cannot, and hands each to the stream's listeners once it is kept."""
 
-    def __init__(self, opening: Callable[[], Store], stream: Stream, tenant: str = LOCAL) -> None:
+    def __init__(
+        self,
+        opening: Callable[[], Store],
+        stream: Stream,
+        tenant: str = LOCAL,
+        journals: Callable[[], Path] | None = None,
+    ) -> None:
         self._opening = opening
+        self._journals = journals
         self._stream = stream
         self._tenant = tenant
         self.dropped = 0
@@ -40,24 +67,73 @@ class Recorder:
 
     def _reset(self) -> None:
         self.store: Store | None = None
-        self.journal = new_id("journal")
-        self._waiting: deque[AnyEvent] = deque()
+        self._journal: Journal | None = None
+        self._next_journal = 0.0
+        """When to try again to have one, by the monotonic clock."""
+        self._waiting: deque[Waiting] = deque()
+        self._spilled = 0
+        """Where the records end that were let go from memory, and wait in the journal alone."""
+        self._open_runs: dict[str, RunStarted] = {}
         self._taken = 0
         self._kept = 0
-        self._counting = threading.Lock()
+        self._lock = threading.Lock()
         self._wake = threading.Event()
+        self._hurry = threading.Event()
+        self._is_asleep = True
         self._progress = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_closing = False
-        self._warned = float("-inf")
+        self._warned: dict[str, float] = {}
+
+    # In the caller
 
     def __call__(self, event: AnyEvent) -> None:
-        with self._counting:
-            self._waiting.append(event)
+        if isinstance(event, RunStarted):
+            self._open_runs[event.run.id] = event
+        elif isinstance(event, RunEnded):
+            self._open_runs.pop(event.run.id, None)
+        frame = None if self._journals is None or isinstance(event, StepStarted) else event_frame(event)
+        self._take(frame, event)
+
+    def keep(self, success: Success) -> None:
+        frame = None if self._journals is None else success_frame(success, self._stream.in_short(success.arguments))
+        self._take(frame, success)
+
+    def _take(self, frame: bytes | None, record: AnyEvent | Success) -> None:
+        with self._lock:
+            offset = 0
+            if frame is not None:
+                journal = self._journal or self._begin_journal()
+                if journal is not None:
+                    if journal.offset > JOURNAL_FULL and not self._has_room(journal, record):
+                        self.dropped += 1
+                        return
+                    try:
+                        offset = journal.write(frame)
+                    except OSError as error:
+                        self._complain("journal", f"the journal cannot be written ({error.strerror or error})")
+            self._waiting.append(Waiting(offset, record))
             self._taken += 1
-        if self._thread is None:
-            self._start()
-        self._wake.set()
+        if self._is_asleep:
+            if self._thread is None:
+                self._start()
+            self._wake.set()
+
+    def _has_room(self, journal: Journal, record: AnyEvent | Success) -> bool:
+        self._complain("full", f"{journal.path} is full; successes are dropped until the store can be written")
+        return not isinstance(record, Success) and journal.offset <= 2 * JOURNAL_FULL
+
+    def _begin_journal(self) -> Journal | None:
+        """A journal of our own, or None for a while if there can be none: then memory must do."""
+        now = time.monotonic()
+        if self._journals is None or now < self._next_journal:
+            return None
+        try:
+            self._journal = Journal(self._journals())
+        except (OSError, MulliganError) as error:
+            self._next_journal = now + 10
+            self._complain("journal", f"there can be no journal ({error}); a killed process would lose records")
+        return self._journal
 
     def _start(self) -> None:
         with self._progress:
@@ -71,115 +147,195 @@ class Recorder:
         if self._thread is None:
             return aim == 0
         with self._progress:
+            self._hurry.set()
             self._wake.set()
             return self._progress.wait_for(lambda: self._kept >= aim, timeout)
 
     def close(self, timeout: float = EXIT) -> bool:
         """Keeps what is left, tells the listeners of it and lets go of the store; whether everything was kept.
 
-        An event that comes later opens it again.
+        What was not kept stays in the journal, for the next process. An event that comes later opens it all again.
         """
         deadline = time.monotonic() + timeout
         done = self.flush(timeout)
         thread = self._thread
         self._is_closing = True
+        self._hurry.set()
         self._wake.set()
         if thread is not None:
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
                 return done
+        with self._lock:
+            journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.close(remove=not self._waiting and not self._spilled and not self._open_runs)
         if self.store is not None:
             self.store.close()
             self.store = None
-        self._thread, self._is_closing = None, False
+        self._thread, self._is_closing, self._is_asleep = None, False, True
         return done
+
+    # On the recorder's thread
 
     def _run(self) -> None:
         while not self._is_closing:
-            self._wake.wait()
+            self._is_asleep = True
+            if not self._waiting:  # looked at after saying that we sleep, so that no record goes unheard
+                self._wake.wait()
+            self._is_asleep = False
             self._wake.clear()
             while self._waiting and not self._is_closing:
-                if self._write():
-                    time.sleep(0 if len(self._waiting) >= BATCH else PAUSE / 10)
-                else:
+                if len(self._waiting) < BATCH:
+                    self._hurry.wait(PAUSE)
+                self._hurry.clear()
+                if not self._write():
                     time.sleep(PAUSE)
+            self._begin_anew()
 
     def _write(self) -> bool:
-        """One batch into the store; it stays in memory until it is there."""
+        """One batch into the store; it stays in memory, or in the journal, until it is there."""
         self._make_room()
         batch = [self._waiting[place] for place in range(min(BATCH, len(self._waiting)))]
         try:
-            if self.store is None:
-                self.store = self._opening()
-            self.store.append(self._tenant, batch, self.journal, self._kept + len(batch))
+            store = self._opened()
+            if self._spilled:
+                self._catch_up(store)
+            events = self._events(batch)
+            offset = max(each.offset for each in batch)
+            journal = self._journal.name if self._journal is not None and offset else new_id("journal")
+            store.append(self._tenant, events, journal, offset or 1)
         except MulliganError as error:
-            self._complain(error)
+            self._complain("store", f"recording waits: {error}")
             return False
         except Exception as error:  # noqa: BLE001 - a broken store costs memory, never the user's call
-            self._complain(error)
+            self._complain("store", f"recording waits: {type(error).__name__}: {error}")
             return self._set_aside(batch)
-        for _ in batch:
-            self._waiting.popleft()
-        with self._progress:
-            self._kept += len(batch)
-            self._progress.notify_all()
-        for event in batch:
+        self._done(len(batch))
+        for event in events:
             self._stream.deliver(event)
         return True
 
-    def _set_aside(self, batch: list[AnyEvent]) -> bool:
-        """Drops what can never be kept, lest one such event holds up all that follow it; whether there was any.
-
-        Where every event can be written down, a store that takes some of them alone and not the others has told which.
-        """
-        sound = [event for event in batch if _is_encodable(event)]
-        if len(sound) == len(batch):
-            sound = [event for event in batch if self._is_kept_alone(event)]
-            if not sound:
-                return False  # it takes nothing at all: it is the store that is broken
-        if len(sound) == len(batch):
-            return False
-        for _ in batch:
-            self._waiting.popleft()
-        self._waiting.extendleft(reversed(sound))
-        self._drop(len(batch) - len(sound))
-        return True
-
-    def _is_kept_alone(self, event: AnyEvent) -> bool:
+    def _opened(self) -> Store:
+        """The store, with what dead processes left for it; opened here, so that no caller waits for it."""
         if self.store is None:
-            return False
-        try:
-            # Under a journal of its own: the batch it belongs to comes again, and what it holds is known by its ids.
-            self.store.append(self._tenant, [event], new_id("journal"), 1)
-        except Exception:  # noqa: BLE001 - whatever it is, it is this event's
-            return False
-        return True
+            store = self._opening()
+            if self._journals is not None:
+                try:
+                    adopt(store, self._tenant, self._journals())
+                except (OSError, MulliganError) as error:
+                    self._complain("adoption", f"journals of earlier processes wait: {error}")
+            self.store = store
+        return self.store
 
-    def _drop(self, count: int) -> None:
-        self.dropped += count
+    def _events(self, batch: Sequence[Waiting]) -> list[AnyEvent]:
+        events: list[AnyEvent] = []
+        for _, record in batch:
+            if isinstance(record, Success):
+                events += self._stream.redacted(record)
+            else:
+                events.append(record)
+        return events
+
+    def _done(self, count: int) -> None:
+        for _ in range(count):
+            self._waiting.popleft()
         with self._progress:
             self._kept += count
             self._progress.notify_all()
 
-    def _complain(self, error: Exception) -> None:
-        now = time.monotonic()
-        if now - self._warned >= 60:
-            self._warned = now
-            told = str(error) if isinstance(error, MulliganError) else f"{type(error).__name__}: {error}"
-            log.warning("recording waits: %s (%d events in memory, %d dropped)", told, len(self._waiting), self.dropped)
-
     def _make_room(self) -> None:
+        """Lets go from memory what the journal has too; what is in no journal is dropped, and counted."""
         while len(self._waiting) > CAPACITY:
-            self._waiting.popleft()
-            self._drop(1)
+            oldest = self._waiting[0]
+            if oldest.offset:
+                self._spilled = oldest.offset
+            else:
+                self.dropped += 1
+            self._done(1)
 
+    def _catch_up(self, store: Store) -> None:
+        """Brings in what was let go from memory, from our own journal."""
+        journal = self._journal
+        if journal is not None:
+            left = frames(journal.path, store.offset(self._tenant, journal.name))
+            batch: list[AnyEvent] = []
+            upto = 0
+            for offset, event in events_of(left):
+                if offset > self._spilled:
+                    break
+                if len(batch) >= BATCH and offset != upto:
+                    store.append(self._tenant, batch, journal.name, upto)
+                    batch = []
+                batch.append(event)
+                upto = offset
+            if batch:
+                store.append(self._tenant, batch, journal.name, upto)
+        self._spilled = 0
 
-def _is_encodable(event: AnyEvent) -> bool:
-    try:
-        encode(event)
-    except Exception:  # noqa: BLE001 - whatever it is, it cannot be written down
-        return False
-    return True
+    def _set_aside(self, batch: list[Waiting]) -> bool:
+        """Drops what can never be kept, lest one such record holds up all that follow it; whether there was any.
+
+        Where every record can be written down, a store that takes some of them alone and not the others has told which.
+        """
+        sound = [each for each in batch if self._is_encodable(each)]
+        if len(sound) == len(batch):
+            refused = [each for each in batch if not self._is_kept_alone(each)]
+            if len(refused) == len(batch):
+                return False  # it takes nothing at all: it is the store that is broken
+            # Once more, now that it has taken something: it may have come back in the middle of the first round.
+            bad = {id(each) for each in refused if not self._is_kept_alone(each)}
+            sound = [each for each in batch if id(each) not in bad]
+        if len(sound) == len(batch):
+            return False
+        with self._lock:
+            for _ in batch:
+                self._waiting.popleft()
+            self._waiting.extendleft(reversed(sound))
+        self.dropped += len(batch) - len(sound)
+        with self._progress:
+            self._kept += len(batch) - len(sound)
+            self._progress.notify_all()
+        return True
+
+    def _is_encodable(self, waiting: Waiting) -> bool:
+        try:
+            encode(self._events([waiting]))
+        except Exception:  # noqa: BLE001 - whatever it is, it cannot be written down
+            return False
+        return True
+
+    def _is_kept_alone(self, waiting: Waiting) -> bool:
+        if self.store is None:
+            return False
+        try:
+            # Under a journal of its own: the batch it belongs to comes again, and what it holds is known by its ids.
+            self.store.append(self._tenant, self._events([waiting]), new_id("journal"), 1)
+        except Exception:  # noqa: BLE001 - whatever it is, it is this record's
+            return False
+        return True
+
+    def _begin_anew(self) -> None:
+        """A journal that has grown long, and holds nothing that is not kept, makes way for an empty one."""
+        with self._lock:
+            old = self._journal
+            if old is None or old.offset < JOURNAL_LONG or self._waiting or self._journals is None:
+                return
+            try:
+                new = Journal(self._journals())
+                for started in tuple(self._open_runs.values()):
+                    new.write(event_frame(started))  # so that whoever adopts it knows that the run was still open
+            except (OSError, MulliganError) as error:
+                self._complain("journal", f"the journal cannot be begun anew ({error})")
+                return
+            self._journal = new
+        old.close(remove=True)
+
+    def _complain(self, what: str, told: str) -> None:
+        now = time.monotonic()
+        if now - self._warned.get(what, -60.0) >= 60:
+            self._warned[what] = now
+            log.warning("%s (%d records in memory, %d dropped)", told, len(self._waiting), self.dropped)
 
 
 _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
@@ -188,7 +344,12 @@ _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 def _after_fork() -> None:
     # The parent writes what it has; a child starts with nothing, its own journal and its own connection.
     for recorder in tuple(_recorders):
+        if recorder._journal is not None:
+            recorder._journal.abandon()
         recorder._reset()
+    processes = sys.modules.get("multiprocessing.util")
+    if processes is not None:  # its children leave without the interpreter's own farewell
+        processes.Finalize(None, _at_exit, exitpriority=0)
 
 
 def _at_exit() -> None:

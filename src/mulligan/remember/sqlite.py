@@ -151,6 +151,10 @@ class SqliteStore:
                 (tenant, run, link.failed, call.name, fingerprint, encode(link)),
             )
 
+    def offset(self, tenant: str, journal: str) -> int:
+        rows = self._read("SELECT upto FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))
+        return int(rows[0][0]) if rows else 0
+
     def runs(self, tenant: str, query: RunQuery) -> list[History]:
         return [self._history(tenant, run) for run in self._found(tenant, query, max(query.limit, 0))]
 

@@ -52,6 +52,9 @@ class Records(Protocol):
         A batch is known by its journal and the offset at its end: one that was kept before changes nothing.
         """
 
+    def offset(self, tenant: str, journal: str) -> int:
+        """Up to where this journal is kept; 0 if nothing of it is."""
+
     def runs(self, tenant: str, query: RunQuery) -> list[History]: ...
 
     def run(self, tenant: str, id: str) -> History | None: ...

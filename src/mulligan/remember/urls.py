@@ -39,6 +39,11 @@ def sqlite_path(url: str) -> Path:
         raise SettingsError(f"the store {url!r} is in the home of a user who has none. Known are {SCHEMES}.") from None
 
 
+def journals_of(store: Path) -> Path:
+    """The folder of the journals that belong to a store: beside it, so that whoever opens the one finds the others."""
+    return store.with_name(f"{store.name}.journals")
+
+
 def refuge() -> Path:
     """A file of our own in the temporary folder, for when the real store cannot be used."""
     folder = Path(tempfile.gettempdir()) / f"mulligan-{os.getuid() if hasattr(os, 'getuid') else 'user'}"

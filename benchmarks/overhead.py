@@ -1,0 +1,297 @@
+"""What a guarded call costs, beside what you would use instead: alternating rounds in one process, ratios at the end.
+
+    make bench, or: python benchmarks/overhead.py [--rounds N] [--calls N] [--json]
+
+Needs the `bench` dependency group (opentelemetry-sdk, the OTLP exporter, tenacity). OTLP goes to a sink on loopback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+HOME = tempfile.mkdtemp(prefix="mulligan-bench-")
+os.environ["MULLIGAN_HOME"] = HOME
+
+import tenacity  # noqa: E402
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: E402
+from opentelemetry.sdk.trace import TracerProvider  # noqa: E402
+from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: E402
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: E402
+
+import mulligan  # noqa: E402
+
+Call = Callable[..., Any]
+WORDS = "the file was read and a row of results came back with id name status total and a note for each of them".split()
+
+
+def small(city: str, days: int = 3, unit: str = "c", verbose: bool = False) -> dict[str, Any]:
+    return {"city": city, "days": days}
+
+
+def values(rng: random.Random) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments and, through them, a result of the size and text that coding agents' and API tools' calls have."""
+    size = int(min(20_000, rng.lognormvariate(6.2, 1.3)))
+    text = " ".join(rng.choices(WORDS, k=max(1, size // 5)))
+    return (f"src/module_{rng.randrange(99)}.py",), {
+        "pattern": text[: size // 6],
+        "limit": rng.randrange(100),
+        "text": text,
+    }
+
+
+def large(path: str, pattern: str = "", limit: int = 0, text: str = "") -> str:
+    return text
+
+
+@contextlib.contextmanager
+def sink() -> Iterator[str]:
+    """Takes whatever an OTLP exporter sends."""
+
+    class Sink(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Sink)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1/traces"
+    server.shutdown()
+
+
+def traced(provider: TracerProvider, function: Call) -> Call:
+    """The span a careful developer writes: arguments and result as attributes."""
+    tracer = provider.get_tracer("bench")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with tracer.start_as_current_span("execute_tool") as span:
+            span.set_attribute("gen_ai.tool.name", function.__name__)
+            span.set_attribute("gen_ai.tool.call.arguments", json.dumps([args, kwargs]))
+            result = function(*args, **kwargs)
+            span.set_attribute("gen_ai.tool.call.result", json.dumps(result))
+            return result
+
+    return call
+
+
+def measured(
+    call: Call, work: list[tuple[tuple[Any, ...], dict[str, Any]]], settle: Callable[[], object]
+) -> tuple[float, float]:
+    """Microseconds: the median in the caller, and CPU of all threads a call until everything is kept."""
+    clock = time.perf_counter_ns
+    spent = []
+    cpu = time.process_time_ns()
+    for args, kwargs in work:
+        began = clock()
+        call(*args, **kwargs)
+        spent.append(clock() - began)
+    settle()
+    return statistics.median(spent) / 1000, (time.process_time_ns() - cpu) / 1000 / len(work)
+
+
+def measured_async(call: Call, work: list[Any], settle: Callable[[], object], tasks: int) -> tuple[float, float]:
+    spent: list[int] = []
+
+    async def worker(part: list[Any]) -> None:
+        clock = time.perf_counter_ns
+        for args, kwargs in part:
+            began = clock()
+            await call(*args, **kwargs)
+            spent.append(clock() - began)
+
+    async def everything() -> None:
+        await asyncio.gather(*(worker(work[start::tasks]) for start in range(tasks)))
+
+    cpu = time.process_time_ns()
+    asyncio.run(everything())
+    settle()
+    return statistics.median(spent) / 1000, (time.process_time_ns() - cpu) / 1000 / len(work)
+
+
+def measured_threads(call: Call, work: list[Any], settle: Callable[[], object], threads: int) -> tuple[float, float]:
+    spent: list[int] = []
+
+    def worker(part: list[Any]) -> None:
+        clock = time.perf_counter_ns
+        own = []
+        for args, kwargs in part:
+            began = clock()
+            call(*args, **kwargs)
+            own.append(clock() - began)
+        spent.extend(own)
+
+    workers = [threading.Thread(target=worker, args=(work[start::threads],)) for start in range(threads)]
+    cpu = time.process_time_ns()
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+    settle()
+    return statistics.median(spent) / 1000, (time.process_time_ns() - cpu) / 1000 / len(work)
+
+
+def asynchronous(function: Call) -> Call:
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    call.__name__ = function.__name__
+    return call
+
+
+def atraced(provider: TracerProvider, function: Call) -> Call:
+    tracer = provider.get_tracer("bench")
+
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        with tracer.start_as_current_span("execute_tool") as span:
+            span.set_attribute("gen_ai.tool.name", function.__name__)
+            span.set_attribute("gen_ai.tool.call.arguments", json.dumps([args, kwargs]))
+            result = await function(*args, **kwargs)
+            span.set_attribute("gen_ai.tool.call.result", json.dumps(result))
+            return result
+
+    return call
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with sink() as address:
+        return report(options, address)
+
+
+def report(options: argparse.Namespace, address: str) -> int:
+    memory = InMemorySpanExporter()
+    batched = TracerProvider()
+    batched.add_span_processor(BatchSpanProcessor(memory))
+    exported = TracerProvider()
+    exported.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=address)))
+    retrying = tenacity.retry(stop=tenacity.stop_after_attempt(3))
+
+    def settle_memory() -> None:
+        batched.force_flush()
+        memory.clear()
+
+    nothing: Callable[[], object] = lambda: None  # noqa: E731 - a name for doing nothing
+    rng = random.Random(7)
+    light: list[Any] = [((f"city {number}",), {"days": number % 9}) for number in range(options.calls)]
+    heavy = [values(rng) for _ in range(options.calls)]
+    tool_small, tool_large = mulligan.tool(small), mulligan.tool(large)
+    asmall = asynchronous(small)
+    atool = mulligan.tool(asmall)
+    settle: Callable[[], object] = lambda: mulligan.flush(60)  # noqa: E731
+
+    def in_run(measure: Callable[[], tuple[float, float]]) -> Callable[[], tuple[float, float]]:
+        def measured_inside() -> tuple[float, float]:
+            with mulligan.run("bench"):
+                return measure()
+
+        return measured_inside
+
+    suites: dict[str, dict[str, Callable[[], tuple[float, float]]]] = {
+        "small values": {
+            "bare function": lambda: measured(small, light, nothing),
+            "tenacity (no recording)": lambda: measured(retrying(small), light, nothing),
+            "opentelemetry, batched in memory": lambda: measured(traced(batched, small), light, settle_memory),
+            "opentelemetry, OTLP to a sink": lambda: measured(traced(exported, small), light, exported.force_flush),
+            "mulligan, inside a run": in_run(lambda: measured(tool_small, light, settle)),
+            "mulligan, each call alone": lambda: measured(tool_small, light, settle),
+        },
+        "values like those of recorded calls": {
+            "bare function": lambda: measured(large, heavy, nothing),
+            "opentelemetry, batched in memory": lambda: measured(traced(batched, large), heavy, settle_memory),
+            "opentelemetry, OTLP to a sink": lambda: measured(traced(exported, large), heavy, exported.force_flush),
+            "mulligan, inside a run": in_run(lambda: measured(tool_large, heavy, settle)),
+        },
+        "async": {
+            "bare function": lambda: measured_async(asmall, light, nothing, 1),
+            "opentelemetry, batched in memory": lambda: measured_async(
+                atraced(batched, asmall), light, settle_memory, 1
+            ),
+            "mulligan, inside a run": in_run(lambda: measured_async(atool, light, settle, 1)),
+        },
+        "100 tasks": {
+            "opentelemetry, batched in memory": lambda: measured_async(
+                atraced(batched, asmall), light, settle_memory, 100
+            ),
+            "mulligan, inside a run": in_run(lambda: measured_async(atool, light, settle, 100)),
+        },
+        "8 threads": {
+            "opentelemetry, batched in memory": lambda: measured_threads(
+                traced(batched, small), light, settle_memory, 8
+            ),
+            "mulligan, each call alone": lambda: measured_threads(tool_small, light, settle, 8),
+        },
+    }
+    figures: dict[str, dict[str, tuple[float, float]]] = {}
+    for suite, contenders in suites.items():
+        rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+        for number in range(options.rounds + 1):
+            for name, measure in contenders.items():
+                figure = measure()
+                if number:  # the first round warms up
+                    rounds[name].append(figure)
+        figures[suite] = {
+            name: (statistics.median(p50 for p50, _ in each), statistics.median(cpu for _, cpu in each))
+            for name, each in rounds.items()
+        }
+    if options.json:
+        print(json.dumps(figures))
+    return told(figures, quiet=options.json)
+
+
+BATCHED, EXPORTED = "opentelemetry, batched in memory", "opentelemetry, OTLP to a sink"
+TARGETS = [
+    ("small values", "mulligan, inside a run", BATCHED, 0, 1 / 6),
+    ("small values", "mulligan, each call alone", BATCHED, 0, 1 / 6),
+    ("async", "mulligan, inside a run", BATCHED, 0, 1 / 6),
+    ("values like those of recorded calls", "mulligan, inside a run", BATCHED, 0, 1 / 3),
+    ("small values", "mulligan, inside a run", EXPORTED, 1, 1 / 6),
+    ("values like those of recorded calls", "mulligan, inside a run", EXPORTED, 1, 1.0),
+]
+
+
+def told(figures: dict[str, dict[str, tuple[float, float]]], quiet: bool) -> int:
+    out = sys.stderr if quiet else sys.stdout
+    for suite, rows in figures.items():
+        print(f"\n{suite}\n{'p50 in the caller, us':>24}{'CPU a call, us':>18}", file=out)
+        for name, (p50, cpu) in rows.items():
+            print(f"{p50:>24.2f}{cpu:>18.2f}  {name}", file=out)
+    print("\n   ratio    target", file=out)
+    missed = 0
+    for suite, ours, theirs, place, target in TARGETS:
+        ratio = figures[suite][ours][place] / figures[suite][theirs][place]
+        word = "met" if ratio <= target else "MISSED"
+        missed += ratio > target
+        what = ("p50", "CPU")[place]
+        print(f"{ratio:>8.3f}  {target:>8.3f}  {word:<6}  {what}, {suite}: {ours} over {theirs}", file=out)
+    print(f"\n{len(TARGETS) - missed} of {len(TARGETS)} targets met.", file=out)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    code = main()
+    mulligan.flush(60)
+    for left in sorted(Path(HOME).rglob("*"), reverse=True):
+        left.rmdir() if left.is_dir() else left.unlink()
+    sys.exit(code)

@@ -1,0 +1,130 @@
+"""The first attempt at a call, which is mostly the only one: made and recorded in microseconds.
+
+Nothing of recovery is built for it. If it fails, what is known of it is handed on, and the players take over.
+"""
+
+from __future__ import annotations
+
+from contextvars import Token
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mulligan.capture.kit import Here, Kit, reset
+from mulligan.capture.tracer import ActiveRun, Inside
+from mulligan.events import StepStarted, Success
+from mulligan.records import Step
+from mulligan.redaction import plain
+
+if TYPE_CHECKING:
+    from mulligan.capture.wrap import Wrapped
+
+FLAT = frozenset({str, int, float, bool, type(None)})
+"""What cannot change after the call, and needs no copy."""
+
+
+class First(Here):
+    """The first attempt while it is made. It is also the place where it happens."""
+
+    __slots__ = ("_is_alone", "_kit", "_token", "_wrapped", "arguments", "began", "error", "parent", "started")
+
+    def __init__(self, wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        here = kit.here.get()
+        if here is None or not here.run.is_open:
+            self._is_alone = True
+            self.run = ActiveRun(kit)
+            self.parent = None
+            layer = None if here is None else here.layer
+        else:
+            self._is_alone = False
+            self.run = here.run
+            self.parent = here.number
+            layer = here.layer
+            if not self.run.has_begun:
+                self.run.begin()  # a call alone, and now there is more in its run than itself
+        self.number: int = self.run.next_number()
+        self.error: Exception | None = None
+        self._wrapped = wrapped
+        self._kit = kit
+        self.arguments = wrapped.signature.bind(args, kwargs)
+        for name, value in self.arguments.items():
+            if type(value) not in FLAT:
+                self.arguments = {**self.arguments, name: plain(value)}  # a copy: the function may change it
+        if layer is not None and layer.is_open:
+            self.layer = layer
+            self.is_open = False
+        elif wrapped.retries(kit):
+            self.layer = self
+            self.is_open = True
+        else:
+            self.layer = None
+            self.is_open = False
+        self._token: Token[Here | None] = kit.here.set(self)
+        self.started = kit.now()
+        if kit.is_watched():
+            self.run.begin()
+            kit.tell(StepStarted(self.step()))
+        self.began = kit.timer()
+
+    def succeeded(self, result: Any) -> None:
+        """Records that it worked; a fault of ours is not the caller's."""
+        try:
+            kit = self._kit
+            seconds = kit.timer() - self.began
+            self.leave()
+            run = self.run
+            success = Success(
+                run.id,
+                self.number,
+                self.parent,
+                self._wrapped.options.type,
+                self._wrapped.name,
+                self.started,
+                seconds,
+                self.arguments,
+                result if type(result) in FLAT else plain(result),
+                run.record if self._is_alone and not run.has_begun else None,
+            )
+            if run.has_failures:
+                run.ended(msgspec.structs.replace(self.step(), result=success.result, seconds=seconds))
+            else:
+                kit.succeed(success)
+            if self._is_alone and success.alone is None:
+                run.finish(None)
+        except Exception:  # noqa: BLE001 - unrecorded, and made
+            self._kit.fault("recording how a call ended")
+
+    def cancelled(self, error: BaseException) -> None:
+        """Cancellation is not a failure: it is recorded as what it is, and passes."""
+        try:
+            seconds = self._kit.timer() - self.began
+            self.leave()
+            self.run.begin()
+            self.run.ended(msgspec.structs.replace(self.step(), outcome="cancelled", seconds=seconds))
+            if self._is_alone:
+                self.run.finish(error)
+        except Exception:  # noqa: BLE001 - unrecorded, and made
+            self._kit.fault("recording that a call was cancelled")
+
+    def leave(self) -> None:
+        """What comes now is not inside this call any more."""
+        self.is_open = False
+        reset(self._kit.here, self._token)
+
+    def step(self) -> Step:
+        """The attempt as a step that has begun."""
+        return Step(
+            run=self.run.id,
+            seq=self.number,
+            call=self.number,
+            parent=self.parent,
+            type=self._wrapped.options.type,
+            name=self._wrapped.name,
+            arguments=self.arguments,
+            started=self.started,
+        )
+
+    def scope(self) -> ActiveRun | Inside:
+        """The run to go on in, and to end with the call where it is the call's own."""
+        self.leave()
+        return self.run if self._is_alone else self.run.inside()

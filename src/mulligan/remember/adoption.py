@@ -1,0 +1,118 @@
+"""What is in a journal, as events; and what the dead left in theirs, brought into the store."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded, Success
+from mulligan.records import Run, decode, encode
+from mulligan.remember.journal import Frame, NewerJournal, framed, orphans
+from mulligan.remember.store import Store
+
+log = logging.getLogger("mulligan")
+
+EVENT, SUCCESS = 1, 2
+"""The sorts of frames: an event as JSON, and a call that worked at once, in short."""
+BATCH = 1000
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder().decode
+
+
+def event_frame(event: AnyEvent) -> bytes:
+    return framed(EVENT, encode(event))
+
+
+def success_frame(success: Success, shape: dict[str, Any]) -> bytes:
+    """A success without its values: `shape` has what can be told of its arguments without looking for secrets."""
+    alone = success.alone
+    return framed(
+        SUCCESS,
+        _pack(
+            (
+                success.run,
+                success.seq,
+                success.parent,
+                success.type,
+                success.name,
+                success.started,
+                success.seconds,
+                shape,
+                None if alone is None else (alone.agent, alone.environment, alone.session, alone.parent),
+            )
+        ),
+    )
+
+
+def events_of(frames: Iterable[Frame]) -> Iterator[tuple[int, AnyEvent]]:
+    """Each event of a journal, and the offset at which its frame ends. A frame nobody can read is passed over."""
+    for frame in frames:
+        try:
+            events = [decode(frame.payload, AnyEvent)] if frame.sort == EVENT else _success(frame.payload).events()  # type: ignore[arg-type]
+        except (msgspec.MsgspecError, ValueError, TypeError) as error:
+            log.warning("a damaged record of a journal was passed over: %s", error)
+            continue
+        for event in events:
+            yield frame.offset, event
+
+
+def _success(payload: bytes) -> Success:
+    run, seq, parent, type, name, started, seconds, shape, alone = _unpack(payload)
+    about = None
+    if alone is not None:
+        agent, environment, session, above = alone
+        about = Run(id=run, agent=agent, environment=environment, session=session, parent=above, started=started)
+    return Success(run, seq, parent, type, name, started, seconds, shape, None, about)
+
+
+def adopt(store: Store, tenant: str, folder: Path) -> int:
+    """Brings what dead processes left in their journals into the store; how many events there were.
+
+    A journal that cannot be brought in is left where it is, for whoever comes next.
+    """
+    adopted = 0
+    if not folder.is_dir():
+        return 0
+    for orphan in orphans(folder):
+        try:
+            left = events_of(orphan.frames(store.offset(tenant, orphan.name)))
+            adopted += _adopted(store, tenant, orphan.name, left)
+        except NewerJournal as error:
+            log.warning("%s; it was left for it", error)
+        else:
+            orphan.remove()
+    return adopted
+
+
+def _adopted(store: Store, tenant: str, journal: str, left: Iterator[tuple[int, AnyEvent]]) -> int:
+    count = 0
+    offset = 0
+    open_runs: dict[str, Run] = {}
+    last_seen: dict[str, int] = {}
+    batch: list[AnyEvent] = []
+    for end, event in left:
+        # Two events of one frame stay in one batch: the offset says that both are kept.
+        if len(batch) >= BATCH and end != offset:
+            store.append(tenant, batch, journal, offset)
+            batch = []
+        offset = end
+        batch.append(event)
+        count += 1
+        match event:
+            case RunStarted(run):
+                open_runs[run.id] = run
+            case RunEnded(run):
+                open_runs.pop(run.id, None)
+            case StepEnded(step):
+                last_seen[step.run] = step.started + int(step.seconds * 1000)
+    for run in open_runs.values():  # begun here and ended nowhere: it ended with its process
+        ended = last_seen.get(run.id, run.started)
+        batch.append(RunEnded(msgspec.structs.replace(run, ended=ended, end="abandoned")))
+    if batch:
+        store.append(tenant, batch, journal, offset)
+    return count
