@@ -97,7 +97,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
         {"text": "bash: line 1: frobnicate: command not found"},
         {"text": "sh: 1: frobnicate: not found"},
         {"text": "'frobnicate' is not recognized as an internal or external command,\noperable program or batch file."},
-        {"error": ModuleNotFoundError("No module named 'frobnicate'")},
+        {"text": "Exit code 127\nxargs: frobnicate: No such file or directory", "tool": "Bash"},
     ],
     "tool/build_failure": [
         {

@@ -10,6 +10,7 @@ import msgspec
 from mulligan.classify import coding, providers, python, refusals, taxonomy, unwrap, waits, world
 from mulligan.classify.evidence import Evidence, gather, plain
 from mulligan.classify.fingerprint import fingerprint
+from mulligan.classify.frames import framed, is_a_program
 from mulligan.classify.rules import Rule, compiled, matching
 from mulligan.failure import AgentError, Failure, InfraError, Kind, Ran, Remedy
 
@@ -18,7 +19,16 @@ _SHORT = 700
 
 _SOURCES = ("tool", "model", "retrieval", "orchestration")
 
-_GENERAL = (*world.SERVICES, *refusals.ARGUMENTS, *refusals.STATE, *refusals.MISSING)
+_GENERAL = (
+    *world.BUGS,
+    refusals.ARGUMENTS[0],
+    *refusals.FORBIDDEN,
+    *world.SERVICES,
+    *refusals.ARGUMENTS[1:],
+    *refusals.STATE,
+    *refusals.MISSING,
+)
+_PARTICULAR = frozenset(world.PARTICULAR)
 
 
 class Decision(NamedTuple):
@@ -104,10 +114,13 @@ class Classifier:
         retry_after = None
         if kind.remedy is Remedy.WAIT:
             retry_after = waits.asked(evidence.headers, f"{evidence.text}\n{evidence.detail}")
+        ran = decision.ran
+        if ran is None and kind is taxonomy.TOOL_EXECUTION_FAILED and evidence.exit_code:
+            ran = Ran.YES  # a program that ended badly has run
         return Failure.of(
             kind,
             message,
-            ran=decision.ran,
+            ran=ran,
             detail=detail,
             status=evidence.status,
             code=evidence.codes[0] if evidence.codes else "",
@@ -142,7 +155,8 @@ class Classifier:
             place = custom.speaks(rule, text, evidence.tool)
             if place >= 0:
                 yield Decision(rule.kind, (f"rule {rule.name}",), 1.0, rule.ran, place)
-        for name in evidence.names:
+        # What came last in a traceback is what left it: a timeout cancels, and is then no cancellation.
+        for name in evidence.names if evidence.is_named else evidence.names[:1]:
             if name in ("CancelledError", "KeyboardInterrupt", "Cancelled", "TaskCancelledError"):
                 yield Decision(taxonomy.NONE_CANCELLED, (f"class {name}",), 1.0)
         for rule, place in matching((*coding.REFUSED, *refusals.LIMITS), _gist(text), evidence.tool):
@@ -175,7 +189,8 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
         chosen = next((rule.kind for rule, _ in matching(refusals.ARGUMENTS, text) if rule.kind in rpc), rpc[0])
         yield Decision(chosen, (f"JSON-RPC {evidence.rpc}",), 0.97, ran)
     written = compiled(r"name '(\w{1,80})' is not defined|\(<(?:string|stdin|unknown)>, line \d{1,9}\)").search(text)
-    if written and tool and (written.group(1) is None or written.group(1) in tool):
+    is_code = not evidence.is_named or "SyntaxError" in evidence.names
+    if written and tool and is_code and (written.group(1) is None or written.group(1) in tool):
         # The call itself was code that a model wrote, and it is not one.
         yield Decision(taxonomy.MODEL_INVALID_OUTPUT, ("text: the call cannot be read",), 0.8, Ran.UNKNOWN)
     if not evidence.is_exception:
@@ -187,35 +202,63 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
         for rule, place in matching((*coding.TESTING, *coding.BUILDING), text, tool):
             yield Decision(rule.kind, (f"text: {rule.name}",), 0.9, rule.ran, place)
     gist = _gist(text)
-    ran_program = evidence.exit_code is not None and not evidence.is_named
+    ran_program = _ran_program(evidence)
     for rules, sure in ((world.PARTICULAR, 0.9), (_GENERAL, 0.8), (world.PROGRAMS, 0.6)):
         if rules is _GENERAL:
             yield from _by_exit(evidence, is_known=True)
+            yield from _by_code(evidence, allowed, why, ran_program)
         # Those that may not answer are not asked: most patterns are then never compiled.
-        asked = [rule for rule in rules if _may_answer(rule.kind, allowed, ran_program, evidence.status)]
+        asked = [rule for rule in rules if _may_answer(rule, allowed, why, ran_program, evidence.status)]
         for rule, place in matching(asked, gist, tool):
             at = place if gist == text else text.find(gist[place : place + 20])
+            if ran_program and _is_its_own_affair(rule.kind, evidence.status):
+                yield Decision(taxonomy.TOOL_EXECUTION_FAILED, (f"text: {rule.name}", "its own affair"), 0.8, place=at)
             ran = _proven(rule, evidence, why)
             yield Decision(rule.kind, (f"text: {rule.name}", *why), sure + 0.05 * bool(why), ran, at)
-    for code in evidence.codes if not ran_program else ():
-        kind = python.by_code(code)
-        if kind is not None and (not allowed or kind in allowed):
-            yield Decision(kind, (f"code {code}", *why), 0.9)
     if allowed and not (ran_program and _is_its_own_affair(allowed[0], evidence.status)):
         yield Decision(allowed[0], why, 0.85 if evidence.status else 0.75)
     yield from _by_exit(evidence)
     if (
-        compiled(r"""^(?:error(?: during execution)?: )?(?:KeyError: ?)?(["'])\w{1,40}\1$""").search(text.strip())
+        compiled(r"""\A(?:error(?: during execution)?: )?(?:KeyError: ?)?(["'])\w{1,40}\1\Z""").search(text.strip())
         and not evidence.is_exception
+        and not evidence.is_named
     ):
         yield Decision(taxonomy.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("text: nothing but a missing key",), 0.7)
 
 
-def _may_answer(kind: Kind, allowed: tuple[Kind, ...], ran_program: bool, status: int | None) -> bool:
+def _ran_program(evidence: Evidence) -> bool:
+    """Whether the text is what a program said that ran: its exit code is known, or a shell handed it back."""
+    if evidence.is_named or evidence.is_exception:
+        return evidence.exit_code is not None and not evidence.is_named
+    return evidence.exit_code is not None or is_a_program(evidence.tool, evidence.text)
+
+
+def _by_code(
+    evidence: Evidence, allowed: tuple[Kind, ...], why: tuple[str, ...], ran_program: bool
+) -> Iterator[Decision]:
+    """What a code says: more than everyone's words, less than those of one sort of program."""
+    for code in evidence.codes if not ran_program else ():
+        kind = python.by_code(code)
+        if kind is not None and (not allowed or kind in allowed):
+            yield Decision(kind, (f"code {code}", *why), 0.9)
+
+
+def _may_answer(
+    rule: Rule, allowed: tuple[Kind, ...], why: tuple[str, ...], ran_program: bool, status: int | None
+) -> bool:
     """Whether words may name this kind, given what class, status and a program's exit leave open."""
-    if ran_program and _is_its_own_affair(kind, status):
+    if ran_program and _is_its_own_affair(rule.kind, status):
+        # A particular word about the program's own affairs settles that nothing is known about the call.
+        return rule in _PARTICULAR and not allowed
+    if not allowed:
+        return True
+    if rule.is_vague and why[0] in _OF_ARGUMENTS:
         return False
-    return not allowed or (kind in allowed and kind is not taxonomy.TOOL_EXECUTION_FAILED)
+    return rule.kind in allowed and (rule.kind is not taxonomy.TOOL_EXECUTION_FAILED or rule.is_strong)
+
+
+_OF_ARGUMENTS = frozenset(("class ValueError", "class TypeError"))
+"""Classes that speak of the arguments: a vague word does not outweigh them, a particular one does."""
 
 
 def _is_its_own_affair(kind: Kind, status: int | None) -> bool:
@@ -251,7 +294,7 @@ def _by_exit(evidence: Evidence, is_known: bool = False) -> Iterator[Decision]:
         126: taxonomy.TOOL_PERMISSION_DENIED,
         124: taxonomy.TOOL_TIMEOUT,
     }.get(evidence.exit_code)
-    if known is not None:
+    if known is not None and not compiled(_NOT_THE_SHELL).search(evidence.text):
         yield Decision(known, why, 0.8)
     if is_known:
         return
@@ -265,6 +308,9 @@ def _by_exit(evidence: Evidence, is_known: bool = False) -> Iterator[Decision]:
                 yield Decision(kind, (*why, "the command"), 0.7)
     yield Decision(taxonomy.TOOL_EXECUTION_FAILED, why, 0.6, Ran.YES)
 
+
+_NOT_THE_SHELL = r"unbound variable|shared librar|syntax error|parameter (?:null|not set)"
+"""Exits with 127 for other reasons than a command that is not there."""
 
 _TEST_COMMAND = (
     r"\b(?:pytest|py\.test|unittest|tox|nox|jest|vitest|mocha|playwright test|ctest|rspec|phpunit|bats)\b"
@@ -283,7 +329,13 @@ def _of_last_resort(evidence: Evidence) -> Decision:
     """It failed, and nothing says how. Where not even that is certain, the answer is that it is not known."""
     if evidence.source in ("model", "retrieval", "orchestration"):
         return Decision(taxonomy.KINDS[f"{evidence.source}/unknown"], tuple(evidence.names[:1]), 0.2)
-    failed = evidence.is_error or evidence.is_exception or bool(evidence.exit_code) or bool(evidence.names)
+    failed = (
+        evidence.is_error
+        or is_a_program(evidence.tool, evidence.text)
+        or evidence.is_exception
+        or bool(evidence.exit_code)
+        or bool(evidence.names)
+    )
     if failed or compiled(
         r"\b(?:error|fail|failed|failure|exception|cannot|unable|could not|can't|abort|fatal|denied)\b"
     ).search(evidence.text):
@@ -295,6 +347,9 @@ def _read(evidence: Evidence) -> unwrap.Said:
     """The text without its marks and wrapping; what it says about status, codes and classes joins the evidence."""
     evidence.text = unwrap.plain_marks(evidence.text)
     evidence.detail = unwrap.plain_marks(evidence.detail)
+    if evidence.exit_code is None and not evidence.is_exception:
+        frame = framed(evidence.text)
+        evidence.text, evidence.exit_code = frame.output or evidence.text, frame.exit_code
     said = unwrap.unwrap(evidence.text)
     for code in said.codes:
         evidence.add_code(code)
@@ -305,12 +360,6 @@ def _read(evidence: Evidence) -> unwrap.Said:
     evidence.add_status(said.status)
     if evidence.status is None:
         evidence.add_status(_status(evidence.text))
-    if evidence.exit_code is None:
-        match = compiled(
-            r"^(?:error: )?(?:command |process )?(?:failed with |exited with )?exit (?:code|status):? (\d{1,3})\b"
-        ).search(evidence.text[:300])
-        if match:
-            evidence.exit_code = int(match.group(1))
     return said
 
 

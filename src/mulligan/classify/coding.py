@@ -22,17 +22,18 @@ REFUSED = (
     Rule(
         "dropped with its sibling",
         kinds.NONE_COLLATERAL,
-        ("sibling", "parallel tool", "another tool", "other tool", "previous tool"),
-        r"sibling tool call|parallel tool call\w{0,3} (?:\w{1,12} ){0,4}(?:errored|failed)|(?:skipped|cancell?ed|"
-        r"aborted|not (?:run|executed)) (?:\w{1,12} ){0,3}(?:because|since|due to) (?:\w{1,12} ){0,2}(?:another|"
-        r"other|previous|earlier|preceding) tool",
+        ("sibling", "parallel tool", "another tool", "other tool", "previous tool", "earlier tool", "preceding tool"),
+        r"sibling tool call|parallel tool call[^\n]{0,120}(?:errored|failed)|(?:skipped|cancell?ed|"
+        r"aborted|not (?:run|executed)) (?:\w{1,12} ){0,3}(?:because|since|due to) (?:\w{1,12} ){0,2}(?:an(?:other)? |"
+        r"other |previous |earlier |preceding )+tool",
         is_strong=True,
     ),
     Rule(
         "cancelled",
         kinds.NONE_CANCELLED,
         ("cancel", "aborted", "aborterror", "interrupt"),
-        r"^(?:error: )?(?:(?:the |this )?(?:operation|request|task|call|tool call|execution|command|run)(?: was|"
+        r"^(?:error: )?(?:(?:the |this )?(?:operation|request|task|call|tool call|(?:tool )?execution|command|"
+        r"run)(?: was|"
         r" has been)? (?:cancell?ed|aborted|interrupted)\.?|cancell?ed\.?|context canceled|aborterror\b.{0,60}|"
         r"keyboardinterrupt|asyncio\.(?:exceptions\.)?cancellederror.{0,40})\s{0,40}$",
     ),
@@ -58,6 +59,8 @@ EDITING = (
             "replacement",
             "edit",
             "new_string",
+            "match",
+            "patch",
         ),
         r"string to replace (?:was )?not found|matches of the string to replace|old_?(?:string|str|text|"
         r"content)\b[^\n]{0,200}(?:not found|did not (?:appear|match)|does not (?:appear|match|exist)|"
@@ -75,7 +78,10 @@ EDITING = (
         r"the file)|no (?:sufficiently )?(?:similar|exact) match|diff edit mismatch|"
         r"no match found for (?:replacement|edit|search)|no changes to make|"
         r"text (?:to replace )?not found in (?:the )?file|appears (?:multiple|\d{1,9}) times in (?:the )?file|"
-        r"must be unique|not unique in the file",
+        r"must be unique|not unique in the file|^invalid patch|no valid patches in input|"
+        r"the first line of the patch|does not match the expected content|requires more (?:code )?context to uniquely|"
+        r"no changes to (?:apply|make)|oldstring (?:was )?not found",
+        unless=r"failed to read (?:the )?file|no such file|can't open patch",
         is_strong=True,
     ),
     Rule(
@@ -94,7 +100,8 @@ EDITING = (
         kinds.TOOL_OUTPUT_TOO_LARGE,
         ("exceeds", "too large", "too long", "too big", "larger than"),
         r"(?:file|content|output|response|result|text|page|document|"
-        r"data)s?\b[^\n]{0,60}exceeds? (?:the )?(?:max(?:imum)?|limit|allowed)[^\n]{0,30}(?:token|size|length|"
+        r"data)s?\b[^\n]{0,60}exceeds? (?:the )?(?:max(?:imum)?|limit|allowed|\d{1,9} ?[KMG]i?B)[^\n]{0,30}(?:token|"
+        r"size|length|"
         r"limit|character|byte|output|line|KB|MB|\d)|(?:output|response|result|file|content|document|page) (?:is |"
         r"was |are )?too (?:large|long|big)(?: to (?:display|read|return|show|process|open|load|be))?|(?:output|"
         r"result|response)[^\n]{0,30}(?:larger|longer|bigger) than (?:the )?(?:max|limit|\d)|maximum (?:output|"
@@ -174,7 +181,12 @@ TESTING = (
     ),
 )
 
-_NO_SOURCE = r"^cc1\w{0,8}: fatal error: .{1,200}: No such file"
+_NO_SOURCE = (
+    r"^cc1\w{0,8}: fatal error: .{1,200}: No such file|no input files|couldn't read `[^`\n]{1,200}`: No such file|"
+    r"^\S{1,200}\.py: error: Cannot read file|^E902 No such file|^\S{0,40}clang\S{0,20}: error: no such file|"
+    r"^g?make: \S{1,200}: No such file or directory\ng?make: \*\*\* No rule|^error: file not found: |"
+    r"unrecogni[sz]ed command.line option"
+)
 """The compiler was given a file that is not there: nothing is wrong with the code."""
 
 BUILDING = (
@@ -182,12 +194,13 @@ BUILDING = (
         "go does not build",
         kinds.TOOL_BUILD_FAILURE,
         (".go:", "[build failed]", "[setup failed]", "go.mod", "go: ", "import cycle", "golangci", "go vet", "gofmt"),
-        _LINE + r"\.go:\d{1,9}:\d{1,9}: |\[(?:build|setup) failed\]|updates to go\.mod needed|import cycle not allowed|"
+        _LINE + r"\.go:\d{1,9}:\d{1,9}: |\[(?:build|setup) failed\]|updates to go\.mod needed|go\.mod file not found|"
+        r"cannot find module providing|import cycle not allowed|"
         r"no required module provides package|^go: (?:cannot|no|module|finding|updates|build|errors|inconsistent|"
         r"\S{1,300}@|\S{1,300}: )|missing go\.sum entry|golangci-lint|^(?:vet|gofmt): |"
         r"^# \S{1,300}\n\S{1,300}\.go:|is not in (?:GOROOT|std)|build constraints exclude all Go files|"
         r"^(?:\[[\w:-]{1,30}\] )?" + r"\S{1,300}\.go:\d{1,9}:\d{1,9}: ",
-        unless=r"cannot find main module",
+        unless=r"cannot find main module|\.go: no such file",
     ),
     Rule(
         "rust does not compile",
@@ -201,11 +214,16 @@ BUILDING = (
             "cargo.toml",
             "failed to run custom build",
             "failed to select a version",
+            "no matching package",
+            "error: the package",
             "-->",
         ),
         r"^error\[E\d{4}\]|could not find `Cargo\.toml`|could not compile `|aborting due to (?:\d{1,9} |"
         r"\w{1,80} )?previous error|failed to run custom build command|error: failed to (?:select a version|"
-        r"parse manifest|load manifest|resolve|get `)|^error: .{1,200}\n\s{1,40}--> \S{1,300}\.rs:\d{1,9}",
+        r"parse manifest|load manifest|resolve|get `)|error: no matching package (?:named|found)|"
+        r"error: the package '.{1,80}' does not contain|error: (?:package|dependency|feature) `|"
+        r"^error: .{1,200}\n\s{1,40}--> \S{1,300}\.rs:\d{1,9}",
+        unless=_NO_SOURCE,
     ),
     Rule(
         "typescript does not compile",
@@ -271,11 +289,13 @@ BUILDING = (
             "undefined symbols",
             "ld: ",
             "gmake",
+            ".  stop.",
         ),
         _LINE + r":\d{1,9}(?::\d{1,9})?: (?:fatal )?error: |undefined reference to|ld returned \d{1,9} exit|"
         r"linker command failed|fatal error LNK\d{1,9}|error LNK\d{4}|\berror C\d{4}:|cmake error|"
         r"ninja: (?:build stopped|error)|undefined symbols for architecture|ld: (?:symbol|library|cannot find|"
         r"undefined)|collect2: error|^(?:g?make|make)(?:\[\d{1,9}\])?: \*\*\* (?:\[|No rule)|"
+        r"\*\*\* [^\n]{1,120}\.  Stop\.|"
         r"\((?:fatal )?error\): |^ld(?:\.\w{1,80})?: cannot find",
         unless=_NO_SOURCE,
     ),
@@ -293,7 +313,7 @@ BUILDING = (
         r"\.py:\d{1,9}(?::\d{1,9})?:? (?:- )?error[: ]|\.py:\d{1,9}:\d{1,9}: [A-Z]{1,4}\d{2,4} |"
         r"^Found \d{1,9} errors?(?: in \d{1,9} files?| \(|\.$|,)|"
         r"^\d{1,9} errors?, \d{1,9} warnings?(?:, \d{1,9} \w{1,80})?$|would (?:be )?reformat(?:ted)?",
-        unless=r"<string>|<stdin>|<unknown>|in JSON at position|JSON\.parse|not valid JSON",
+        unless=r"<stdin>|<unknown>|in JSON at position|JSON\.parse|not valid JSON|" + _NO_SOURCE,
     ),
     Rule(
         "a package does not build",
@@ -331,8 +351,14 @@ BUILDING = (
             "build failed",
             "failed to compile",
             "lint",
+            "near '",
+            "parsing",
+            " (warning)",
+            " error  ",
         ),
-        r"(?:compile|compilation|compiler) errors?\b|== compilation error|compilation (?:failed|aborted|"
+        r":\d{1,9}: (?:unexpected symbol|.{1,30} expected) near '|introduced (?:new )?syntax error|"
+        r"\bSC\d{4}\b \((?:error|warning|info|style)\)|^[ \t]{1,40}\d{1,9}:\d{1,9}\s{1,40}error\s{1,40}\S|(?:compile|"
+        r"compilation|compiler) errors?\b|== compilation error|compilation (?:failed|aborted|"
         r"terminated)|error: \[GHC-\d{1,9}\]|\.hs:\d{1,9}:\d{1,9}: error|\.swift:\d{1,9}:\d{1,9}: error|"
         r"\.zig:\d{1,9}:\d{1,9}: error|php parse error|\.ex:\d{1,9}|\berror: compilation\b|\.(?:rb|php|pl|pm|lua|"
         r"js|mjs|cjs|tex|css|scss|proto):\d{1,9}(?::\d{1,9})?:? .{0,40}(?:syntax error|parse error|unexpected)|"
@@ -340,7 +366,7 @@ BUILDING = (
         r"^[ \t]{0,40}build failed\b",
         unless=_NO_SOURCE
         + r"|near line \d{1,9} of|sqlite|mysql|postgres|sql syntax|at or near|\(eval\)|regular expression|regexp|"
-        r"\bgrep\b",
+        r"\bgrep\b|can't locate \S{1,120}\.pm|regex parse error",
     ),
 )
 

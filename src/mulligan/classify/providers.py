@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from mulligan.classify import python
 from mulligan.classify import taxonomy as kinds
 from mulligan.classify.evidence import Evidence
 from mulligan.classify.overflow import Overflow, overflow
@@ -339,6 +340,16 @@ _RULES = (
     ),
 )
 
+_OF_ANY_CLIENT: dict[Kind, tuple[Kind, ...]] = {
+    kinds.TOOL_TIMEOUT: (SLOW,),
+    kinds.TOOL_CONNECTION_ERROR: (DOWN, SLOW),
+    kinds.TOOL_UNAVAILABLE: (DOWN, SLOW, LIMIT),
+    kinds.TOOL_RATE_LIMIT: (LIMIT, QUOTA, LENGTH),
+    kinds.TOOL_AUTH_ERROR: (AUTH,),
+    kinds.TOOL_INVALID_RESPONSE: (GARBLED, DOWN),
+}
+"""What the classes of any HTTP client mean when a model was called."""
+
 _PACKAGES = (
     "openai anthropic litellm mistralai cohere groq together ollama pydantic_ai google.genai "
     "google.generativeai vertexai "
@@ -364,7 +375,8 @@ _MARKS = (
     r"api keys? (?:not valid|provided|expired)|x-api-key"
     r"|rate limit reached for|exceeded your current quota|credit balance is too low|finish_?reason|"
     r"content management policy"
-    r"|too many tokens, please wait|prompt is too long|api_key_invalid|resource_exhausted|resource has been exhausted"
+    r"|too many tokens, please wait|prompt is too long|api_key_invalid|resource_exhausted|invalid_model|"
+    r"service_tier_capacity|invalid_request_prompt|resource has been exhausted"
 )
 
 
@@ -424,6 +436,11 @@ def named(evidence: Evidence) -> tuple[Kind, list[str], float]:
         if name in CLASSES:
             allowed, why = CLASSES[name], [f"class {name}"]
             break
+    if not allowed:
+        for name in evidence.names:
+            if name in python.CLASSES and python.CLASSES[name][0] in _OF_ANY_CLIENT:
+                allowed, why = _OF_ANY_CLIENT[python.CLASSES[name][0]], [f"class {name}"]
+                break
     status = evidence.status or 0
     by_status = STATUSES.get(status, () if status < 400 else _REFUSED if status < 500 else _BROKEN)
     if by_status:

@@ -44,6 +44,27 @@ STATUSES: dict[int, tuple[Kind, ...]] = {
     529: (kinds.TOOL_UNAVAILABLE,),
 }
 
+_OF_ARGUMENTS = (
+    kinds.TOOL_INVALID_ARGUMENTS,
+    kinds.TOOL_NOT_FOUND,
+    kinds.TOOL_FILE_NOT_FOUND,
+    kinds.TOOL_UNKNOWN_TOOL,
+    kinds.TOOL_CONFLICT,
+    kinds.TOOL_CONNECTION_ERROR,
+    kinds.TOOL_TIMEOUT,
+    kinds.TOOL_AUTH_ERROR,
+    kinds.TOOL_PERMISSION_DENIED,
+    kinds.TOOL_RATE_LIMIT,
+    kinds.TOOL_UNAVAILABLE,
+    kinds.TOOL_INVALID_RESPONSE,
+    kinds.TOOL_EXECUTION_FAILED,
+    kinds.RETRIEVAL_INVALID_QUERY,
+    kinds.ORCHESTRATION_PRECONDITION,
+    kinds.ORCHESTRATION_CONSTRAINT_VIOLATION,
+    kinds.ORCHESTRATION_INVALID_STATE,
+)
+"""A wrong value, unless the text is particular: these classes are raised for everything that has to do with a value."""
+
 CLASSES: dict[str, tuple[Kind, ...]] = {
     name: allowed
     for allowed, names in (
@@ -61,14 +82,22 @@ CLASSES: dict[str, tuple[Kind, ...]] = {
             "SSLCertVerificationError ConnectionAbortedError RemoteDisconnected NewConnectionError NameResolutionError "
             "URLError ReadError WriteError RemoteProtocolError LocalProtocolError ProxyError ClientConnectorError "
             "ServerDisconnectedError ClientConnectionError ClientOSError IncompleteRead ChunkedEncodingError "
-            "ServerSelectionTimeoutError AutoReconnect ClientPayloadError ClientConnectorDNSError "
+            "ServerSelectionTimeoutError AutoReconnect ClientConnectorDNSError "
             "EndpointConnectionError "
             "NoHostAvailable ConnectException UnknownHostException SocketException ClosedResourceError "
             "BrokenResourceError "
-            "NetworkError ConnectionClosed ConnectionClosedError WebSocketException SSHException EOFError",
+            "NetworkError ConnectionClosed ConnectionClosedError WebSocketException SSHException "
+            "ClientConnectorSSLError",
         ),
+        ((kinds.TOOL_CONNECTION_ERROR, kinds.TOOL_INVALID_RESPONSE, kinds.TOOL_TIMEOUT), "ClientPayloadError"),
         ((kinds.TOOL_FILE_NOT_FOUND, kinds.TOOL_COMMAND_NOT_FOUND), "FileNotFoundError NoSuchFileException"),
-        ((kinds.TOOL_COMMAND_NOT_FOUND, kinds.TOOL_BUILD_FAILURE), "ModuleNotFoundError ImportError"),
+        (
+            (kinds.TOOL_EXECUTION_FAILED, kinds.TOOL_COMMAND_NOT_FOUND, kinds.TOOL_BUILD_FAILURE),
+            "ModuleNotFoundError ImportError",
+        ),
+        ((kinds.TOOL_EXECUTION_FAILED, kinds.TOOL_CONNECTION_ERROR), "EOFError"),
+        (_OF_ARGUMENTS, "ValueError TypeError"),
+        ((kinds.TOOL_INVALID_ARGUMENTS, kinds.RETRIEVAL_INVALID_QUERY), "DivisionByZero InvalidTextRepresentation"),
         ((kinds.TOOL_PERMISSION_DENIED,), "PermissionError AccessDeniedException InsufficientPrivilege"),
         (
             (kinds.TOOL_CONFLICT,),
@@ -82,11 +111,19 @@ CLASSES: dict[str, tuple[Kind, ...]] = {
             "InvalidJSONError ParseError ExpatError XMLSyntaxError",
         ),
         (
-            (kinds.TOOL_INVALID_ARGUMENTS, kinds.TOOL_INVALID_RESPONSE, kinds.TOOL_UNKNOWN_TOOL),
+            (
+                kinds.TOOL_INVALID_ARGUMENTS,
+                kinds.TOOL_INVALID_RESPONSE,
+                kinds.TOOL_UNKNOWN_TOOL,
+                kinds.RETRIEVAL_INVALID_QUERY,
+                kinds.TOOL_FILE_NOT_FOUND,
+            ),
             "ValidationError ValidationException InputValidationError InvalidURL MissingSchema InvalidSchema "
-            "UnsupportedProtocol InvalidHeader ModelRetry InvalidParameterValue BadParameter UsageError "
+            "UnsupportedProtocol InvalidHeader ModelRetry MissingParameter NoSuchOption InvalidUrlClientError "
+            "NonHttpUrlClientError "
+            "InvalidParameterValue BadParameter UsageError "
             "IllegalArgumentException ArgumentError InvalidArgument InvalidArgumentError ParamValidationError "
-            "NumericValueOutOfRange InvalidTextRepresentation StringDataRightTruncation BadRequestError SchemaError",
+            "NumericValueOutOfRange DatetimeFieldOverflow StringDataRightTruncation BadRequestError SchemaError",
         ),
         (
             (kinds.TOOL_EXECUTION_FAILED,),
@@ -99,7 +136,7 @@ CLASSES: dict[str, tuple[Kind, ...]] = {
             (kinds.RETRIEVAL_INVALID_QUERY,),
             "ProgrammingError UndefinedTable UndefinedColumn UndefinedFunction AmbiguousColumn GroupingError "
             "CatalogException BinderException ParserException SQLSyntaxErrorException BadSqlGrammarException "
-            "RequestError",
+            "RequestError XPathEvalError XPathError",
         ),
         (
             (kinds.TOOL_AUTH_ERROR, kinds.TOOL_PERMISSION_DENIED),
@@ -156,7 +193,7 @@ CODES: dict[str, Kind] = {
         (
             kinds.TOOL_PERMISSION_DENIED,
             "eacces eperm permission_denied accessdenied accessdeniedexception forbidden "
-            "access_denied insufficient_scope unauthorizedoperation insufficient_permissions",
+            "access_denied insufficient_scope missing_scope unauthorizedoperation insufficient_permissions",
         ),
         (
             kinds.TOOL_AUTH_ERROR,
@@ -202,6 +239,9 @@ CODES: dict[str, Kind] = {
 }
 """Codes of errno, gRPC, AWS and common APIs, in lower case."""
 
+_JOINED = {name.replace("_", "").removesuffix("exception").removesuffix("error"): kind for name, kind in CODES.items()}
+"""The same in one word, as `AlreadyExists` and `NotFound` are written."""
+
 _SQLSTATES = {
     "08": kinds.TOOL_CONNECTION_ERROR,
     "22": kinds.TOOL_INVALID_ARGUMENTS,
@@ -226,8 +266,9 @@ def by_status(status: int | None) -> tuple[Kind, ...]:
 def by_code(code: str) -> Kind | None:
     """The kind a code names: errno, gRPC, AWS, SQLSTATE."""
     lower = code.lower()
-    if lower in CODES:
-        return CODES[lower]
+    kind = CODES.get(lower) or _JOINED.get(lower.removesuffix("exception").removesuffix("error"))
+    if kind is not None:
+        return kind
     if code == "57014":
         return kinds.TOOL_TIMEOUT
     if code == "42501":

@@ -16,7 +16,24 @@ LIMITS = (
         r"max(?:imum)?(?: number of)? (?:iterations|turns|steps|retries|attempts|tool calls|rounds)\b[^\n]{0,40}?"
         r"(?:exceeded|reached|exhausted)|(?:exceeded|reached|due to|hit)(?: the| its)? max(?:imum)?(?: number of)? "
         r"(?:iterations|turns|steps|retries|attempts|tool calls|rounds)|recursion limit of \d{1,9} reached",
-        unless=r"with url|for (?:output|result) validation|connection ?pool",
+        unless=r"with url|for (?:output|result) validation|connection ?pool|when calling the \w{1,60} operation",
+    ),
+)
+
+FORBIDDEN = (
+    Rule(
+        "not for you",
+        kinds.TOOL_PERMISSION_DENIED,
+        ("not allowed", "not permitted", "may not", "are allowed", "cannot", "is allowed", "must be within", "blocked"),
+        r"\b(?:access\w{0,3}|fetch\w{0,3}|operations?|actions?|commands?|navigat\w{1,4}|writing|reading|deleting|"
+        r"modifying|"
+        r"running|executing|uploads?|requests? to)\b[^\n]{0,60} (?:is|are) not (?:allowed|permitted)|"
+        r"your (?:role|account|plan|subscription|user|token)\b[^\n]{0,40}(?:may not|cannot|can't|(?:does not|"
+        r"doesn't) allow)|"
+        r"only [A-Z]{3,12}\b[^\n]{0,30}(?:queries|statements|requests|methods) (?:are|is) (?:allowed|permitted)|"
+        r"(?:must|has to) be (?:with)?in(?:side)? (?:one of )?the (?:\w{1,12} )?(?:workspace|project|working|allowed|"
+        r"sandbox|root)|"
+        r"\b(?:access|path|write|file)\b[^\n]{0,80} blocked\b",
     ),
 )
 
@@ -24,7 +41,7 @@ ARGUMENTS = (
     Rule(
         "no such tool",
         kinds.TOOL_UNKNOWN_TOOL,
-        ("tool", "function", "method not found", "action", "unknown skill"),
+        ("tool", "function", "method not found", "action", "unknown skill", "unsupported call"),
         r"(?:unknown|no such|unrecognized|nonexistent|undefined|unsupported) (?:tool|function|"
         r"action)(?: name)?\b(?! (?:argument|parameter|option|call id))|(?:tool|function|action) (?:named |"
         r"with name |name )?[\"'`\[]?[\w.:/-]{0,80}[\"'`\]]? ?(?:is |was |does |could )?(?:not (?:found|exist|"
@@ -32,7 +49,7 @@ ARGUMENTS = (
         r"not in)|no (?:tool|function) (?:named|called|with (?:the )?name|found)|"
         r"(?<!payment )(?<!shipping )(?<!delivery )method not found|"
         r"is not a (?:valid|known|registered|recognized|available) (?:tool|function)|"
-        r"model tried to call unavailable tool|available tools:",
+        r"model tried to call unavailable tool|available tools:|^unsupported call: \S{1,80}$|no such tool",
         unless=r"undefined function \w{1,40}\(|function .{1,80}\(.{0,80}\) does not exist|no such function:",
     ),
     Rule(
@@ -40,7 +57,11 @@ ARGUMENTS = (
         kinds.TOOL_INVALID_ARGUMENTS,
         (),
         r"^(?:error:? )?(?:invalid|unsupported|missing) [\w ]{2,40}\.?$|must be (?:absolute|relative|"
-        r"lowercase|uppercase)\b|"
+        r"lowercase|uppercase|different|distinct|identical|later|earlier)\b|not an absolute|"
+        r"strict mode violation|resolved to \d{1,9} elements|unknown command|without value for|"
+        r"unterminated subpattern|nothing to repeat|"
+        r"^'?\w{1,40}'? (?:is |comes |date |time )?(?:before|after) '?\w{1,40}'?\.?$|"
+        r"time data .{1,80} does not match|not in range\(|"
         r"(?:unexpected|invalid|missing|unknown|unrecognized|bad|wrong|illegal|extra|unsupported|incorrect|"
         r"required|duplicate|empty|too (?:many|few)|not enough)(?: \d{1,9})? (?:\w{1,16} ){0,3}?(?:argument|"
         r"parameter|param|input|option|flag|field|property|key(?:word)?|value|operand|switch|format|type|enum|"
@@ -90,9 +111,11 @@ STATE = (
             "etag",
             "enotempty",
             "duplicate",
+            "is taken",
         ),
         r"\b(?:is|are|was|were|has|have) already\b|"
-        r"already (?:exists|exist|in use|taken|registered|been|present|a member|running|open|closed|started|bound|"
+        r"\bis taken\b|already (?:exists|exist|in use|taken|registered|been|present|a member|running|open|closed|"
+        r"started|bound|"
         r"assigned|used|has|defined|at|the|completed|cancell?ed|processed|on|off|exist)|\bfile exists\b|"
         r"\bEEXIST\b|\bENOTEMPTY\b|not empty|\bconflict(?:s|ing)?\b|address (?:already )?in use|(?:is|"
         r"are) (?:currently )?(?:in use|being used|locked)|locked by|etag|precondition failed|\bduplicate\b",
@@ -103,7 +126,13 @@ STATE = (
         (),
         r"\bis (?:currently |already )?(?:suspended|locked|disabled|inactive|deactivated|frozen|on hold|"
         r"switched off|turned off)\b|"
-        r"\bit first\b|(?:balance|credit|stock|quantity|funds) (?:is|are) (?:not enough|insufficient|too low)|"
+        r"\bit first\b|\b(?:use|call|run|open|close|create|start|select|log|read|load|connect|"
+        r"stop) [^\n.]{1,80} first\b|"
+        r"must be \w{3,16} (?:to|before|in order|for) \w|\bnot_in_\w{1,20}\b|^no open \w|is not installed (?:on|in|"
+        r"for) |"
+        r"(?:do|does) not have an? (?:\w{1,14} ){0,2}(?:request|session|payment|booking|reservation|subscription|"
+        r"plan)\b|"
+        r"is incomplete\b|(?:balance|credit|stock|quantity|funds) (?:is|are) (?:not enough|insufficient|too low)|"
         r"cannot be used|"
         r"(?:must|need(?:s|ed)? to|have to|has to|should|please) (?:first )?(?:\w{1,16} ){1,8}(?:before|prior to|"
         r"first\b|when )|\bbefore (?:\w{1,16} ){0,3}?\w{1,16}ing\b|\b(?:is|are|was|were|has|have|been|"
@@ -117,7 +146,8 @@ STATE = (
         r"when|with(?:out)?|in (?:its|the|this) (?:current )?(?:state|status)|above|beyond|more than|after|if|"
         r"as it|since)|(?:is|are) (?:less|lower|greater|more|higher) than (?:the )?(?:budget|limit|balance|"
         r"available|minimum|maximum|required|price|cost|total)|until (?:\w{1,16} ){1,5}(?:is|are|has|have)|"
-        r"only (?:\w{1,12} ){1,4}(?:can|may) be (?:\w{1,16} ?)|with status|non-\w{1,12} (?:order|item|reservation|"
+        r"window (?:of [^\n]{1,20} )?has (?:passed|closed|expired)|only (?:\w{1,12} ){1,4}(?:can|"
+        r"may) be (?:\w{1,16} ?)|with status|non-\w{1,12} (?:order|item|reservation|"
         r"booking|account)\w{0,2}\b|cannot be (?:cancell?ed|modified|exchanged|returned|changed|refunded|updated|"
         r"deleted|removed|processed)|(?:not|no longer) (?:pending|delivered|active|cancellable|modifiable|"
         r"available (?:for|to))",
@@ -131,7 +161,11 @@ STATE = (
         r"beyond) (?:the )?(?:\w{1,14} ){0,3}(?:limit|budget|maximum|quota|allowance|capacity)|(?:limit|budget|"
         r"maximum|capacity|allowance)(?: of [\w.,$]{1,20})? (?:has been |is |was )?(?:exceeded|reached)|"
         r"prohibited|restricted|(?:do|does) not (?:match|add up|agree|equal)|should (?:be the same|be different|match)|"
-        r"not allowed|mutually exclusive",
+        r"not allowed|mutually exclusive|"
+        r"^(?:error: )?(?:max(?:imum)?|at most|no more than|up to|limit(?:ed to)?)(?: of)? \d{1,9}\b|"
+        r"(?:cannot|can't|can not|may not) be (?!found|parsed|read|null|empty|converted|located|reached|resolved|"
+        r"opened|"
+        r"loaded|determined|interpreted|used\b)\w{3,14}(?:ed|en|t|ld)\b|declined",
     ),
     Rule(
         "wrong state",
@@ -150,8 +184,16 @@ MISSING = (
         r"\bno (?:\w{1,14} ){0,2}?(?:results?|match(?:es|ing)?|documents?|records?|rows?|hits|items|entries|data|"
         r"articles|pages|passages|files|papers|emails|messages|events|answers?)\b(?: \w{1,14}){0,3}?(?: (?:found|"
         r"matched|match|returned|available|for|in|exist)|\.?$)|\b(?:0|zero) (?:\w{1,10} )?(?:results?|"
-        r"match(?:es)?|hits|documents?|rows?)\b|nothing (?:was )?found|empty result|returned no|no data\b|"
+        r"match(?:es)?|hits|documents?|rows?)\b|nothing (?:was )?found|empty result|returned no\b(?!-)|"
+        r"no data\b(?! for)|no \w{1,20} match(?:es|ed)? (?:your|the)\b|"
         r"did not (?:return|match) any",
+    ),
+    Rule(
+        "not there, or not for sale",
+        kinds.TOOL_NOT_FOUND,
+        ("not available", "no available", "there is no", "there are no"),
+        r"is not available|\bno available|there (?:is|are) no\b|not available",
+        is_vague=True,
     ),
     Rule(
         "no such thing",
@@ -159,14 +201,14 @@ MISSING = (
         (),
         r"not[ _-]?found|\bno such\b|(?:does|do|did) ?(?:not|n't) (?:currently )?exist|doesn't exist|(?:could not|"
         r"couldn't|cannot|can't|unable to|failed to|can not) (?:be )?(?:find|found|locate|look up|identify)|"
-        r"no longer exists?|no available|there (?:is|are) no\b|unknown (?:\w{1,14} ){0,2}(?:id|user|name|account|"
+        r"no longer exists?|unknown (?:\w{1,14} ){0,2}(?:id|user|name|account|"
         r"order|customer|product|item|resource|host|entity|symbol|city|location|airport|station|object|"
         r"reservation|flight|agent|skill|task|session|channel|project)\b|invalid (?:\w{1,14} ){0,3}(?:airport|"
         r"currency|country|city|station|zip|postal|language|region|stock|product|item|order|user|account|"
         r"reservation|flight|booking|customer|ticket) ?(?:code|id|symbol|name|number)?\b|"
         r"\bno (?:\w{1,14} ){1,3}(?:with|for|named|called|matching|found|exists?)\b|nosuch(?:key|bucket|entity)|"
-        r"is not (?:a (?:known|registered|listed)|available|listed|registered)|has no (?:\w{1,14} )?(?:named|"
-        r"called|with)|not (?:available|in (?:the |your )?(?:list|database|cart|order|system|catalog|workspace|"
-        r"watchlist))",
+        r"is not (?:a (?:known|registered|listed)|listed|registered)|has no (?:\w{1,14} )?(?:named|"
+        r"called|with)|not in (?:the |your )?(?:list|database|cart|order|system|catalog|workspace|"
+        r"watchlist)|is not in (?:the|your|this|our) \w{1,20}\b(?! of)|^no data for\b|^unknown \w{1,20}: \S",
     ),
 )

@@ -27,7 +27,9 @@ class Rule(NamedTuple):
     tools: tuple[str, ...] = ()
     """Only for tools whose name contains one of these."""
     is_strong: bool = False
-    """True where the words are so particular that they outweigh a status or a class."""
+    """True where the words are so particular that they may name what a class would leave to its first guess."""
+    is_vague: bool = False
+    """True where the words are everyone's: they do not outweigh a class that speaks of the arguments."""
 
     def place(self, lower: str, text: str) -> int:
         """Where in the text it speaks up, or -1."""

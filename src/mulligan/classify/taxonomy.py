@@ -203,7 +203,9 @@ MODEL_CONTENT_POLICY = Kind(
 MODEL_NOT_FOUND = Kind(
     "model", "not_found", STOP, UNKNOWN, "This model does not exist, is retired, or is not open to this account."
 )
-MODEL_UNKNOWN = Kind("model", "unknown", TELL, UNKNOWN, "The provider failed for a reason we do not know.")
+MODEL_UNKNOWN = Kind(
+    "model", "unknown", TELL, UNKNOWN, "The provider failed for a reason we do not know: ask once more, then say so."
+)
 
 # Something was looked up.
 
@@ -276,7 +278,11 @@ ORCHESTRATION_LOOP_DETECTED = Kind(
     "The same call has failed the same way before, so it was not made. Change the approach.",
 )
 ORCHESTRATION_UNKNOWN = Kind(
-    "orchestration", "unknown", TELL, UNKNOWN, "The agent's own machinery failed for a reason we do not know."
+    "orchestration",
+    "unknown",
+    TELL,
+    UNKNOWN,
+    "The agent's own machinery failed for a reason we do not know. Say what is left undone.",
 )
 
 # No failure at all.

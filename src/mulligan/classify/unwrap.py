@@ -66,6 +66,11 @@ def unwrap(text: str) -> Said:
             text[:400]
         )
     )
+    match = _re(r"^(?:error: )?(?:an )?error (?:occurred|from \w{1,20})? ?\((\w{3,80})\)(?: when calling|:)").search(
+        text
+    )
+    if match:
+        codes.append(match.group(1))
     is_page = bool(_re(r"<(?:!doctype html|html|head|title|\?xml)\b").search(text[:600]))
     inner = text
     for _ in range(_DEEPEST):

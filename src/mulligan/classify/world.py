@@ -20,23 +20,38 @@ COMMANDS = (
             "executable",
             "spawn",
             "exec",
-            "no such command",
             "not installed",
+            "failed to run command",
+            "no such file",
         ),
         r"command not found|: \d{1,9}: \S{1,80}: (?:Permission denied|not found)$|^(?:/bin/)?(?:ba|da|z|k|"
         r"a)?sh: (?:line )?\d{0,9}:? ?\S{1,80}: not found|is not recognized as (?:an internal|the name of|"
         r"a cmdlet)|executable file not found|(?:posix_)?spawn\w{0,6}:? \S{0,120} ?ENOENT|"
-        r"ENOENT.{0,60}posix_spawn|spawn \S{1,300} ENOENT|no such command|^env: .{1,80}: No such file|exec(?:v|vp|"
+        r"ENOENT.{0,60}posix_spawn|spawn \S{1,300} ENOENT|^env: .{1,80}: No such file|exec(?:v|vp|"
         r"ve)?\(?\)?: .{0,60}(?:not found|no such file)|Could not find executable|unable to find (?:executable|"
-        r"command)|not (?:installed|available) (?:on|in) (?:your |the )?(?:system|path|PATH)|is not installed\b|"
-        r"Error: 'make' is not",
+        r"command)|not (?:installed|available) (?:on|in) (?:your |the )?(?:system|path|PATH)|"
+        r"is not installed\b(?! (?:on|in|for) )|^xargs: \S{1,80}: No such file|"
+        r"failed to (?:run|execute) command .{1,80}: No such file",
     ),
     Rule(
         "shell cannot run it",
         kinds.TOOL_PERMISSION_DENIED,
-        ("permission denied", "permission to use", "not permitted", "eacces", "eperm", "read-only", "access is denied"),
+        (
+            "permission denied",
+            "permission to use",
+            "not permitted",
+            "eacces",
+            "eperm",
+            "read-only",
+            "readonly",
+            "access is denied",
+            "superuser",
+            "root",
+        ),
         r"permission denied|permission to use .{1,200} (?:has been )?denied|operation not permitted|\bEACCES\b|"
-        r"\bEPERM\b|read-only file ?system|access is denied|access to the path .{1,200} is denied",
+        r"\bEPERM\b|read-only file ?system|access is denied|access to the path .{1,200} is denied|write a readonly|"
+        r"must be (?:the )?(?:superuser|root)\b|(?:only|are you|run (?:this |it )?as|requires?) root\b(?! (?:cause|"
+        r"element|node))",
         unless=r"publickey|password",
     ),
 )
@@ -52,8 +67,12 @@ FILES = (
         r"cannot be found|did not match|not exist)|(?:could not|cannot|can't|couldn't|unable to) (?:find|open|"
         r"read|access|stat|locate) (?:the )?(?:input |source |config\w{0,80} )?(?:file|path|directory|folder)|"
         r"pathspec .{1,200} did not match any files?\b(?!\(s\))|nosuchfileexception|filenotfound|cannot stat|"
-        r"did not match any files?\b(?!\(s\))|no matches found: (?:\.{0,2}/|[\w{0,80}.-]+/)\S{0,300}\*|"
-        r"file not found|the system cannot find",
+        r"did not match any files?\b(?!\(s\))|no matches found: (?:\.{0,2}/|[\w.-]{1,80}/)\S{0,300}\*|"
+        r"file not found|the system cannot find|(?:can't|cannot|could not|"
+        r"couldn't) open ['\u2018`\"][^'\n]{1,200}['\u2019`\"]|"
+        r"(?:could not open|unable to access|cannot find) (?:input |jar|script |source )?file\b|"
+        r"failed to (?:load external entity|open/read local data from file)|(?:no such|bad) (?:path|source)\b[ ,'=]|"
+        r"no files? (?:found that )?match\b",
         unless=r"(?:socket|mysql\.sock|postgres\w{0,80}\.s)|in (?:file|the file)[^\n]{0,20}$|profile|"
         r"no such file or directory.{0,30}exec",
     ),
@@ -112,7 +131,9 @@ NETWORK = (
             "host not found",
             "dns",
         ),
-        r"name or service not known|could(?: not|n't) resolve|failed to resolve|cannot resolve|"
+        r"name or service not known|could(?: not|n't) resolve (?:host|proxy|the (?:host|server|domain)|address|name|"
+        r"\S{1,80}\.\S)|"
+        r"failed to resolve|cannot resolve (?:host|\S{1,80}\.\S)|"
         r"unable to resolve (?:host|address)|nodename nor servname|getaddrinfo|\bENOTFOUND\b|\bEAI_AGAIN\b|"
         r"name resolution|no such host|unknown host|host not found|no address associated|name does not resolve|"
         r"err_name_not_resolved|bad address '|dns (?:lookup|resolution|error)|cannot connect to host",
@@ -127,10 +148,12 @@ NETWORK = (
         r"response|server|lock|statement|pool|client|handshake|task|tool|call|navigation|page|"
         r"process)[ _-]?time(?:d)?[ -]?out|time ?out (?:expired|exceeded|error|after|of|while|waiting|reached|"
         r"period)|deadline[ _]?exceeded|deadline expired|\bE(?:SOCKET)?TIMEDOUT\b|took (?:too long|longer than)|"
-        r"^timeout(?:error)?\b|did not (?:respond|answer|complete|finish) (?:with)?in|"
+        r"^timeout(?:error)?\b(?!: (?:invalid|failed|unrecogni|missing|option))|did not (?:respond|answer|complete|"
+        r"finish) (?:with)?in|"
         r"exceeded (?:the )?(?:time ?limit|timeout|maximum (?:execution )?time)|time limit exceeded|"
         r"canceling statement due to .{0,20}timeout|TimeoutError|maximum execution time",
-        unless=r"invalid (?:value|argument|timeout)|timeout must be|unexpected (?:keyword )?argument|lock wait",
+        unless=r"invalid (?:value|argument|timeout)|timeout must be|unexpected (?:keyword )?argument|lock wait|"
+        r"invalid time interval",
     ),
     Rule(
         "connection lost",
@@ -149,7 +172,7 @@ NETWORK = (
         r"peer closed|lost connection to|the remote (?:name could not|server (?:returned|closed|refused))|"
         r"gone away|connection ?pool|closed (?:network )?connection|ssh: connect to host|"
         r"no connection could be made|unable to access 'https?:|could not read from remote",
-        unless=r"is not connected to the internet\?$|connection string|docker daemon",
+        unless=r"is not connected to the internet\?$|connection string|docker daemon|connect to bus",
     ),
 )
 
@@ -167,12 +190,15 @@ SERVICES = (
             "limit exceeded",
             "requests per",
             "slowdown",
+            "used up",
+            "query_limit",
         ),
         r"rate[ _-]?limit(?!er)|too many (?:\w{1,12} )?requests|throttl|(?:api |request |daily |monthly |"
         r"usage )quota|quota (?:has been |is |was )?(?:exceeded|exhausted|reached)|exceeded (?:your |"
         r"the )?(?:\w{1,12} )?quota|slow ?down|\b429\b.{0,20}too many|requests per (?:second|minute|hour|day)|"
         r"request limit (?:exceeded|reached)|call limit|hit (?:the|your) (?:\w{1,10} )?limit|secondary limit|"
-        r"calls? per (?:second|minute|day)",
+        r"calls? per (?:second|minute|day)|rate ?exceeded|over_query_limit|reduce your request rate|"
+        r"(?:requests|calls|quota)[^\n]{0,30} used up",
     ),
     Rule(
         "not signed in",
@@ -280,14 +306,17 @@ SERVICES = (
             "docker daemon",
             "too many connections",
             "too many clients",
+            "upstream",
         ),
         r"(?:service|server|system|api|backend|resource|site|endpoint|host)s?\b[^\n]{0,30}\b(?:un|not )available|"
         r"temporarily (?:un|down|out|disabled|overloaded)|overloaded|(?:under|for|undergoing|"
         r"scheduled) maintenance|bad gateway|service unavailable|(?:please )?(?:try|retry) again later|"
         r"out of service|shutting down|database (?:is |table is )?(?:locked|starting)|starting up|"
         r"server (?:is )?(?:too )?busy|circuit (?:breaker )?(?:is )?open|(?:is|currently|are) offline|"
-        r"not responding|no healthy|cannot connect to the docker daemon|too many (?:connections|clients)|"
-        r"remaining connection slots|unavailable(?:exception|error)?\b[:.]?|upstream (?:connect )?error|"
+        r"not responding|no healthy|cannot connect to the docker daemon|down for (?:\w{1,12} )?maintenance|"
+        r"too many (?:connections|clients)|"
+        r"remaining connection slots|unavailable(?:exception|error)?\b(?! (?:tool|function|option))|"
+        r"upstream (?:connect )?error|"
         r"read only replica|primary is (?:down|not)|leader not available",
     ),
     Rule(
@@ -334,7 +363,8 @@ SERVICES = (
         r"unmarshal|read)\w{1,4} (?:\w{1,12} ){0,3}(?:response|json|xml|body|reply|html|payload|answer)|"
         r"jsondecodeerror|unexpected token \S{1,6}.{0,40}(?:json|doctype)|unexpected end of json|"
         r"is not valid json|invalid json|(?:unexpected|wrong|invalid) content[- ]type|codec can't decode|"
-        r"invalid character '.{1,4}' looking for beginning of value|not well-formed|chunkedencoding|"
+        r"invalid character '.{1,4}' looking for beginning of value|not well-formed|can ?not decode content|"
+        r"chunkedencoding|"
         r"contentdecoding",
         unless=r"(?:argument|parameter|field|param)s?\b|request body|(?:invalid|bad|malformed) input",
     ),
@@ -455,6 +485,13 @@ SOURCES = (
 
 DATABASES = (
     Rule(
+        "the database does not know the user",
+        kinds.TOOL_AUTH_ERROR,
+        ("role", "pg_hba", "password authentication", "access denied for user", "noauth", "wrongpass"),
+        r"FATAL: {1,2}role .{1,80} does not exist|no pg_hba\.conf entry|password authentication failed|"
+        r"access denied for user|\bNOAUTH\b|\bWRONGPASS\b",
+    ),
+    Rule(
         "already there",
         kinds.TOOL_CONFLICT,
         (
@@ -483,7 +520,9 @@ DATABASES = (
         (),
         r"(?:sql|query|cypher|graphql|lucene|xpath|jql|promql|kql|search|filter|jsonpath|cql|"
         r"soql) (?:\w{1,10} ){0,2}?(?:syntax|parse|parsing|validation|compilation) (?:error|exception|failed)|"
-        r"syntax error (?:at or near|in (?:sql|query)|near|at line)|near \".{0,60}\": syntax error|"
+        r"syntax error (?:at or near|at end of input|in (?:sql|query)|near|at line)|"
+        r"errors? in the (?:\w{1,10} )?query|no (?:field|column|table|vector column) (?:named|called|with|in)\b|"
+        r"where (?:operator|clause)|expecting embedding|near \".{0,60}\": syntax error|"
         r"error in your sql|no such (?:table|column|function|index|collation|module):|(?:table|column|relation|"
         r"view|schema|index|collection|field|attribute|type|function|operator|"
         r"database) [\"'`\[]?[\w.$]{1,80}[\"'`\]]?(?:\([^)]{0,60}\))? (?:does not exist|doesn't exist|not found|"
@@ -509,6 +548,33 @@ DATABASES = (
         ("index_not_found", "no such index", "namespace not found", "collection"),
         r"index_not_found|no such index|(?:collection|index|namespace) .{1,80}(?:not found|does not exist|"
         r"doesn't exist)",
+    ),
+)
+
+BUGS = (
+    Rule(
+        "a mistake in its own code",
+        kinds.TOOL_EXECUTION_FAILED,
+        (
+            "operand type",
+            "object is not",
+            "has no attribute",
+            "is not a function",
+            "cannot read propert",
+            "is not defined",
+            "nil pointer",
+            "null pointer",
+            "is not iterable",
+            "nil value",
+            "undefined method",
+            "undefined function",
+        ),
+        r"unsupported operand type|object (?:is not (?:iterable|subscriptable|callable)|has no attribute)|"
+        r"\) ?is not a function$|\b(?:is not a (?:function|constructor)|is not iterable)\b|cannot read propert(?:y|"
+        r"ies) of|"
+        r"^(?:NameError: |ReferenceError: )?(?:name '\w{1,80}'|\w{1,80}) is not defined|ni?ll? pointer dereference|"
+        r"attempt to (?:index|call|perform arithmetic on) a nil|undefined (?:method|local variable) [`']",
+        is_strong=True,
     ),
 )
 
