@@ -134,6 +134,8 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
         {"text": "Response exceeds the maximum allowed size of 25000 tokens", "tool": "list_issues"},
     ],
     "tool/execution_failed": [
+        {"error": ModuleNotFoundError("No module named 'frobnicate'")},
+        {"text": "'NoneType' object is not subscriptable", "tool": "summarise"},
         {"text": "Segmentation fault (core dumped)", "tool": "run"},
         {"text": "It failed.", "tool": "run", "is_error": True},
         {"error": ZeroDivisionError("division by zero")},

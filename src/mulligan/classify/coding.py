@@ -32,10 +32,11 @@ REFUSED = (
         "cancelled",
         kinds.NONE_CANCELLED,
         ("cancel", "aborted", "aborterror", "interrupt"),
-        r"^(?:error: )?(?:(?:the |this )?(?:operation|request|task|call|tool call|(?:tool )?execution|command|"
+        r"\A\s{0,20}(?:exit code:? \d{1,3}\s{1,20})?(?:error: )?(?:(?:the |this )?(?:operation|request|task|call|"
+        r"tool call|(?:tool )?execution|command|"
         r"run)(?: was|"
         r" has been)? (?:cancell?ed|aborted|interrupted)\.?|cancell?ed\.?|context canceled|aborterror\b.{0,60}|"
-        r"keyboardinterrupt|asyncio\.(?:exceptions\.)?cancellederror.{0,40})\s{0,40}$",
+        r"keyboardinterrupt|asyncio\.(?:exceptions\.)?cancellederror.{0,40})\s{0,40}\Z",
     ),
 )
 

@@ -68,6 +68,7 @@ _PHRASES = (
     r"exceeded|cannot exceed|must be (?:less|at most|<))",
     r"too many (?:input |prompt )?tokens(?! ?,? ?(?:please )?(?:wait|per|try))(?:\W{1,3}(?:max|size|limit|"
     r"request|\d)| in (?:the )?(?:prompt|input|request))",
+    r"tokens in (?:the|your) (?:prompt|input|messages?|request) (?:cannot|can not|must not|may not|should not) exceed",
     r"prompt has too many tokens|prompt exceeds max|exceeded model token limit|request(?:ed)? (?:exceeds|"
     r"exceeded) (?:the )?(?:model|maximum) (?:token|size|context)",
     r"(?:please )?(?:reduce|shorten) (?:the )?(?:length|size) of (?:the |your )?(?:messages?|prompts?|inputs?|"
