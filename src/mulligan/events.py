@@ -92,22 +92,53 @@ class Success(msgspec.Struct, frozen=True, gc=False):
     """Its run, where it was outside any: that began and ended with it."""
 
     def events(self) -> list[AnyEvent]:
+        return self.with_values(self.name, thawed(self.arguments), thawed(self.result), self.alone)
+
+    def with_values(self, name: str, arguments: Any, result: Any, alone: Run | None) -> list[AnyEvent]:
         step = Step(
             run=self.run,
             seq=self.seq,
             call=self.seq,
             parent=self.parent,
             type=self.type,
-            name=self.name,
-            arguments=self.arguments,
-            result=self.result,
+            name=name,
+            arguments=arguments,
+            result=result,
             started=self.started,
             seconds=self.seconds,
         )
-        if self.alone is None:
+        if alone is None:
             return [StepEnded(step)]
         ended = self.started + int(self.seconds * 1000)
-        return [StepEnded(step), RunEnded(msgspec.structs.replace(self.alone, ended=ended, end="finished"))]
+        return [StepEnded(step), RunEnded(msgspec.structs.replace(alone, ended=ended, end="finished"))]
+
+
+FLAT = frozenset({str, int, float, bool, type(None)})
+"""What cannot change, and needs no copy."""
+FEW = 200
+"""Members of a collection, and thousands of characters of a text, that are copied without a second thought."""
+_freeze = msgspec.json.Encoder().encode
+
+
+def frozen(value: Any) -> Any:
+    """A value as it is now, whatever becomes of it; cheaply. `thawed` gives it back."""
+    if type(value) in FLAT:
+        return value
+    if type(value) in (dict, list, tuple) and len(value) <= FEW:
+        for each in value.values() if type(value) is dict else value:
+            kind = type(each)
+            if (kind is str and len(each) > FEW * 1000) or (kind in (dict, list, tuple) and len(each) > FEW):
+                break
+        else:
+            try:
+                return msgspec.Raw(_freeze(value))
+            except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+                pass  # not of JSON: described below, one by one
+    return plain(value)
+
+
+def thawed(value: Any) -> Any:
+    return msgspec.json.decode(value) if type(value) is msgspec.Raw else value
 
 
 class Carrier(Protocol):
@@ -160,7 +191,7 @@ class Stream:
     def succeed(self, success: Success) -> None:
         """Publishes a call that worked at once; cheaply, where nobody wants to hear of it in the caller's time."""
         if self._carrier is not None and not self._in_caller:
-            self._tell(self._carrier.keep, success)
+            self._carrier.keep(success)
         else:
             for event in success.events():
                 self.publish(event)
@@ -189,7 +220,14 @@ class Stream:
 
     def redacted(self, success: Success) -> list[AnyEvent]:
         """The events of a success as they may be kept."""
-        return [redacted(event, self._redactor) for event in success.events()]
+        arguments, result = self._redactor.record(plain(thawed(success.arguments)), plain(thawed(success.result)))
+        alone = success.alone
+        return success.with_values(
+            _name(success.name, self._redactor),
+            arguments,
+            result,
+            None if alone is None else _run(alone, self._redactor),
+        )
 
     def publish(self, event: AnyEvent) -> None:
         if isinstance(event, StepStarted) and not self.is_watched():

@@ -12,15 +12,16 @@ import msgspec
 
 from mulligan.capture.kit import Here, Kit, reset
 from mulligan.capture.tracer import ActiveRun, Inside
-from mulligan.events import StepStarted, Success
+from mulligan.events import FLAT, StepStarted, Success, frozen, thawed
 from mulligan.records import Step
-from mulligan.redaction import plain
 
 if TYPE_CHECKING:
     from mulligan.capture.wrap import Wrapped
 
-FLAT = frozenset({str, int, float, bool, type(None)})
-"""What cannot change after the call, and needs no copy."""
+
+def copied(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments as they are now: the function may change what it was given."""
+    return {name: value if type(value) in FLAT else thawed(frozen(value)) for name, value in arguments.items()}
 
 
 class First(Here):
@@ -47,9 +48,10 @@ class First(Here):
         self._wrapped = wrapped
         self._kit = kit
         self.arguments = wrapped.signature.bind(args, kwargs)
-        for name, value in self.arguments.items():
+        for value in self.arguments.values():
             if type(value) not in FLAT:
-                self.arguments = {**self.arguments, name: plain(value)}  # a copy: the function may change it
+                self.arguments = copied(self.arguments)
+                break
         if layer is not None and layer.is_open:
             self.layer = layer
             self.is_open = False
@@ -60,7 +62,7 @@ class First(Here):
             self.layer = None
             self.is_open = False
         self._token: Token[Here | None] = kit.here.set(self)
-        self.started = kit.now()
+        self.started = int(kit.clock() * 1000)
         if kit.is_watched():
             self.run.begin()
             kit.tell(StepStarted(self.step()))
@@ -82,7 +84,7 @@ class First(Here):
                 self.started,
                 seconds,
                 self.arguments,
-                result if type(result) in FLAT else plain(result),
+                result if type(result) in FLAT else frozen(result),
                 run.record if self._is_alone and not run.has_begun else None,
             )
             if run.has_failures:
@@ -109,6 +111,7 @@ class First(Here):
     def leave(self) -> None:
         """What comes now is not inside this call any more."""
         self.is_open = False
+        self.layer = None  # it may be ourselves, and a circle would be left for the garbage collector at every call
         reset(self._kit.here, self._token)
 
     def step(self) -> Step:

@@ -34,12 +34,14 @@ class ActiveRun:
 
     def __init__(self, kit: Kit, agent: str = "", **about: Any) -> None:
         here = kit.here.get()
-        parent = here.run if here is not None else None
-        about.setdefault("parent", parent.id if parent else None)
-        about.setdefault("session", parent.record.session if parent else None)
+        if here is not None:
+            about.setdefault("parent", here.run.id)
+            about.setdefault("session", here.run.record.session)
         about.setdefault("environment", kit.environment)
         self._kit = kit
-        self.record: Run = Run(id=new_id(), agent=agent or kit.agent, started=kit.now(), **about)
+        self.id: str = new_id()
+        self.is_open = True
+        self.record: Run = Run(id=self.id, agent=agent or kit.agent, started=kit.now(), **about)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._notes: list[str] = []
@@ -47,14 +49,6 @@ class ActiveRun:
         self.has_begun = False
         self.has_failures = False
         self._token: Token[Here | None] | None = None
-
-    @property
-    def id(self) -> str:
-        return self.record.id
-
-    @property
-    def is_open(self) -> bool:
-        return self.record.ended is None
 
     @property
     def status(self) -> Status:
@@ -153,6 +147,7 @@ class ActiveRun:
                 failure = Failure.of(ORCHESTRATION_UNCAUGHT_EXCEPTION, failure.message, fingerprint=failure.fingerprint)
             self.ended(self.aside("run", self.record.agent, failure))
         end = "raised" if has_raised else "finished"
+        self.is_open = False
         self.record = msgspec.structs.replace(self.record, ended=self._kit.now(), end=end)
         self._kit.tell(RunEnded(self.record))
 

@@ -73,6 +73,7 @@ class Wrapped:
         self.is_async_stream = inspect.isasyncgenfunction(code)
         self.is_async = self.is_async_stream or inspect.iscoroutinefunction(code)
         self._tools: dict[Mode, Tool] = {}
+        self._retries: tuple[Kit | None, bool] = (None, False)
 
     def schema(self) -> Mapping[str, Any] | None:
         return self.options.schema if self.options.schema is not None else self.signature.schema()
@@ -165,7 +166,10 @@ class Wrapped:
 
     def retries(self, kit: Kit) -> bool:
         """Whether a call of it would be tried again."""
-        return (self.options.mode or kit.mode) != "observe" and (self.options.policy or kit.policy).attempts > 1
+        if self._retries[0] is not kit:
+            policy = self.options.policy or kit.policy
+            self._retries = (kit, (self.options.mode or kit.mode) != "observe" and policy.attempts > 1)
+        return self._retries[1]
 
     def recovering(self) -> Callable[..., Any]:
         """The function to put in the place of the one that was wrapped."""

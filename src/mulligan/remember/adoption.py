@@ -31,22 +31,19 @@ def event_frame(event: AnyEvent) -> bytes:
 def success_frame(success: Success, shape: dict[str, Any]) -> bytes:
     """A success without its values: `shape` has what can be told of its arguments without looking for secrets."""
     alone = success.alone
-    return framed(
-        SUCCESS,
-        _pack(
-            (
-                success.run,
-                success.seq,
-                success.parent,
-                success.type,
-                success.name,
-                success.started,
-                success.seconds,
-                shape,
-                None if alone is None else (alone.agent, alone.environment, alone.session, alone.parent),
-            )
-        ),
+    about = None if alone is None else (alone.agent, alone.environment, alone.session, alone.parent)
+    facts = (
+        success.run,
+        success.seq,
+        success.parent,
+        success.type,
+        success.name,
+        success.started,
+        success.seconds,
+        shape,
+        about,
     )
+    return framed(SUCCESS, _pack(facts))
 
 
 def events_of(frames: Iterable[Frame]) -> Iterator[tuple[int, AnyEvent]]:

@@ -16,7 +16,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepStarted, Stream, Success
 from mulligan.failure import MulliganError
@@ -40,11 +39,8 @@ EXIT = 2.0
 """Seconds. Leaving the process never takes longer than this because of us."""
 
 
-class Waiting(NamedTuple):
-    """A record on its way, and where in the journal it ends; 0 where it is in none."""
-
-    offset: int
-    record: AnyEvent | Success
+Waiting = tuple[int, AnyEvent | Success]
+"""A record on its way, and where in the journal it ends; 0 where it is in none. A plain tuple: one is made a call."""
 
 
 class Recorder:
@@ -100,6 +96,7 @@ class Recorder:
         self._take(frame, success)
 
     def _take(self, frame: bytes | None, record: AnyEvent | Success) -> None:
+        # The frame is made before: nobody waits for the lock while somebody else encodes.
         with self._lock:
             offset = 0
             if frame is not None:
@@ -112,7 +109,7 @@ class Recorder:
                         offset = journal.write(frame)
                     except OSError as error:
                         self._complain("journal", f"the journal cannot be written ({error.strerror or error})")
-            self._waiting.append(Waiting(offset, record))
+            self._waiting.append((offset, record))
             self._taken += 1
         if self._is_asleep:
             if self._thread is None:
@@ -202,7 +199,7 @@ class Recorder:
             if self._spilled:
                 self._catch_up(store)
             events = self._events(batch)
-            offset = max(each.offset for each in batch)
+            offset = max(offset for offset, _ in batch)
             journal = self._journal.name if self._journal is not None and offset else new_id("journal")
             store.append(self._tenant, events, journal, offset or 1)
         except MulliganError as error:
@@ -247,9 +244,9 @@ class Recorder:
     def _make_room(self) -> None:
         """Lets go from memory what the journal has too; what is in no journal is dropped, and counted."""
         while len(self._waiting) > CAPACITY:
-            oldest = self._waiting[0]
-            if oldest.offset:
-                self._spilled = oldest.offset
+            offset, _ = self._waiting[0]
+            if offset:
+                self._spilled = offset
             else:
                 self.dropped += 1
             self._done(1)
