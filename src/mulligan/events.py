@@ -13,11 +13,14 @@ import msgspec
 from mulligan.failure import Kind
 from mulligan.records import Change, Compaction, Lesson, Recovery, Run, Step, StepType, encode
 from mulligan.redaction import Redactor, plain
+from mulligan.redaction.detect import might_hold
 
 log = logging.getLogger("mulligan")
 
 NAME = 200
 """Characters of a name or an id that are kept."""
+SHORT = 4000
+"""Characters of a whole call that are looked at once; longer texts may have to be cut."""
 NAMES = 10_000
 """Names of arguments whose redaction is remembered."""
 CLOSED = frozenset({int, float, bool, type(None)})
@@ -92,7 +95,7 @@ class Success(msgspec.Struct, frozen=True, gc=False):
     """Its run, where it was outside any: that began and ended with it."""
 
     def events(self) -> list[AnyEvent]:
-        return self.with_values(self.name, thawed(self.arguments), thawed(self.result), self.alone)
+        return self.with_values(self.name, self.arguments, thawed(self.result), self.alone)
 
     def with_values(self, name: str, arguments: Any, result: Any, alone: Run | None) -> list[AnyEvent]:
         step = Step(
@@ -162,7 +165,9 @@ class Stream:
         self._in_caller: list[Listener] = []
         self._on_recorder: list[Listener] = []
         self._broken: set[int] = set()
-        self._names: dict[str, tuple[str, bool]] = {}
+        self._names: dict[str, tuple[str, bool, bool]] = {}
+        # At level shared every value is hidden, and users' own patterns are not in what one look can see.
+        self._looks_once = redactor.level == "local" and not redactor._patterns
         self._carrier: Carrier | None = None
 
     def listen(self, listener: Listener, when: When = "recorder") -> Callable[[], None]:
@@ -202,26 +207,56 @@ class Stream:
         names = self._names
         for name, value in arguments.items():
             kind = type(value)
-            known = names.get(name) or self._named(name)
+            kept, hides_numbers, _ = names.get(name) or self._named(name)
             if kind is str:
-                short[known[0]] = {"$str": len(value)}
-            elif kind in CLOSED and not known[1]:
-                short[known[0]] = value
+                short[kept] = {"$str": len(value)}
+            elif kind in CLOSED and not hides_numbers:
+                short[kept] = value
             else:
-                short[known[0]] = {"$type": kind.__name__}
+                short[kept] = {"$type": kind.__name__}
         return short
 
-    def _named(self, name: str) -> tuple[str, bool]:
-        """A name as it may be kept, and whether it hides even a number. The same few come again and again."""
-        ((kept, value),) = self._redactor.value({plain(name): 1}).items()
+    def _named(self, name: str) -> tuple[str, bool, bool]:
+        """A name as it may be kept, and whether it hides numbers and texts. The same few come again and again."""
+        ((kept, number),) = self._redactor.value({plain(name): 1}).items()
+        ((_, text),) = self._redactor.value({plain(name): "x"}).items()
+        known = (kept, number != 1, text != "x")
         if len(self._names) < NAMES:
-            self._names[name] = (kept, value != 1)
-        return kept, value != 1
+            self._names[name] = known
+        return known
+
+    def _is_harmless(self, arguments: dict[str, Any], result: Any) -> bool:
+        """Whether one look at everything shows that there is nothing to hide: most calls are small and have nothing."""
+        texts: list[str] = []
+        if not self._looks_once or not self._gather(arguments, texts):
+            return False
+        if type(result) is str:
+            texts.append(result)
+        elif type(result) is dict:
+            if not self._gather(result, texts):
+                return False
+        elif type(result) not in CLOSED:
+            return False
+        text = "\n".join(texts)
+        return len(text) < SHORT and text.isascii() and not might_hold(text)
+
+    def _gather(self, values: dict[str, Any], texts: list[str]) -> bool:
+        """The texts of a flat dictionary; whether it is one, and none of its names hides anything."""
+        for name, value in values.items():
+            kept, hides_numbers, hides_texts = self._names.get(name) or self._named(name)
+            if hides_numbers or hides_texts or kept != name:
+                return False
+            if type(value) is str:
+                texts.append(value)
+            elif type(value) not in CLOSED or type(value) is float or (type(value) is int and abs(value) > 2**53):
+                return False  # a number too may have to be described
+        return True
 
     def redacted(self, success: Success) -> list[AnyEvent]:
         """The events of a success as they may be kept."""
-        arguments, result = self._redactor.record(plain(thawed(success.arguments)), plain(thawed(success.result)))
-        alone = success.alone
+        arguments, result, alone = success.arguments, thawed(success.result), success.alone
+        if not self._is_harmless(arguments, result):
+            arguments, result = self._redactor.record(plain(arguments), plain(result))
         return success.with_values(
             _name(success.name, self._redactor),
             arguments,
@@ -280,6 +315,13 @@ def redacted(event: AnyEvent, redactor: Redactor) -> AnyEvent:
 
 
 def _run(run: Run, redactor: Redactor) -> Run:
+    names = (run.agent, run.version, run.environment, run.session)
+    if (
+        run.context is None
+        and run.metadata is None
+        and all(each is None or _kept_as_is(each, redactor) for each in names)
+    ):
+        return run  # as most are: nothing of it is anybody's text
     context, metadata = redactor.record(_maybe(run.context), _fields(run.metadata))
     return msgspec.structs.replace(
         run,
@@ -358,6 +400,10 @@ def _seconds(value: Any) -> float | None:
 def _name(name: Any, redactor: Redactor) -> str:
     """A name as it is kept: models and strangers choose names too. The same few come again and again."""
     return _kept(name, redactor) if type(name) is str else _kept(_text(name), redactor)
+
+
+def _kept_as_is(name: Any, redactor: Redactor) -> bool:
+    return type(name) is str and _kept(name, redactor) == name
 
 
 def _maybe_name(name: Any, redactor: Redactor) -> str | None:

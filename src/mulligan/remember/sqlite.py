@@ -60,6 +60,8 @@ class SqliteStore:
         self._threads = threading.local()
         self._writer = _Connection(self._connect, "PRAGMA synchronous=NORMAL")
         self._readers: list[_Connection] = []
+        self._failing: set[tuple[str, str]] = set()
+        """Runs under way in which something has failed."""
         self._is_closed = False
         with _told(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -102,34 +104,35 @@ class SqliteStore:
             if offset <= (known[0] if known else 0):
                 return 0
             writer.execute("INSERT OR REPLACE INTO journals VALUES (?, ?, ?)", (*place, offset))
-            kept = sum(self._keep(writer, tenant, event) for event in batch)
-            for run in {event.step.run for event in batch if isinstance(event, StepEnded)}:
+            before = writer.total_changes
+            for event in batch:
+                if isinstance(event, RunStarted):
+                    _put_run(writer, "NOTHING", tenant, event.run)
+                elif isinstance(event, RunEnded):
+                    _put_run(writer, _UPDATE, tenant, event.run)
+            steps = [event.step for event in batch if isinstance(event, StepEnded)]
+            writer.executemany(
+                "INSERT OR IGNORE INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [_row(tenant, step) for step in steps],
+            )
+            kept = writer.total_changes - before
+            ended = {event.run.id for event in batch if isinstance(event, RunEnded)}
+            for run in self._to_link(tenant, steps, ended):
                 self._relink(writer, tenant, run)
             return kept
 
-    def _keep(self, writer: sqlite3.Connection, tenant: str, event: AnyEvent) -> int:
-        match event:
-            case RunStarted(run):
-                return _put_run(writer, "NOTHING", tenant, run)
-            case RunEnded(run):
-                return _put_run(writer, _UPDATE, tenant, run)
-            case StepEnded(step):
-                failure = step.failure if step.has_failed else None
-                row = (
-                    tenant,
-                    step.run,
-                    step.seq,
-                    step.call,
-                    step.name,
-                    step.outcome,
-                    str(failure.kind) if failure else None,
-                    failure.fingerprint if failure else None,
-                    step.started,
-                    encode(step),
-                )
-                return writer.execute("INSERT OR IGNORE INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row).rowcount
-            case _:
-                return 0
+    def _to_link(self, tenant: str, steps: list[Step], ended: set[str]) -> set[str]:
+        """The runs in which something may have been overcome just now: those known to have failures.
+
+        A run that ends is looked at once more, since another process may have added to it; but not one that began
+        and ended here without a failure, as most do.
+        """
+        self._failing.update((tenant, step.run) for step in steps if step.failure is not None)
+        begun = {step.run for step in steps if step.seq == 1}
+        touched = {step.run for step in steps} | ended
+        chosen = {run for run in touched if (tenant, run) in self._failing or (run in ended and run not in begun)}
+        self._failing.difference_update((tenant, run) for run in ended)
+        return chosen
 
     def _relink(self, writer: sqlite3.Connection, tenant: str, run: str) -> None:
         """Links made where the success is kept, so that a crash cannot separate the two."""
@@ -259,6 +262,22 @@ _UPDATE = """
     UPDATE SET agent = excluded.agent, session = excluded.session, started = excluded.started, body = excluded.body
     WHERE body <> excluded.body
 """
+
+
+def _row(tenant: str, step: Step) -> tuple[Any, ...]:
+    failure = step.failure if step.has_failed else None
+    return (
+        tenant,
+        step.run,
+        step.seq,
+        step.call,
+        step.name,
+        step.outcome,
+        None if failure is None else str(failure.kind),
+        None if failure is None else failure.fingerprint,
+        step.started,
+        encode(step),
+    )
 
 
 def _put_run(writer: sqlite3.Connection, known: str, tenant: str, run: Run) -> int:
