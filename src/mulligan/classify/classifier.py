@@ -30,6 +30,19 @@ _GENERAL = (
 )
 _PARTICULAR = frozenset(world.PARTICULAR)
 
+_SPELLINGS = (
+    ("\u2019", "'"),
+    ("\u2018", "'"),
+    ("\u201c", '"'),
+    ("\u201d", '"'),
+    ("can't", "cannot"),
+    ("can not", "cannot"),
+    ("n't ", " not "),
+    ("ognised", "ognized"),
+    ("uthoris", "uthoriz"),
+)
+"""One spelling for each word, so that rules for everyone's words need not list them all."""
+
 
 class Decision(NamedTuple):
     """A kind and what spoke for it."""
@@ -188,6 +201,12 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
         ran = Ran.NO if evidence.rpc in (-32601, -32602) else None
         chosen = next((rule.kind for rule, _ in matching(refusals.ARGUMENTS, text) if rule.kind in rpc), rpc[0])
         yield Decision(chosen, (f"JSON-RPC {evidence.rpc}",), 0.97, ran)
+    quoted = python.by_rpc(evidence.quoted_rpc)
+    if quoted:
+        # The code as a client writes it into a text: as good as its number, but no proof that nothing ran.
+        matched = matching(refusals.ARGUMENTS, text)
+        chosen = next((rule.kind for rule, _ in matched if rule.kind in quoted), quoted[0])
+        yield Decision(chosen, (f"text: JSON-RPC {evidence.quoted_rpc}",), 0.9)
     written = compiled(r"name '(\w{1,80})' is not defined|\(<(?:string|stdin|unknown)>, line \d{1,9}\)").search(text)
     is_code = not evidence.is_named or "SyntaxError" in evidence.names
     if written and tool and is_code and (written.group(1) is None or written.group(1) in tool):
@@ -207,10 +226,11 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
         if rules is _GENERAL:
             yield from _by_exit(evidence, is_known=True)
             yield from _by_code(evidence, allowed, why, ran_program)
+            gist = _spelt(gist)
         # Those that may not answer are not asked: most patterns are then never compiled.
         asked = [rule for rule in rules if _may_answer(rule, allowed, why, ran_program, evidence.status)]
         for rule, place in matching(asked, gist, tool):
-            at = place if gist == text else text.find(gist[place : place + 20])
+            at = place if gist == text else text.find(gist[place : place + 12])
             if ran_program and _is_its_own_affair(rule.kind, evidence.status):
                 yield Decision(taxonomy.TOOL_EXECUTION_FAILED, (f"text: {rule.name}", "its own affair"), 0.8, place=at)
             ran = _proven(rule, evidence, why)
@@ -224,6 +244,9 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
         and not evidence.is_named
     ):
         yield Decision(taxonomy.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("text: nothing but a missing key",), 0.7)
+    if not ran_program and not allowed and len(text) <= _SHORT:
+        for rule, place in matching(refusals.GUESSES, _spelt(text)):
+            yield Decision(rule.kind, (f"text: {rule.name}",), 0.5, place=place if _spelt(text) == text else -1)
 
 
 def _ran_program(evidence: Evidence) -> bool:
@@ -294,7 +317,9 @@ def _by_exit(evidence: Evidence, is_known: bool = False) -> Iterator[Decision]:
         126: taxonomy.TOOL_PERMISSION_DENIED,
         124: taxonomy.TOOL_TIMEOUT,
     }.get(evidence.exit_code)
-    if known is not None and not compiled(_NOT_THE_SHELL).search(evidence.text):
+    if known is taxonomy.TOOL_COMMAND_NOT_FOUND and not compiled(_NOT_THERE).search(evidence.text):
+        known = None if compiled(_SAYS_MORE).search(evidence.text) else known
+    if known is not None:
         yield Decision(known, why, 0.8)
     if is_known:
         return
@@ -309,8 +334,9 @@ def _by_exit(evidence: Evidence, is_known: bool = False) -> Iterator[Decision]:
     yield Decision(taxonomy.TOOL_EXECUTION_FAILED, why, 0.6, Ran.YES)
 
 
-_NOT_THE_SHELL = r"unbound variable|shared librar|syntax error|parameter (?:null|not set)"
-"""Exits with 127 for other reasons than a command that is not there."""
+_NOT_THERE = r"not found|no such|cannot find|not recogni[sz]ed|ENOENT|unable to find"
+"""What a shell says with exit code 127, where it says anything about a command; it ends so for other reasons too."""
+_SAYS_MORE = r"^(?!exit code)\S{1,80}: \S"
 
 _TEST_COMMAND = (
     r"\b(?:pytest|py\.test|unittest|tox|nox|jest|vitest|mocha|playwright test|ctest|rspec|phpunit|bats)\b"
@@ -357,10 +383,16 @@ def _read(evidence: Evidence) -> unwrap.Said:
         evidence.add_class(name)
     if evidence.rpc is None:
         evidence.rpc = said.rpc
+    evidence.quoted_rpc = _quoted_rpc(evidence.text) if evidence.rpc is None else None
     evidence.add_status(said.status)
     if evidence.status is None:
         evidence.add_status(_status(evidence.text))
     return said
+
+
+def _quoted_rpc(text: str) -> int | None:
+    match = compiled(r"\b(?:mcp|rpc) error:? \(?(-32\d{3})\b").search(text[:400])
+    return int(match.group(1)) if match else None
 
 
 def _status(text: str) -> int | None:
@@ -368,12 +400,18 @@ def _status(text: str) -> int | None:
     match = compiled(
         r"\bHTTP(?:/\d(?:\.\d)?)?[ :]+(?:status |error |code )*\(?([45]\d\d)\b|"
         r"\bstatus(?:[ _-]?code)?[\"']?\s?(?:[:=]|of|is|was)?\s?[\"']?([45]\d\d)\b"
-        r"|^([45]\d\d) (?:client|server) error|^error code:? ([45]\d\d)\b|\b(?:returned error|error|"
+        r"|\b([45]\d\d) (?:client|server) error|^error code:? ([45]\d\d)\b|\b(?:returned error|error|"
         r"code):? ([45]\d\d)\b(?=[\s:,.)-]|$)"
         r"|^(?:error:? )?\(?([45]\d\d)\)? (?:bad|un|for|not|method|request|conflict|gone|pre|payload|too|internal|"
         r"service|gateway|locked)|<(?:h1|title)>\s?([45]\d\d)\b"
     ).search(text[:2_000])
     return next((int(group) for group in match.groups() if group), None) if match else None
+
+
+def _spelt(text: str) -> str:
+    for variant, word in _SPELLINGS:
+        text = text.replace(variant, word)
+    return text
 
 
 def _gist(text: str) -> str:

@@ -14,7 +14,8 @@ REFUSED = (
         r"request interrupted by (?:the )?user|(?:rejected|declined|denied|refused|disallowed|dismissed|"
         r"not approved|cancell?ed|aborted|interrupted|stopped|skipped) by (?:the )?(?:human |end )?user\b|"
         r"\buser (?:has )?(?:rejected|declined|refused|denied|cancell?ed|aborted|interrupted|dismissed|skipped|"
-        r"chose not|did not approve|opted not|said no)|tool use was rejected|"
+        r"chose not|has chosen not|decided not|did not (?:approve|allow|accept|confirm)|opted not|said no)|"
+        r"tool use was rejected|"
         r"permission (?:was )?denied by (?:the )?user|\buser'?s? (?:rejection|refusal)|rejected the (?:tool|"
         r"command|edit|plan|change)",
         is_strong=True,
@@ -86,6 +87,28 @@ EDITING = (
         is_strong=True,
     ),
     Rule(
+        "what an edit starts from is not there",
+        kinds.TOOL_EDIT_MISMATCH,
+        (
+            "not found",
+            "not match",
+            "no match",
+            "unique",
+            "ambiguous",
+            "multiple",
+            "matches",
+            "occurrences",
+            "but found",
+        ),
+        r"\b(?:search|string|text|context|block|old_?str\w{0,4}|snippet|content|lines?|anchor|hunk|original|target)\b"
+        r"[^\n]{0,80}?(?:(?:was |were |is |are )?not found|(?:does|did|do) not match|no match|not unique|ambiguous|"
+        r"(?:multiple|several) (?:times|places|matches|locations)|match(?:es|ed)? (?:[2-9]|\d{2,9}|multiple|several)\b|"
+        r"\b\d{1,9} (?:matches|occurrences|locations))|expected [^\n]{1,80} but found",
+        unless=r"no such file|file (?:was )?not found|directory|syntax",
+        tools=("edit", "patch", "replace", "diff", "update_file", "insert", "modify"),
+        is_strong=True,
+    ),
+    Rule(
         "read it first",
         kinds.TOOL_STALE_FILE,
         ("read", "modified", "changed", "stale"),
@@ -93,19 +116,21 @@ EDITING = (
         r"(?:must|need to|should) (?:first )?(?:use (?:your|the) read tool|read (?:the|this|it|"
         r"a) ?(?:file)?)[^\n]{0,60}(?:first|before|at least once)|read it (?:first|again) before|"
         r"modified (?:externally|since (?:it was )?(?:last )?read|on disk)|(?:contents?|file) (?:on disk )?(?:has|"
-        r"have) changed since|file is stale|stale (?:file|read)",
+        r"have) changed since|file is stale|stale (?:file|read)|changed on disk|"
+        r"since (?:you|it was|the file was) (?:last )?(?:read|opened|viewed|loaded)",
         is_strong=True,
     ),
     Rule(
         "too large to read",
         kinds.TOOL_OUTPUT_TOO_LARGE,
-        ("exceeds", "too large", "too long", "too big", "larger than"),
+        ("exceed", "too large", "too long", "too big", "larger than"),
         r"(?:file|content|output|response|result|text|page|document|"
         r"data)s?\b[^\n]{0,60}exceeds? (?:the )?(?:max(?:imum)?|limit|allowed|\d{1,9} ?[KMG]i?B)[^\n]{0,30}(?:token|"
         r"size|length|"
         r"limit|character|byte|output|line|KB|MB|\d)|(?:output|response|result|file|content|document|page) (?:is |"
         r"was |are )?too (?:large|long|big)(?: to (?:display|read|return|show|process|open|load|be))?|(?:output|"
-        r"result|response)[^\n]{0,30}(?:larger|longer|bigger) than (?:the )?(?:max|limit|\d)|maximum (?:output|"
+        r"result|response)[^\n]{0,30}(?:larger|longer|bigger) than (?:the )?(?:max|limit|\d)|(?:output|response|"
+        r"result) exceed(?:s|ed) \d|maximum (?:output|"
         r"response|result) (?:size|length) exceeded",
         unless=r"request (?:entity|body|payload)|upload|payload too|argument list too long|file ?name too long|413",
     ),
@@ -186,7 +211,7 @@ _NO_SOURCE = (
     r"^cc1\w{0,8}: fatal error: .{1,200}: No such file|no input files|couldn't read `[^`\n]{1,200}`: No such file|"
     r"^\S{1,200}\.py: error: Cannot read file|^E902 No such file|^\S{0,40}clang\S{0,20}: error: no such file|"
     r"^g?make: \S{1,200}: No such file or directory\ng?make: \*\*\* No rule|^error: file not found: |"
-    r"unrecogni[sz]ed command.line option"
+    r"unrecogni[sz]ed command.line option|^g?make: \*\*\* \S{1,200}: No such file|^CMake Error: Unknown argument"
 )
 """The compiler was given a file that is not there: nothing is wrong with the code."""
 
@@ -217,12 +242,14 @@ BUILDING = (
             "failed to select a version",
             "no matching package",
             "error: the package",
+            " target named",
             "-->",
         ),
         r"^error\[E\d{4}\]|could not find `Cargo\.toml`|could not compile `|aborting due to (?:\d{1,9} |"
         r"\w{1,80} )?previous error|failed to run custom build command|error: failed to (?:select a version|"
         r"parse manifest|load manifest|resolve|get `)|error: no matching package (?:named|found)|"
-        r"error: the package '.{1,80}' does not contain|error: (?:package|dependency|feature) `|"
+        r"error: the package '.{1,80}' does not contain|error: no \w{1,12} target named|error: (?:package|dependency|"
+        r"feature) `|"
         r"^error: .{1,200}\n\s{1,40}--> \S{1,300}\.rs:\d{1,9}",
         unless=_NO_SOURCE,
     ),
@@ -358,6 +385,7 @@ BUILDING = (
             " error  ",
         ),
         r":\d{1,9}: (?:unexpected symbol|.{1,30} expected) near '|introduced (?:new )?syntax error|"
+        r"^-e:\d{1,9}: syntax error|"
         r"\bSC\d{4}\b \((?:error|warning|info|style)\)|^[ \t]{1,40}\d{1,9}:\d{1,9}\s{1,40}error\s{1,40}\S|(?:compile|"
         r"compilation|compiler) errors?\b|== compilation error|compilation (?:failed|aborted|"
         r"terminated)|error: \[GHC-\d{1,9}\]|\.hs:\d{1,9}:\d{1,9}: error|\.swift:\d{1,9}:\d{1,9}: error|"

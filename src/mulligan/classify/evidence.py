@@ -32,6 +32,7 @@ class Evidence:
         "is_named",
         "modules",
         "names",
+        "quoted_rpc",
         "rpc",
         "source",
         "status",
@@ -55,6 +56,8 @@ class Evidence:
         self.headers: dict[str, str] = {}
         self.rpc: int | None = None
         """The code of a JSON-RPC error."""
+        self.quoted_rpc: int | None = None
+        """The same, where only the text tells it."""
         self.exit_code: int | None = None
         self.is_error = is_error
         self.is_exception = False

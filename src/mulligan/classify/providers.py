@@ -375,7 +375,8 @@ _MARKS = (
     r"api keys? (?:not valid|provided|expired)|x-api-key"
     r"|rate limit reached for|exceeded your current quota|credit balance is too low|finish_?reason|"
     r"content management policy"
-    r"|too many tokens, please wait|prompt is too long|api_key_invalid|resource_exhausted|invalid_model|"
+    r"|too many tokens, please wait|prompt is too long|api_key_invalid|resource_exhausted|for (?:output|"
+    r"result) validation|completionusage|length limit was reached|invalid_model|"
     r"service_tier_capacity|invalid_request_prompt|resource has been exhausted"
 )
 

@@ -24,12 +24,26 @@ FORBIDDEN = (
     Rule(
         "not for you",
         kinds.TOOL_PERMISSION_DENIED,
-        ("not allowed", "not permitted", "may not", "are allowed", "cannot", "is allowed", "must be within", "blocked"),
+        (
+            "only ",
+            "approval",
+            "read-only",
+            "not allowed",
+            "not permitted",
+            "may not",
+            "are allowed",
+            "cannot",
+            "is allowed",
+            "must be within",
+            "blocked",
+        ),
         r"\b(?:access\w{0,3}|fetch\w{0,3}|operations?|actions?|commands?|navigat\w{1,4}|writing|reading|deleting|"
         r"modifying|"
         r"running|executing|uploads?|requests? to)\b[^\n]{0,60} (?:is|are) not (?:allowed|permitted)|"
         r"your (?:role|account|plan|subscription|user|token)\b[^\n]{0,40}(?:may not|cannot|can't|(?:does not|"
         r"doesn't) allow)|"
+        r"requires? (?:\w{1,12} )?approval|\bread-only mode|only (?:\w{1,12} )?\w{2,14}s (?:can|may) (?!be\b|"
+        r"have\b)\w{2,}|"
         r"only [A-Z]{3,12}\b[^\n]{0,30}(?:queries|statements|requests|methods) (?:are|is) (?:allowed|permitted)|"
         r"(?:must|has to) be (?:with)?in(?:side)? (?:one of )?the (?:\w{1,12} )?(?:workspace|project|working|allowed|"
         r"sandbox|root)|"
@@ -212,3 +226,36 @@ MISSING = (
         r"watchlist)|is not in (?:the|your|this|our) \w{1,20}\b(?! of)|^no data for\b|^unknown \w{1,20}: \S",
     ),
 )
+
+GUESSES = (
+    Rule(
+        "an argument by its name",
+        kinds.TOOL_INVALID_ARGUMENTS,
+        (),
+        r"\A\s{0,10}(?:error: )?(?:['\"`]\w{1,40}['\"`]|[a-z][a-z0-9]{0,30}(?:_[a-z0-9]{1,30}){1,5}) ?:? (?:is|are|"
+        r"was|must|should|"
+        r"cannot|has to|needs|may not|expected|too)\b|\b(?:must|should|has to|needs? to) be\b|,? (?:but )?got ['\"\d]|"
+        r"in the (?:past|future)\b|\bexpected\b[^\n]{1,60}\b(?:got|received|found)\b|regex parse error",
+    ),
+    Rule(
+        "not yet",
+        kinds.ORCHESTRATION_PRECONDITION,
+        (),
+        r"\bnot (?:yet )?(?:been )?\w{2,16}(?:ed|en|t) yet\b|\bhas not (?:yet )?been \w{3,16}\b|\byet\.?$|"
+        r"\b(?:has|have|had) no (?:\w{1,14} ){0,3}\w{2,16}\b|\bneeds? (?:an? |another |more )\w{2,16}|\bfirst\.?$",
+    ),
+    Rule(
+        "more than is allowed",
+        kinds.ORCHESTRATION_CONSTRAINT_VIOLATION,
+        (),
+        r"\bexceed(?:s|ed|ing)?\b|\b(?:above|over|below|under|more than|less than|fewer than) [$]?\d|\bonly \d{1,9}\b|"
+        r"\b(?:not|never|no longer) (?:eligible|possible|valid|accepted)\b|\b(?:cannot|may not|must not) \w{2,16}\b",
+    ),
+    Rule(
+        "nothing of that name",
+        kinds.TOOL_NOT_FOUND,
+        (),
+        r"\bnot recognized\b|\bunrecognized\b|\bunknown\b|\bmissing\b",
+    ),
+)
+"""Shapes of a sentence rather than words: asked when nothing else answered, and answered with little confidence."""

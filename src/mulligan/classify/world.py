@@ -226,6 +226,8 @@ SERVICES = (
             "oauth",
             "access key",
             "saml",
+            "pin ",
+            "passcode",
             "sso",
             "could not read username",
         ),
@@ -244,7 +246,8 @@ SERVICES = (
         r"api[ _-]?key|password|session|authorization header|signature|authentication|login)|publickey|"
         r"password authentication failed|could not read (?:username|password)|access denied for user|"
         r"login (?:failed|required)|invalid_grant|invalid_client|expired_token|signaturedoesnotmatch|accesskeyid|"
-        r"authorization (?:header|required|failed)|bad credentials|logon failed|www-authenticate|ora-01017|noauth",
+        r"authorization (?:header|required|failed)|bad credentials|logon failed|\b(?:pin|passcode|"
+        r"otp)\b[^\n]{0,20}(?:incorrect|wrong|invalid|expired)|www-authenticate|ora-01017|noauth",
         unless=r"unexpected token|invalid (?:syntax|token '|token:|token <)|syntax error|token \S{1,12} (?:at|in json)|"
         r"parse|tokens? \(?\d|csrf.{0,5}ok|max(?:imum)? (?:allowed )?tokens|unrecognized token|tokenize|"
         r"keyword argument|positional argument",
@@ -362,7 +365,8 @@ SERVICES = (
         r"expecting value: line|(?:failed|unable|error|could not|cannot|can't) (?:to )?(?:decod|pars|deserializ|"
         r"unmarshal|read)\w{1,4} (?:\w{1,12} ){0,3}(?:response|json|xml|body|reply|html|payload|answer)|"
         r"jsondecodeerror|unexpected token \S{1,6}.{0,40}(?:json|doctype)|unexpected end of json|"
-        r"is not valid json|invalid json|(?:unexpected|wrong|invalid) content[- ]type|codec can't decode|"
+        r"is not valid json|(?:invalid|malformed|broken|truncated) (?:json|xml)|(?:unexpected|wrong|"
+        r"invalid) content[- ]type|codec can't decode|"
         r"invalid character '.{1,4}' looking for beginning of value|not well-formed|can ?not decode content|"
         r"chunkedencoding|"
         r"contentdecoding",
@@ -522,7 +526,8 @@ DATABASES = (
         r"soql) (?:\w{1,10} ){0,2}?(?:syntax|parse|parsing|validation|compilation) (?:error|exception|failed)|"
         r"syntax error (?:at or near|at end of input|in (?:sql|query)|near|at line)|"
         r"errors? in the (?:\w{1,10} )?query|no (?:field|column|table|vector column) (?:named|called|with|in)\b|"
-        r"where (?:operator|clause)|expecting embedding|near \".{0,60}\": syntax error|"
+        r"where (?:operator|clause)|expecting embedding|unrecognized name: |\(line \d{1,9}, column \d{1,9} \(offset|"
+        r"near \".{0,60}\": syntax error|"
         r"error in your sql|no such (?:table|column|function|index|collation|module):|(?:table|column|relation|"
         r"view|schema|index|collection|field|attribute|type|function|operator|"
         r"database) [\"'`\[]?[\w.$]{1,80}[\"'`\]]?(?:\([^)]{0,60}\))? (?:does not exist|doesn't exist|not found|"
@@ -568,10 +573,11 @@ BUGS = (
             "nil value",
             "undefined method",
             "undefined function",
+            "before assignment",
         ),
         r"unsupported operand type|object (?:is not (?:iterable|subscriptable|callable)|has no attribute)|"
-        r"\) ?is not a function$|\b(?:is not a (?:function|constructor)|is not iterable)\b|cannot read propert(?:y|"
-        r"ies) of|"
+        r"\) ?is not a function$|\b(?:is not a (?:function|constructor)|is not iterable)\b|cannot read propert|"
+        r"referenced before assignment|"
         r"^(?:NameError: |ReferenceError: )?(?:name '\w{1,80}'|\w{1,80}) is not defined|ni?ll? pointer dereference|"
         r"attempt to (?:index|call|perform arithmetic on) a nil|undefined (?:method|local variable) [`']",
         is_strong=True,
