@@ -315,11 +315,12 @@ def redacted(event: AnyEvent, redactor: Redactor) -> AnyEvent:
 
 
 def _run(run: Run, redactor: Redactor) -> Run:
-    names = (run.agent, run.version, run.environment)
+    names = (run.version, run.environment)
     ids = (run.id, run.session, run.parent)
     if (
         run.context is None
         and run.metadata is None
+        and _kept_as_is(run.agent, redactor)
         and all(each is None or _kept_as_is(each, redactor) for each in names)
         and all(each is None or _id(each) is each for each in ids)
     ):

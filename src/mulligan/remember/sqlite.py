@@ -60,8 +60,8 @@ class SqliteStore:
         self._threads = threading.local()
         self._writer = _Connection(self._connect, "PRAGMA synchronous=NORMAL")
         self._readers: list[_Connection] = []
-        self._failing: set[tuple[str, str]] = set()
-        """Runs under way in which something has failed."""
+        self._quiet: set[tuple[str, str]] = set()
+        """Runs under way in which nothing has failed."""
         self._is_closed = False
         with _told(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -110,6 +110,7 @@ class SqliteStore:
                     _put_run(writer, "NOTHING", tenant, event.run)
                 elif isinstance(event, RunEnded):
                     _put_run(writer, _UPDATE, tenant, event.run)
+            runs = writer.total_changes - before
             steps = [event.step for event in batch if isinstance(event, StepEnded)]
             writer.executemany(
                 "INSERT OR IGNORE INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -117,22 +118,21 @@ class SqliteStore:
             )
             kept = writer.total_changes - before
             ended = {event.run.id for event in batch if isinstance(event, RunEnded)}
-            for run in self._to_link(tenant, steps, ended):
+            for run in self._to_link(tenant, steps, ended, are_new=kept - runs == len(steps)):
                 self._relink(writer, tenant, run)
             return kept
 
-    def _to_link(self, tenant: str, steps: list[Step], ended: set[str]) -> set[str]:
-        """The runs in which something may have been overcome just now: those known to have failures.
+    def _to_link(self, tenant: str, steps: list[Step], ended: set[str], are_new: bool) -> set[str]:
+        """The runs in which something may have been overcome just now.
 
-        A run that ends is looked at once more, since another process may have added to it; but not one that began
-        and ended here without a failure, as most do.
+        All of them, but for those whose every step we have seen since the first, and none failed: as in most.
         """
-        self._failing.update((tenant, step.run) for step in steps if step.failure is not None)
-        begun = {step.run for step in steps if step.seq == 1}
-        touched = {step.run for step in steps} | ended
-        chosen = {run for run in touched if (tenant, run) in self._failing or (run in ended and run not in begun)}
-        self._failing.difference_update((tenant, run) for run in ended)
-        return chosen
+        if are_new:
+            self._quiet.update((tenant, step.run) for step in steps if step.seq == 1)
+        self._quiet.difference_update((tenant, step.run) for step in steps if step.failure is not None)
+        loud = {step.run for step in steps if (tenant, step.run) not in self._quiet}
+        self._quiet.difference_update((tenant, run) for run in ended)
+        return loud
 
     def _relink(self, writer: sqlite3.Connection, tenant: str, run: str) -> None:
         """Links made where the success is kept, so that a crash cannot separate the two."""
