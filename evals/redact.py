@@ -14,6 +14,7 @@ import gzip
 import json
 import pathlib
 import random
+import re
 import statistics
 import sys
 import time
@@ -26,6 +27,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
 sys.path.insert(0, str(ROOT / "src"))
 
+from mulligan import prompt  # noqa: E402
+from mulligan.classify.classifier import classify  # noqa: E402
+from mulligan.classify.taxonomy import KINDS  # noqa: E402
 from mulligan.redaction import FOREIGN, Redactor, clean, faults, quote  # noqa: E402
 from mulligan.redaction.detect import might_hold  # noqa: E402
 
@@ -97,14 +101,47 @@ def _coverage(rows: list[dict[str, Any]], misses: bool) -> None:
 
 
 def _presentation() -> None:
+    """Every error of the corpus, cleaned, quoted and as the answer a model would read."""
     rows = list(_lines("injections-dev.jsonl"))
-    wrong = 0
+    wrong: Counter[str] = Counter()
     for row in rows:
-        for text in _strings(row["error"]):
+        said = list(_strings(row["error"]))
+        for text in said:
             cleaned, quoted = clean(text), quote(text, row["tool"])
-            hidden = any(unicodedata.category(c)[0] == "C" and c not in "\n\t" for c in cleaned + quoted)
-            wrong += hidden or len(cleaned) > FOREIGN or bool(faults(quoted)) or bool(set("<>|") & set(cleaned))
-    print(f"{len(rows)} hostile or genuine errors cleaned and quoted: {wrong} not presentable")
+            wrong["characters"] += _is_hidden(cleaned + quoted) or bool(set("<>|") & set(cleaned))
+            wrong["longer"] += len(cleaned) > FOREIGN
+            wrong["unmarked"] += bool(faults(quoted))
+        failure = classify(row["error"], source="tool", tool=row["tool"])
+        told = prompt.answer(failure, tool=row["tool"])
+        spoken = list(_strings(told))
+        wrong["characters"] += any(map(_is_hidden, spoken))
+        wrong["longer"] += any(len(text) > FOREIGN + 130 for text in spoken)
+        outside = [text for name, value in told.items() if name not in ("message", "hint") for text in _strings(value)]
+        wrong["unmarked"] += bool(faults(told["message"])) or any(_repeats(text, said) for text in outside)
+        wrong["hints"] += told["hint"] not in OURS
+    print(f"{len(rows)} hostile or genuine errors, cleaned, quoted and answered")
+    for what, name in (
+        ("characters", "with hidden characters or markup"),
+        ("longer", f"with more than {FOREIGN} characters of foreign text"),
+        ("unmarked", "with foreign text outside its mark"),
+        ("hints", "with a hint copied from foreign text"),
+    ):
+        print(f"  {wrong[what]:>4}  {name}")
+
+
+OURS = {clean(kind.hint, 300) for kind in KINDS.values()}
+"""Hints for models, as the table of kinds has them."""
+
+
+def _is_hidden(text: str) -> bool:
+    return any(unicodedata.category(c)[0] == "C" and c not in "\n\t" for c in text)
+
+
+def _repeats(text: str, said: list[str]) -> bool:
+    """Whether three words of what a stranger said stand in a text, in their order."""
+    words = text.lower().split()
+    known = " ".join(" ".join(said).lower().split())
+    return any(" ".join(words[place : place + 3]) in known for place in range(len(words) - 2))
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -118,25 +155,60 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(inner)
 
 
+# What people write who need a redactor by Friday.
+FLOOR = [
+    re.compile(pattern)
+    for pattern in (
+        r"sk-[A-Za-z0-9_-]{20,}", r"gh[pousr]_[A-Za-z0-9]{36}", r"AKIA[0-9A-Z]{16}", r"AIza[0-9A-Za-z_-]{35}",
+        r"xox[baprs]-[0-9A-Za-z-]{10,}", r"eyJ[\w-]+\.[\w-]+\.[\w-]+", r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
+        r"(?i)(?:password|passwd|pwd)\s*[:=]\s*\S+", r"(?i)(?:api[_-]?key|token|secret)\s*[:=]\s*\S+",
+        r"(?i)bearer\s+[\w.-]+", r"[\w.+-]+@[\w-]+\.[\w.-]+", r"\b(?:\d[ -]?){13,16}\b",
+    )
+]  # fmt: skip
+
+
+def _floor(text: str) -> str:
+    for pattern in FLOOR:
+        text = pattern.sub("[redacted]", text)
+    return text
+
+
 def _cost(rows: list[dict[str, Any]]) -> None:
     redactor = Redactor()
-    corpora = {"these rows": _blocks(_text(row["text_b64"]) for row in rows), "recorded calls": _blocks(_calls())}
-    print(f"{'us per KB, median of blocks':<28}{'prefilter':>11}{'redact':>9}{'clean':>9}")
+    texts = [_text(row["text_b64"]) for row in rows]
+    calls = list(_calls())
+    corpora = {
+        "rows": texts,
+        "rows of 200 bytes and more": [text for text in texts if len(text) >= 200],
+        "rows in blocks of 4 KB": _blocks(iter(texts)),
+        "recorded calls, 200 bytes +": [text for text in calls if len(text) >= 200][:800],
+        "recorded calls in 4 KB": _blocks(iter(calls)),
+    }
+    print(f"{'us per KB, median':<30}{'prefilter':>10}{'redact':>8}{'12 regexes':>12}{'ratio':>7}{'clean':>8}")
     for name, blocks in corpora.items():
-        figures = [
-            statistics.median(_seconds(step, block) * 1e6 / (len(block) / 1024) for block in blocks)
-            for step in (might_hold, redactor.text, clean)
-        ]
-        print(f"{name:<28}{figures[0]:>11.1f}{figures[1]:>9.0f}{figures[2]:>9.0f}")
+        steps: tuple[Callable[[str], object], ...] = (might_hold, redactor.text, _floor, clean)
+        for text in blocks[:50]:
+            redactor.text(text)  # compiled by now, as in any process that has redacted before
+        taken: list[list[float]] = [[], [], [], []]
+        for text in blocks:  # one beside the other, so that what else the machine does meets them alike
+            for place, step in enumerate(steps):
+                taken[place].append(_seconds(step, text) * 1e6 / (len(text) / 1024))
+        quick, redact, floor, shown = map(statistics.median, taken)
+        print(f"{name:<30}{quick:>10.1f}{redact:>8.0f}{floor:>12.0f}{redact / floor:>7.2f}{shown:>8.0f}")
     print()
-    print(f"{'ms per KB, hostile text':<28}{'redact':>11}{'clean':>9}{'quote':>9}")
+    print(f"{'us a text':<30}{'redact':>18}{'12 regexes':>12}")
+    for text in ("ok", "No such file or directory.", "The search found 12 of 40 files in src/app, none newer."):
+        figures = [min(_seconds(step, text) for _ in range(200)) * 1e6 for step in (redactor.text, _floor)]
+        print(f"{len(text):>3} characters, nothing found {figures[0]:>18.1f}{figures[1]:>12.1f}")
+    print()
+    print(f"{'ms per KB, hostile text':<30}{'redact':>18}{'clean':>9}{'quote':>9}")
     worst: dict[str, tuple[float, float, float]] = {}
     for name, text in _hostile().items():
-        kb = len(text) / 1024
+        kb = min(len(text), 10_240) / 1024  # the rest is cut before it is read
         first, second, third = (_seconds(step, text) * 1e3 / kb for step in (redactor.text, clean, quote))
         worst[name] = (first, second, third)
     for name, figures_ in sorted(worst.items(), key=lambda one: -max(one[1]))[:8]:
-        print(f"{name:<28}{figures_[0]:>11.2f}{figures_[1]:>9.2f}{figures_[2]:>9.2f}")
+        print(f"{name:<30}{figures_[0]:>18.2f}{figures_[1]:>9.2f}{figures_[2]:>9.2f}")
 
 
 def _calls() -> Iterator[str]:
@@ -181,10 +253,15 @@ def _hostile() -> dict[str, str]:
         "frames": "at ", "files": 'File "', "hosts": "host=a;", "labels": "a.", "tens": "10.", "colons": "::",
         "escapes": "\x1b[", "titles": "\x1b]", "accents": "\u0301\u0323", "ligatures": "\ufdfa",
         "elements": "password>aaaa</",
+        "variables": 'variable "key" {default = "a', "ports": ":5432:a:b:", "query": "https://a/?b=",
         "spaces": " ", "brackets": "(", "marks": "[said by ", "cookies": "cookie: a=", "names of tokens": "token ",
     }  # fmt: skip
     texts = {name: (piece * (16384 // len(piece) + 1))[:16384] for name, piece in pieces.items()}
     texts["base64 image"] = "data:image/png;base64," + "".join(draw.choice(base64ish) for _ in range(16362))
+    texts["long hex"] = "".join(draw.choice("0123456789abcdef") for _ in range(16384))
+    texts["long address"] = "https://a.example/" + "".join(draw.choice(base64ish + "%&=?") for _ in range(16366))
+    texts["many secrets"] = " ".join(f"k{n}@a{n}.example.org" for n in range(900))[:16384]
+    texts["many passwords"] = " ".join(f"password=Zq{n}x7{n} Zq{n}x7{n}!" for n in range(600))[:16384]
     texts["any characters"] = "".join(chr(draw.randrange(32, 0x3000)) for _ in range(16384))
     return texts
 

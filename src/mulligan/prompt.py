@@ -9,10 +9,13 @@ from typing import Any
 from mulligan.calls import TOOL
 from mulligan.failure import Failure, Ran
 from mulligan.records import Change, Precedent
-from mulligan.redaction import clean, plain, quote
+from mulligan.redaction import FOREIGN, clean, plain, quote
+from mulligan.redaction.names import secret
 
 NAME = 80
 """Characters of a tool's or argument's name that are shown: names come from models and strangers too."""
+PATH = 40
+"""Characters of the path of a changed argument."""
 SHORT = 60
 """Characters of a value that are shown."""
 CHANGES = 5
@@ -37,7 +40,7 @@ def answer(
     """
     told: dict[str, Any] = {
         "error": _line(failure.kind, NAME),
-        "code": _line(failure.code, NAME) or _line(failure.kind.code, NAME),
+        "code": _code(failure.code) or _line(failure.kind.code, NAME),
         "message": quote(failure.message, who=_line(tool, NAME) or "tool"),
         "hint": _unmarked(clean(failure.hint, 300)),
         "recoverable": failure.recoverable,
@@ -77,6 +80,14 @@ def change(changed: Change, closed: Collection[str] = ()) -> str:
     return f"another {path}" if path else "other arguments"
 
 
+_CODE = re.compile(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
+
+
+def _code(code: str) -> str:
+    """A code of the other side's, where it is one: a sentence in its place belongs into the quotation."""
+    return _line(code, NAME) if _CODE.fullmatch(code) else ""
+
+
 _NAME = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*", re.ASCII)
 
 
@@ -110,12 +121,19 @@ _MARKS = re.compile(r"\[(?=\s{0,9}(?:said|end)\b)", re.IGNORECASE)
 
 def note(tool: str, changes: Iterable[Change]) -> str:
     """Announces a repair, so that the model learns from it although its history shows the call it made."""
-    told = [f"{_line(each.path, NAME)} {_shown(each.before)} -> {_shown(each.after)}" for each in changes]
+    told = [_changed(each) for each in changes]
     more = f" and {len(told) - CHANGES} more" if len(told) > CHANGES else ""
     return (
         f"mulligan: {_line(tool, NAME)} was called with {', '.join(told[:CHANGES])}{more}; "
         "the first arguments were rejected."
     )
+
+
+def _changed(changed: Change) -> str:
+    path = _line(changed.path, PATH)
+    if kind := secret(changed.path) if changed.how != "rename" else "":
+        return f"another {path or kind}"
+    return f"{path} {_shown(changed.before)} -> {_shown(changed.after)}"
 
 
 def epitaph(failure: Failure, *, attempts: int, seconds: float, waits: Sequence[float], why: str, run: str) -> str:
@@ -135,11 +153,16 @@ def reminder(failures: Sequence[Mapping[str, Any]]) -> str:
     lines = [""]
     for limit in (120, 60, 30):
         lines = [_remembered(each, limit) for each in failures]
-        if tokens("\n".join([_BEFORE, *lines])) <= REMINDER:
+        if _fits(lines):
             break
-    while lines and tokens("\n".join([_BEFORE, *lines])) > REMINDER:
+    while lines and not _fits(lines):
         lines = lines[1:]
     return "\n".join([_BEFORE, *lines, ""]) if lines else ""
+
+
+def _fits(lines: list[str]) -> bool:
+    # Ours in a line is at least sixty characters; the rest is what strangers chose, names included.
+    return sum(len(line) - 60 for line in lines) <= FOREIGN and tokens("\n".join([_BEFORE, *lines])) <= REMINDER
 
 
 _BEFORE = "Recent failures of this session, from before the conversation was shortened. Avoid repeating them:"
@@ -148,7 +171,7 @@ _BEFORE = "Recent failures of this session, from before the conversation was sho
 def _remembered(each: Mapping[str, Any], limit: int) -> str:
     times = f", {each['count']} times" if each["count"] > 1 else ""
     worked = f" What worked: {_line(each['worked'], limit)}" if each.get("worked") else ""
-    tool = _line(each["tool"], limit) or "tool"
+    tool = _line(each["tool"], min(limit, PATH)) or "tool"
     said = quote(_line(each["message"], limit), who=tool)
     return f"- {_line(each['kind'], NAME)} in {tool} (turn {each['turn']}{times}): {said}{worked}"
 

@@ -21,7 +21,7 @@ def might_hold(text: str) -> bool:
         or "00 00" in numbers
         or "A00" in spelt
         or "A 00" in spelt
-        or contexts.is_told(raw.lower().decode())
+        or contexts.might_hold(text, raw.lower().decode())
     )
 
 

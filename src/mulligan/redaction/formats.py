@@ -244,7 +244,17 @@ def find(text: str, runs: str, found: list[tuple[str, int, int]]) -> None:
                 found.append(("wallet", first, end))
         start = runs.find(LONG, end)
     if "hook" in text:
-        found += [("webhook", *hit.span()) for hit in _HOOKS.finditer(text) if not judge.is_fake(hit[0][-40:])]
+        found += [
+            ("webhook", _address(text, hit.start()), hit.end())
+            for hit in _HOOKS.finditer(text)
+            if not judge.is_fake(hit[0][-40:])
+        ]
+
+
+def _address(text: str, start: int) -> int:
+    """Where the address begins that goes on there."""
+    opening = text.rfind("https://", max(0, start - 80), start)
+    return opening if opening >= 0 and not any(map(str.isspace, text[opening:start])) else start
 
 
 def _after(text: str, start: int, mark: str, found: list[tuple[str, int, int]]) -> None:

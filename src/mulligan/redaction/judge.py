@@ -22,7 +22,10 @@ _CODE = Expression(
 
 
 # What people type when they need something long: no machine draws eight letters in their order.
-_COUNTED = (*("abcdefghijklmnopqrstuvwxyz"[start : start + 8] for start in range(19)), "1234567890", "1234-1234")
+_COUNTED = (
+    *("abcdefghijklmnopqrstuvwxyz"[start : start + 8] for start in range(19)),
+    *("1234567890", "0123456789", "9876543210", "1234-1234", "qwertyuiop", "deadbeef"),
+)
 
 
 def is_counted(value: str) -> bool:

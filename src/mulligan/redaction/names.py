@@ -37,6 +37,8 @@ _CURSORS = words(
 FORMS = words("base value val str string text raw plain plaintext env header base64 b64 hash")
 """Words after a secret's name that leave it one."""
 
+CURSORS = tuple(_CURSORS)
+"""The same, for whoever has no whole name."""
 NUMBERS = words(
     """pin otp totp cvv cvc ssn passcode password passwd pwd pass card_number account_number routing_number tax_id
     national_id social_security security_code verification_code access_code recovery_code backup_code"""

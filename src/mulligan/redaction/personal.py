@@ -75,6 +75,8 @@ def find_spelt(text: str, marked: str, found: list[tuple[str, int, int]]) -> Non
 
 def _stretches(marked: str, *telling: str) -> list[tuple[int, int]]:
     """What lies between two x and holds something telling: where it is worth looking closely."""
+    if len(marked) < 160:  # as quickly looked at whole
+        return [(0, len(marked))]
     found = {}
     for part in telling:
         place = marked.find(part)
@@ -138,7 +140,7 @@ def _is_announced(said: str, text: str, start: int) -> bool:
         or spoken[-2:] == ["bank", "account"]
         or (len(spoken) > 1 and spoken[-1] in _COUNTED and spoken[-2] in _SAID_OF)
     )
-    return is_said and 7 <= sum(c.isdigit() for c in said) <= 19
+    return is_said and (7 if said[0].isdigit() else 5) <= sum(c.isdigit() for c in said) <= 19
 
 
 def find_addresses(text: str, found: list[tuple[str, int, int]]) -> None:
@@ -149,13 +151,15 @@ def find_addresses(text: str, found: list[tuple[str, int, int]]) -> None:
         if domain and domain[1].lower() not in _FILES:
             # Backwards from the sign, so that a long word without one is not read again and again.
             local = _LOCAL.match(text[max(0, position - 64) : position][::-1])
-            if (
-                local
-                and local[0][::-1] not in _NOT_PEOPLE
-                and text[position - len(local[0]) - 1 : position - len(local[0])] not in (":", "/")
-            ):
+            if local and local[0][::-1] not in _NOT_PEOPLE and not _is_of_an_address(text, position - len(local[0])):
                 found.append(("email", position - len(local[0]), domain.end()))
         position = text.find("@", position + 1)
+
+
+def _is_of_an_address(text: str, start: int) -> bool:
+    """Whether what begins there goes on with a path or with `https://name:`, and is no person's."""
+    before = text[start - 1 : start]
+    return before == "/" or (before == ":" and "//" in text[max(0, start - 80) : start].rpartition(" ")[2])
 
 
 def _number(said: str) -> str:

@@ -266,21 +266,21 @@ class _Known:
         if not left:
             return text
         self.spread = True
-        # Odd places are placeholders and stay whole, whatever a password may be. Cut by each value in turn: to compile
-        # an expression of them would take longer than everything else.
+        # Placeholders stay whole, whatever a password may be: they and what is taken out are single characters while we
+        # look, halves of a pair that no text holds here. To compile an expression of all values would take far longer.
         pieces = _BETWEEN.split(text)
+        plain = _HALF.join(pieces[::2])
+        kinds: dict[str, str] = {}
         for value in left:
-            placeholder = f"[redacted {self.values[value]}]"
-            cut: list[str] = []
-            for place, piece in enumerate(pieces):
-                if place % 2 or value not in piece:
-                    cut.append(piece)
-                    continue
-                for part in piece.split(value):
-                    cut += (part, placeholder)
-                cut.pop()
-            pieces = cut
+            half = kinds.setdefault(self.values[value], chr(0xD800 + len(kinds)))
+            plain = plain.replace(value, half)
+        for kind, half in kinds.items():
+            plain = plain.replace(half, f"[redacted {kind}]")
+        pieces[::2] = plain.split(_HALF)
         return "".join(pieces)
+
+
+_HALF = "\udfff"
 
 
 def _percent(value: str) -> str:
