@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from mulligan import __version__
 from mulligan.events import RunEnded, RunStarted, StepEnded
 from mulligan.records import Run, Step
+from mulligan.remember.losses import add_dropped
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL
 from mulligan.serve.cli import COMMANDS, main
@@ -153,3 +155,51 @@ def test_asking_for_help_imports_no_store_and_no_table():
     assert "Commands:" in done.stdout
     for heavy in ("sqlite3", "rich", "jsonschema_rs", "asyncio", "mulligan.classify"):
         assert f"| {heavy}" not in done.stderr.replace("  ", " "), heavy
+
+
+def test_the_doctor_says_where_things_are_and_that_all_is_well(types, store):
+    code, out, _ = types("doctor", "--store", store, "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert (facts["sound"], facts["runs"], facts["steps"], facts["waiting"], facts["ills"]) == (True, 3, 3, 0, [])
+    assert facts["store"] == store
+
+
+def test_the_doctor_of_a_store_that_was_never_used_finds_nothing_ill_and_makes_no_file(types, tmp_path):
+    code, out, _ = types("doctor", "--store", str(tmp_path / "never.db"))
+    assert code == 0
+    assert out.startswith("All is well.")
+    assert not (tmp_path / "never.db").exists()
+
+
+def test_the_doctor_names_a_damaged_store(types, tmp_path):
+    (tmp_path / "bad.db").write_bytes(b"nothing of the sort" * 100)
+    code, out, _ = types("doctor", "--store", str(tmp_path / "bad.db"))
+    assert code == 1
+    assert out.startswith("The store is not sound")
+
+
+def test_what_a_killed_process_left_is_counted_by_the_doctor_and_brought_in_by_the_next_question(types, tmp_path):
+    path = tmp_path / "kept.db"
+    program = "import mulligan, os; mulligan.configure(store=PATH); mulligan.tool(abs)(-1); os._exit(0)"
+    for _ in range(2):
+        subprocess.run(
+            [sys.executable, "-c", program.replace("PATH", repr(str(path)))],
+            env={"PYTHONPATH": ":".join(sys.path), "HOME": str(tmp_path)},
+            check=True,
+        )
+    code, out, _ = types("doctor", "--store", str(path), "--json")
+    assert (code, json.loads(out)["waiting"] > 0) == (1, True)
+    _, out, _ = types("runs", "--store", str(path), "--json")
+    assert [run["status"] for run in json.loads(out)] == ["success", "success"]
+    assert types("doctor", "--store", str(path))[0] == 0
+
+
+def test_dropped_records_stay_counted(types, store):
+    kept = SqliteStore(Path(store))
+    add_dropped(kept, LOCAL, 3)
+    add_dropped(kept, LOCAL, 4)
+    kept.close()
+    code, out, _ = types("doctor", "--store", store)
+    assert code == 1
+    assert out.startswith("7 records could not be kept")

@@ -19,6 +19,7 @@ COMMANDS = {
     "explain": ("explain", "explain", "What kind of failure is this, and whose move is it?"),
     "classify": ("explain", "explain", "The same as explain."),
     "redact": ("redact", "redact", "Take secrets and personal data out of a text."),
+    "doctor": ("doctor", "doctor", "Where things are kept, and whether they are well."),
     "settings": ("settings", "settings", "The settings in force here."),
     "completion": ("completion", "completion", "Completion for your shell."),
 }

@@ -11,8 +11,9 @@ import click
 from mulligan import settings as settings_file
 from mulligan.failure import StoreError
 from mulligan.records import encode
-from mulligan.remember.store import Store
-from mulligan.remember.urls import open_store, sqlite_path
+from mulligan.remember.adoption import adopt
+from mulligan.remember.store import LOCAL, Store
+from mulligan.remember.urls import journals_of, open_store, sqlite_path
 from mulligan.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,19 +32,29 @@ def settings_with(store: str | None) -> Settings:
 
 
 def opened(settings: Settings) -> Store | None:
-    """The store for a command that asks, or None if nothing was ever kept there: a question makes no files."""
+    """The store for a command that asks, or None if nothing was ever kept there: a question makes no files.
+
+    What processes that were killed left in their journals is brought in first, so that the answer is whole.
+    """
     url = settings.store_url
-    if not url.startswith("memory:"):
-        path = sqlite_path(url)
-        try:
+    if url.startswith("memory:"):
+        return open_store(url)
+    path = sqlite_path(url)
+    try:
+        journals = any(journals_of(path).glob("*.journal"))
+        if not journals:
             path.stat()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StoreError(
-                f"{path} cannot be read ({error.strerror}). Check its rights, or set MULLIGAN_HOME."
-            ) from None
-    return open_store(url)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror}). Check its rights, or set MULLIGAN_HOME.") from None
+    store = open_store(url)
+    if journals:
+        try:
+            adopt(store, LOCAL, journals_of(path))
+        except (OSError, StoreError) as error:
+            click.echo(f"warning: what earlier processes left in {journals_of(path)} waits: {error}", err=True)
+    return store
 
 
 def now() -> int:

@@ -1,0 +1,106 @@
+"""mulligan doctor."""
+
+from __future__ import annotations
+
+import platform
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mulligan import __version__
+from mulligan.failure import StoreError
+from mulligan.remember.journal import NewerJournal, frames, orphans
+from mulligan.remember.losses import dropped
+from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.remember.urls import journals_of, open_store, sqlite_path
+from mulligan.report import terminal
+from mulligan.serve.cli.options import as_json, print_json, print_lines, settings_with, store_option
+
+RECENT = 500
+"""Runs that are asked for what they were about."""
+
+
+@click.command(epilog="Examples:\n\n  mulligan doctor\n\n  mulligan doctor --store ./failures.db --json")
+@store_option
+@as_json
+def doctor(store: str | None, as_json: bool) -> None:
+    """Where things are kept, and whether they are well.
+
+    Exits 1 when something is not: a store that is not sound, records that were dropped, journals that wait.
+    """
+    settings = settings_with(store)
+    path = sqlite_path(settings.store_url)
+    facts = _facts(path)
+    ills = _ills(facts)
+    if as_json:
+        print_json(facts | {"ills": ills})
+    else:
+        click.echo("All is well." if not ills else "\n".join(ills))
+        click.echo("")
+        print_lines(terminal.columns([(name, terminal.line(_spoken(value), 200)) for name, value in facts.items()]))
+    sys.exit(1 if ills else 0)
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "mulligan": __version__,
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        "store": str(path),
+        "journals": str(journals_of(path)),
+    }
+    facts |= _waiting(journals_of(path))
+    if not path.exists():
+        return facts | {"sound": None, "note": "nothing has been kept yet"}
+    try:
+        kept = open_store(str(path))
+        health = kept.health(LOCAL)
+    except StoreError as error:
+        return facts | {"sound": False, "note": str(error)}
+    recent = kept.runs(LOCAL, RunQuery(limit=RECENT))
+    told = sum(history.run.context is not None for history in recent)
+    return facts | {
+        "sound": health.sound,
+        "note": health.note,
+        "bytes": path.stat().st_size,
+        "runs": health.runs,
+        "steps": health.steps,
+        "dropped": dropped(kept, LOCAL),
+        "with_context": round(told / len(recent), 3) if recent else None,
+    }
+
+
+def _waiting(folder: Path) -> dict[str, int]:
+    """What dead processes left. A living one's journal is locked, and its own affair."""
+    left = newer = 0
+    for orphan in orphans(folder) if folder.is_dir() else ():
+        try:
+            left += sum(1 for _ in frames(orphan.path))
+        except NewerJournal:
+            newer += 1
+    return {"waiting": left, "newer_journals": newer}
+
+
+def _ills(facts: dict[str, Any]) -> list[str]:
+    ills = []
+    if facts["sound"] is False:
+        ills.append(f"The store is not sound: {facts['note']}")
+    if facts["waiting"]:
+        ills.append(
+            f"{terminal.count(facts['waiting'], 'record')} of processes that were killed wait in journals; "
+            "the next process to record, or `mulligan runs`, brings them in."
+        )
+    if facts["newer_journals"]:
+        ills.append("A journal was written by a newer mulligan. Upgrade: pip install -U mulligan")
+    if facts.get("dropped"):
+        ills.append(f"{terminal.count(facts['dropped'], 'record')} could not be kept and were dropped.")
+    return ills
+
+
+def _spoken(value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    return f"{value:,}" if type(value) is int else str(value)
