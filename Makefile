@@ -2,11 +2,11 @@
 # ARGS reaches the tool behind a target: make test ARGS="-k retry -x"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint typing format bench clean
+.PHONY: help demo test test-wheel lint typing format bench clean
 export PYTHON
 
 help: ## print these lines
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{ printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## watch an agent's failing calls recover
 	@scripts/environment base
@@ -15,6 +15,10 @@ demo: ## watch an agent's failing calls recover
 test: ## run the tests
 	@scripts/environment base dev
 	@.venv/bin/python -m pytest -n auto --maxprocesses 2 $(ARGS)
+
+test-wheel: ## build the wheel and run the demo from it in an empty environment
+	@scripts/environment base
+	@scripts/try_wheel
 
 lint: ## check style and types: ruff, mypy --strict
 	@scripts/environment base dev
