@@ -265,7 +265,9 @@ _UPDATE = """
 
 
 def _row(tenant: str, step: Step) -> tuple[Any, ...]:
-    failure = step.failure if step.has_failed else None
+    failure = step.failure
+    if failure is not None and not step.has_failed:
+        failure = None
     return (
         tenant,
         step.run,
