@@ -245,8 +245,10 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
     ):
         yield Decision(taxonomy.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("text: nothing but a missing key",), 0.7)
     if not ran_program and not allowed and len(text) <= _SHORT:
-        for rule, place in matching(refusals.GUESSES, _spelt(text)):
-            yield Decision(rule.kind, (f"text: {rule.name}",), 0.5, place=place if _spelt(text) == text else -1)
+        # The sentence, not its wrapping: these look at how it begins.
+        sentence = said.sentence if text.lstrip()[:1] in "{[" else text
+        for rule, _ in matching(refusals.GUESSES, _spelt(sentence)):
+            yield Decision(rule.kind, (f"text: {rule.name}",), 0.5)
 
 
 def _ran_program(evidence: Evidence) -> bool:

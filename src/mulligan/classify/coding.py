@@ -96,14 +96,19 @@ EDITING = (
             "unique",
             "ambiguous",
             "multiple",
+            "applied",
             "matches",
             "occurrences",
             "but found",
         ),
-        r"\b(?:search|string|text|context|block|old_?str\w{0,4}|snippet|content|lines?|anchor|hunk|original|target)\b"
+        r"\b(?:search|string|text|context|block|old_?(?:str\w{0,4}|text)|snippet|content|lines?|anchor|hunk|original|"
+        r"target)\b"
         r"[^\n]{0,80}?(?:(?:was |were |is |are )?not found|(?:does|did|do) not match|no match|not unique|ambiguous|"
-        r"(?:multiple|several) (?:times|places|matches|locations)|match(?:es|ed)? (?:[2-9]|\d{2,9}|multiple|several)\b|"
-        r"\b\d{1,9} (?:matches|occurrences|locations))|expected [^\n]{1,80} but found",
+        r"(?:multiple|several) (?:times|places|matches|locations|positions)|match(?:es|ed)? (?:[2-9]|\d{2,9}|"
+        r"multiple|several)\b|"
+        r"\b\d{1,9} (?:matches|occurrences|locations))|expected [^\n]{1,80} but found|"
+        r"(?:none|no) [^\n]{0,40}(?:edits?|them|changes|hunks?|blocks?) (?:could|can|were) (?:not )?be(?:en)? applied|"
+        r"edits?\b[^\n]{0,60} (?:could not|none)[^\n]{0,20} be applied",
         unless=r"no such file|file (?:was )?not found|directory|syntax",
         tools=("edit", "patch", "replace", "diff", "update_file", "insert", "modify"),
         is_strong=True,

@@ -72,7 +72,8 @@ ARGUMENTS = (
         (),
         r"^(?:error:? )?(?:invalid|unsupported|missing) [\w ]{2,40}\.?$|must be (?:absolute|relative|"
         r"lowercase|uppercase|different|distinct|identical|later|earlier)\b|not an absolute|"
-        r"strict mode violation|resolved to \d{1,9} elements|unknown command|without value for|"
+        r"strict mode violation|resolved to \d{1,9} elements|unknown command|without value for|\bno \w{2,20} (?:was |"
+        r"were )?(?:provided|given|specified|supplied|passed)\b|^empty \w{2,20}\.?$|"
         r"unterminated subpattern|nothing to repeat|"
         r"^'?\w{1,40}'? (?:is |comes |date |time )?(?:before|after) '?\w{1,40}'?\.?$|"
         r"time data .{1,80} does not match|not in range\(|"
@@ -86,7 +87,8 @@ ARGUMENTS = (
         r"\bmissing \d{1,9} required|takes \d{1,9} (?:positional|to|from)|required (?:positional|keyword|property|"
         r"field|argument|parameter)|(?:validation|argument) (?:error|failed|errors)|input ?validation ?error|"
         r"\bis a required property|is not of type|is not one of|is not valid under any|additional properties|"
-        r"does not match (?:the )?(?:pattern|format|schema|any of|regex)|field required|input should be|"
+        r"do(?:es)? not match (?:the )?(?:\w{1,10} )?(?:pattern|format|schema|any of|regex)|field required|"
+        r"input should be|"
         r"extra inputs are not permitted|value is not a valid|(?:must|should|has to|needs to) be (?:a |an |one of|"
         r"in|between|at (?:least|most)|less|greater|positive|non-?negative|non-?empty|equal|either|of type|unique|"
         r"specified|provided|numeric|string|valid|set|>|<|\d|the|formatted|within|no (?:more|less)|<=|>=)|"
@@ -174,7 +176,8 @@ STATE = (
         r"prevent|not allow|exceed|reach)|violat\w{1,5}|(?:exceed(?:s|ed)?|over|"
         r"beyond) (?:the )?(?:\w{1,14} ){0,3}(?:limit|budget|maximum|quota|allowance|capacity)|(?:limit|budget|"
         r"maximum|capacity|allowance)(?: of [\w.,$]{1,20})? (?:has been |is |was )?(?:exceeded|reached)|"
-        r"prohibited|restricted|(?:do|does) not (?:match|add up|agree|equal)|should (?:be the same|be different|match)|"
+        r"prohibited|restricted|(?:do|does) not (?:match(?! the (?:\w{1,10} )?schema)|add up|agree|equal)|"
+        r"should (?:be the same|be different|match)|"
         r"not allowed|mutually exclusive|"
         r"^(?:error: )?(?:max(?:imum)?|at most|no more than|up to|limit(?:ed to)?)(?: of)? \d{1,9}\b|"
         r"(?:cannot|can't|can not|may not) be (?!found|parsed|read|null|empty|converted|located|reached|resolved|"
@@ -199,7 +202,7 @@ MISSING = (
         r"articles|pages|passages|files|papers|emails|messages|events|answers?)\b(?: \w{1,14}){0,3}?(?: (?:found|"
         r"matched|match|returned|available|for|in|exist)|\.?$)|\b(?:0|zero) (?:\w{1,10} )?(?:results?|"
         r"match(?:es)?|hits|documents?|rows?)\b|nothing (?:was )?found|empty result|returned no\b(?!-)|"
-        r"no data\b(?! for)|no \w{1,20} match(?:es|ed)? (?:your|the)\b|"
+        r"no data\b(?! for|\.\w)|no \w{1,20} match(?:es|ed)? (?:your|the)\b|"
         r"did not (?:return|match) any",
     ),
     Rule(
@@ -220,7 +223,8 @@ MISSING = (
         r"reservation|flight|agent|skill|task|session|channel|project)\b|invalid (?:\w{1,14} ){0,3}(?:airport|"
         r"currency|country|city|station|zip|postal|language|region|stock|product|item|order|user|account|"
         r"reservation|flight|booking|customer|ticket) ?(?:code|id|symbol|name|number)?\b|"
-        r"\bno (?:\w{1,14} ){1,3}(?:with|for|named|called|matching|found|exists?)\b|nosuch(?:key|bucket|entity)|"
+        r"\bno (?:\w{1,14} ){1,3}(?:with|for|named|called|matching|match(?:es)?|found|exists?)\b|nosuch(?:key|bucket|"
+        r"entity)|"
         r"is not (?:a (?:known|registered|listed)|listed|registered)|has no (?:\w{1,14} )?(?:named|"
         r"called|with)|not in (?:the |your )?(?:list|database|cart|order|system|catalog|workspace|"
         r"watchlist)|is not in (?:the|your|this|our) \w{1,20}\b(?! of)|^no data for\b|^unknown \w{1,20}: \S",
@@ -232,30 +236,57 @@ GUESSES = (
         "an argument by its name",
         kinds.TOOL_INVALID_ARGUMENTS,
         (),
-        r"\A\s{0,10}(?:error: )?(?:['\"`]\w{1,40}['\"`]|[a-z][a-z0-9]{0,30}(?:_[a-z0-9]{1,30}){1,5}) ?:? (?:is|are|"
-        r"was|must|should|"
-        r"cannot|has to|needs|may not|expected|too)\b|\b(?:must|should|has to|needs? to) be\b|,? (?:but )?got ['\"\d]|"
-        r"in the (?:past|future)\b|\bexpected\b[^\n]{1,60}\b(?:got|received|found)\b|regex parse error",
+        r"\A\s{0,10}(?:error: )?(?:['\"`]\w{1,40}['\"`]|[a-z][a-z0-9]{0,30}(?:_[a-z0-9]{1,30}){1,5}) ?:? (?:is|are|was|"
+        r"must|should|cannot|has to|needs|may not|expected|too|requires?)\b|\b(?:must|should|has to|needs? to) (?:be|"
+        r"have)\b|"
+        r",? (?:but )?got ['\"\d]|in the (?:past|future)\b|\bexpected\b[^\n]{1,60}\b(?:got|received|found)\b|"
+        r"regex parse error|\b(?:is|are) required\b|\bnon-?empty\b|"
+        r"\b(?:requires?|needs?) (?:an? (?!second|third)|at least |exactly |either |one of |something )|"
+        r"\A\s{0,10}(?:error: )?(?:please )?(?:provide|specify|pass|supply|choose|give|enter|pick) \w|"
+        r"\b(?:at (?:least|most)|no more than|up to|between) \d|(?<!file )\bis not (?:an? |one of )\w|"
+        r"\b(?:wrong|incorrect|invalid)\b",
+    ),
+    Rule(
+        "so already",
+        kinds.TOOL_CONFLICT,
+        ("already", " by ", "someone else", "meanwhile", "meantime"),
+        r"\balready\b|\b(?:is|was|are|been) (?:reserved|locked|claimed|held|owned|used|occupied|taken|booked|"
+        r"assigned) by\b|\bsomeone else\b|\bin the meantime\b|\bmeanwhile\b",
+    ),
+    Rule(
+        "your own only",
+        kinds.TOOL_PERMISSION_DENIED,
+        ("only", "your own", "allow", "belong", "escape", "blocked", "hook", "yours"),
+        r"\bescapes? the\b|\A\s{0,10}(?:error: )?blocked\b|\bhook error\b|\bonly (?:\w{1,12} )?your own\b|"
+        r"\bmay (?:\w{1,12} )?only\b|\bnot allow(?:ed)?\b|\bdoes not belong to\b|\bis not yours\b",
     ),
     Rule(
         "not yet",
         kinds.ORCHESTRATION_PRECONDITION,
         (),
-        r"\bnot (?:yet )?(?:been )?\w{2,16}(?:ed|en|t) yet\b|\bhas not (?:yet )?been \w{3,16}\b|\byet\.?$|"
-        r"\b(?:has|have|had) no (?:\w{1,14} ){0,3}\w{2,16}\b|\bneeds? (?:an? |another |more )\w{2,16}|\bfirst\.?$",
+        r"\bhas not (?:yet )?been \w{3,16}\b|\byet\b|\bfirst\b|\bnot ready\b|\bnot configured\b|\bdisabled\b|"
+        r"\b(?:has|have|had) no (?:\w{1,14} ){0,3}\w{2,16}\b|\bneeds? (?:another |more |an? )\w{2,16}|"
+        r"\b(?:is|are) (?:currently |still )?in (?:\w{1,16} )?mode\b|"
+        r"\bonly (?:available|possible|valid) (?:after|when|while|if|once)|"
+        r"\bcan only \w{2,16}\b[^\n]{1,60}\b(?:while|when|if|after|once)\b|"
+        r"\b(?:until|unless|once|while) (?:it|the|you|an?|this)\b|\bstill \w{2,16}|"
+        r"\bno (?:active|open|current|selected|running) \w{2,16}|"
+        r"\bno (?:\w{1,16} ){1,3}(?:configured|connected|set up|enabled)\b|\band then (?:use|call|run|try)\b",
     ),
     Rule(
         "more than is allowed",
         kinds.ORCHESTRATION_CONSTRAINT_VIOLATION,
         (),
         r"\bexceed(?:s|ed|ing)?\b|\b(?:above|over|below|under|more than|less than|fewer than) [$]?\d|\bonly \d{1,9}\b|"
-        r"\b(?:not|never|no longer) (?:eligible|possible|valid|accepted)\b|\b(?:cannot|may not|must not) \w{2,16}\b",
+        r"\w{2,16}-only\b|\b(?:not|never|no longer) (?:eligible|possible|valid|accepted)\b|"
+        r"\b(?:cannot|may not|must not) \w{2,16}\b",
     ),
     Rule(
         "nothing of that name",
         kinds.TOOL_NOT_FOUND,
         (),
-        r"\bnot recognized\b|\bunrecognized\b|\bunknown\b|\bmissing\b",
+        r"\bnot recognized\b|\bunrecognized\b|\bunknown\b|\bmissing\b|\bno (?:\w{1,16} ){1,3}match(?:es|ed)?\b|"
+        r"\bis not (?:there|here|part of|among|known)\b|\bnowhere\b|\bno longer (?:here|there|available)\b",
     ),
 )
 """Shapes of a sentence rather than words: asked when nothing else answered, and answered with little confidence."""

@@ -310,6 +310,7 @@ SERVICES = (
             "too many connections",
             "too many clients",
             "upstream",
+            "available",
         ),
         r"(?:service|server|system|api|backend|resource|site|endpoint|host)s?\b[^\n]{0,30}\b(?:un|not )available|"
         r"temporarily (?:un|down|out|disabled|overloaded)|overloaded|(?:under|for|undergoing|"
@@ -318,7 +319,8 @@ SERVICES = (
         r"server (?:is )?(?:too )?busy|circuit (?:breaker )?(?:is )?open|(?:is|currently|are) offline|"
         r"not responding|no healthy|cannot connect to the docker daemon|down for (?:\w{1,12} )?maintenance|"
         r"too many (?:connections|clients)|"
-        r"remaining connection slots|unavailable(?:exception|error)?\b(?! (?:tool|function|option))|"
+        r"remaining connection slots|no (?:\w{1,16} )?(?:service|server|backend|provider|worker)s? (?:is |"
+        r"are )?available|unavailable(?:exception|error)?\b(?! (?:tool|function|option))|"
         r"upstream (?:connect )?error|"
         r"read only replica|primary is (?:down|not)|leader not available",
     ),
