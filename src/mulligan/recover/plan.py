@@ -132,7 +132,7 @@ def next_step(
         return "nothing known would mend its arguments"
     if tool.mode != "repair":
         return "repairs are only suggested"
-    if suggestion.confidence < policy.confidence:
+    if suggestion.confidence <= policy.confidence:  # SAFETY 2: what is tried exceeds it
         return "no repair is sure enough"
     return suggestion.arguments, Recovery(
         remedy=Remedy.REPAIR,

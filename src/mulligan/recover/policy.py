@@ -18,7 +18,7 @@ class Policy:
     longest_wait: float = 30.0
     """Seconds. A longer Retry-After ends recovery instead of blocking the agent."""
     confidence: float = 0.80
-    """How sure a repair must be before it is tried without asking, from 0 to 1."""
+    """A repair that is surer than this is tried without asking, from 0 to 1."""
 
     def __post_init__(self) -> None:
         if isinstance(self.attempts, bool) or not isinstance(self.attempts, int):
