@@ -109,6 +109,8 @@ class Narrator:
         self.say(f"       {asked.name}({given})")
         answer = making()
         if is_failure(answer):
+            if asked.moral:
+                self.say(f"     > {asked.moral}", fg="yellow")
             self._tell(answer)
         time.sleep(self._pause)
         return answer

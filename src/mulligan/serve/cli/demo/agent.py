@@ -18,6 +18,8 @@ class Asked(NamedTuple):
     name: str
     arguments: dict[str, Any]
     why: str
+    moral: str = ""
+    """What to see in it, should it fail."""
 
 
 class Work(NamedTuple):
@@ -33,13 +35,23 @@ def script(invoice: str) -> Script:
     """What the model does, one tool call a turn. It forgets everything between two passes, as models do."""
     yield Asked("search_docs", {"query": "refund policy", "top_k": 50}, "A rejected argument")
     yield Asked("weather", {"city": "Oslo"}, "A rate limit that says how long to wait")
-    answer = yield Asked("pay_invoice", {"invoice": invoice, "amount": 120}, "A timeout of a tool with side effects")
+    answer = yield Asked(
+        "pay_invoice",
+        {"invoice": invoice, "amount": 120},
+        "A timeout of a tool with side effects",
+        "not made again: the money may have moved. The model is told to look first",
+    )
     paid = "paid"
     if is_failure(answer) and "outcome" in answer:
         payments = yield Asked("list_payments", {}, "The model was told to check, so it does")
         paid = "paid once" if payments.count(invoice) == 1 else "not known to be paid"
     forecast = yield from _forecast()
-    answer = yield Asked("read_ticket", {"number": 7}, "A hostile error text")
+    answer = yield Asked(
+        "read_ticket",
+        {"number": 7},
+        "A hostile error text",
+        "given up after three attempts. Its text is cleaned, cut and marked as data; nothing in it is obeyed",
+    )
     ticket = "the ticket could not be read" if is_failure(answer) else "the ticket was read"
     return f"{invoice} is {paid}, the outlook is {forecast}, {ticket}."
 
