@@ -42,7 +42,7 @@ def answer(
         "error": _line(failure.kind, NAME),
         "code": _code(failure.code) or _line(failure.kind.code, NAME),
         "message": quote(failure.message, who=_line(tool, NAME) or "tool"),
-        "hint": _unmarked(clean(failure.hint, 300)),
+        "hint": _hint(failure),
         "recoverable": failure.recoverable,
     }
     if failure.ran is Ran.UNKNOWN and has_effects:
@@ -52,6 +52,12 @@ def answer(
     if suggestions:
         told["suggestions"] = suggestions
     return told
+
+
+def _hint(failure: Failure) -> str:
+    if not failure.recoverable and failure.hint == failure.kind.hint:  # the author named none that fits
+        return "Trying again cannot help: go on without it, or say that it failed."
+    return _unmarked(clean(failure.hint, 300))
 
 
 def precedent(known: Precedent, closed: Collection[str] = ()) -> str:
