@@ -108,3 +108,22 @@ def test_all_without_jsonl_is_refused_with_what_to_type():
 
     assert result.exit_code == 2
     assert "--jsonl" in result.stderr
+
+
+def test_a_file_as_an_argument_is_answered_with_where_to_put_it():
+    result = run("", "build.log")
+
+    assert result.exit_code == 2
+    assert "build.log is read from standard input" in result.stderr
+    assert "mulligan redact --report < build.log" in run("", "--help").stdout
+
+
+def test_a_level_without_values_is_refused_with_what_to_type():
+    result = run("x", "--level", "shared")
+
+    assert result.exit_code == 2
+    assert "--jsonl --all" in result.stderr
+
+
+def test_json_alone_is_a_report_too():
+    assert json.loads(run(f"{TOKEN}\n", "--json").stderr) == {"found": {"github": 1}, "unreadable": 0}

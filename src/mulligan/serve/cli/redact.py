@@ -29,34 +29,49 @@ _BLOCK = 400
 
 @click.command(
     epilog="Examples:\n\n  kubectl logs api | mulligan redact > shareable.log\n\n"
-    "  mulligan redact --jsonl --all --report < calls.jsonl > clean.jsonl"
+    "  mulligan redact --report < build.log > shareable.log\n\n"
+    "  mulligan redact --jsonl --all < calls.jsonl > clean.jsonl"
 )
-@click.option("--jsonl", is_flag=True, help="One object a line, of which the field text is redacted.")
-@click.option("--all", "everything", is_flag=True, help="With --jsonl: every string of every object, by its name too.")
+@click.argument("files", nargs=-1, metavar="")
+@click.option("--jsonl", is_flag=True, help='One object a line: its field "text" is redacted, the others stay.')
+@click.option("--all", "everything", is_flag=True, help="With --jsonl: every string, and what its name says is secret.")
 @click.option(
     "--level",
     type=click.Choice(["local", "shared"]),
     default="local",
     show_default=True,
-    help="With --all, shared leaves only type and length of every value.",
+    help="With --all: shared leaves of every value its type and length.",
 )
-@click.option("--report", is_flag=True, help="Say on standard error what was found and how often, never what it was.")
+@click.option("--report", is_flag=True, help="Say on standard error which kinds were found, never what it was.")
 @as_json
-def redact(jsonl: bool, everything: bool, level: Literal["local", "shared"], report: bool, as_json: bool) -> None:
+def redact(
+    files: tuple[str, ...],
+    jsonl: bool,
+    everything: bool,
+    level: Literal["local", "shared"],
+    report: bool,
+    as_json: bool,
+) -> None:
     """Take secrets and personal data out of a text.
 
-    Reads standard input and writes standard output, line by line. Exit 1 when a line of --jsonl could not be read: an
-    object with the field error stands in its place.
+    Reads standard input, writes standard output, line by line: each line is looked at for itself, a private key whole.
+    What is taken out leaves its kind, as in [redacted api_key]. --json is --report as JSON.
+
+    Exit 1 when a line of --jsonl could not be read: an object with the field "error" stands in its place.
     """
+    if files:
+        raise click.UsageError(f"{files[0]} is read from standard input only, as the examples of --help show.")
     if everything and not jsonl:
         raise click.UsageError("--all is about the fields of --jsonl. For plain text, leave it out.")
+    if level == "shared" and not everything:
+        raise click.UsageError("--level shared is about values: add --jsonl --all. Text is the same at both levels.")
     if sys.stdin.isatty():
-        raise click.UsageError("give me a text on standard input: `mulligan redact < build.log`.")
+        raise click.UsageError("give me a text on standard input, as the examples of --help do.")
     redactor = Redactor(level=level)
     found: Counter[str] = Counter()
     lines = sys.stdin.buffer
     bad = _objects(lines, redactor, everything, found) if jsonl else _texts(lines, redactor, found)
-    if report:
+    if report or as_json:
         _tell(found, bad, as_json)
     if bad:
         raise SystemExit(1)
@@ -158,7 +173,8 @@ def _tell(found: Counter[str], bad: int, as_json: bool) -> None:
     found = +found
     total = sum(found.values())
     told = f"{total:,} found." if total else "Nothing found."
-    click.echo(f"{told} {bad:,} lines could not be read." if bad else told, err=True)
+    lines = "1 line" if bad == 1 else f"{bad:,} lines"
+    click.echo(f"{told} {lines} could not be read." if bad else told, err=True)
     if total:
         click.echo(err=True)
     for kind, times in found.most_common():
