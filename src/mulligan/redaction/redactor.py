@@ -283,9 +283,11 @@ class _Known:
 _HALF = "\udfff"
 
 
+_SPECIAL = Expression(r"[^A-Za-z0-9_.~-]")
+
+
 def _percent(value: str) -> str:
-    raw = value.encode("utf-8", "replace")
-    return "".join(chr(c) if (c < 128 and chr(c).isalnum()) or chr(c) in "-_.~" else f"%{c:02X}" for c in raw)
+    return _SPECIAL.sub(lambda hit: "".join(f"%{c:02X}" for c in hit[0].encode("utf-8", "replace")), value)
 
 
 def _folded(name: str) -> str:
