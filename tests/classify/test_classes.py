@@ -129,3 +129,41 @@ def test_a_providers_last_retry_is_still_the_providers_failure() -> None:
     )
     failure = classify(text=text, status=429, exception="botocore.ModelNotReadyException")
     assert failure.kind == "model/unavailable"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("departure_day is in the past", "tool/invalid_arguments"),
+        ("rag_lookup needs something to look for.", "tool/invalid_arguments"),
+        ("Give a faction, a system or a type", "tool/invalid_arguments"),
+        ("Slot 4 was claimed by another team", "tool/conflict"),
+        ("The draft has not been reviewed yet", "orchestration/precondition"),
+        ("I can only change it while the window is open", "orchestration/precondition"),
+        ("The refund exceeds what was paid", "orchestration/constraint_violation"),
+        ("The folder escapes the root: ../..", "tool/permission_denied"),
+        ("Parcel 1Z not recognised", "tool/not_found"),
+    ],
+)
+def test_a_sentence_in_unknown_words_is_judged_by_its_shape_with_little_confidence(text: str, kind: str) -> None:
+    for said in (text, f'{{"error": "{text}"}}'):
+        failure = classify(text=said, tool="frob")
+        assert failure.kind == kind
+        assert failure.confidence <= 0.5
+
+
+def test_a_sentences_shape_is_not_asked_where_a_class_or_a_program_speaks() -> None:
+    assert classify(text="The draft has not been reviewed yet", tool="Bash").kind == "tool/execution_failed"
+    assert classify(TimeoutError("it has not been reviewed yet"), tool="frob").kind == "tool/timeout"
+
+
+def test_a_json_rpc_code_written_into_a_text_names_the_kind() -> None:
+    assert classify(text="MCP error -32601: Unknown method tools/cal", tool="frob").kind == "tool/unknown_tool"
+    failure = classify(text="MCP error -32602: the limit is 100", tool="frob")
+    assert (failure.kind, failure.ran.value) == ("tool/invalid_arguments", "unknown")
+
+
+def test_spellings_and_quotes_make_no_difference() -> None:
+    one = classify(text="You can\u2019t view this: you aren\u2019t authorised to read it", tool="frob")
+    other = classify(text="You cannot view this: you are not authorized to read it", tool="frob")
+    assert one.kind == other.kind == "tool/permission_denied"
