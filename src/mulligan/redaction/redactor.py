@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -168,7 +169,7 @@ class Redactor:
                 known.found(value, text, self.findings(text))
         elif type(value) is dict:
             for key, inner in value.items():
-                if type(key) is str:
+                if type(key) is str and not _is_harmless(key, self):
                     self._collect(key, "", known)
                 self._collect(inner, name or self._says_secret(key), known)
         elif isinstance(value, (list, tuple)):
@@ -209,7 +210,7 @@ class Redactor:
 
     def _hidden_in_name(self, name: Any, known: _Known) -> Any:
         # A word that happens to be somebody's password stays a name: without it the record cannot be read.
-        if type(name) is not str or (name.isidentifier() and not known.texts[name][1]):
+        if type(name) is not str or (name.isidentifier() and not known.texts.get(name, (name, ()))[1]):
             return name
         return self._hidden_in(name, known)
 
@@ -281,6 +282,12 @@ class _Known:
 
 
 _HALF = "\udfff"
+
+
+@functools.lru_cache(maxsize=2048)
+def _is_harmless(name: str, redactor: Redactor) -> bool:
+    """Whether nothing is found in a name of an argument: the same few come with every call."""
+    return len(name) <= 40 and name.isidentifier() and not redactor.findings(name)
 
 
 _SPECIAL = Expression(r"[^A-Za-z0-9_.~-]")
