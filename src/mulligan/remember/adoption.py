@@ -11,7 +11,7 @@ import msgspec
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded, Success
 from mulligan.records import Run, decode, encode
-from mulligan.remember.journal import Frame, NewerJournal, framed, orphans
+from mulligan.remember.journal import Frame, NewerJournal, Orphan, framed, orphans
 from mulligan.remember.store import Store
 
 log = logging.getLogger("mulligan")
@@ -40,10 +40,18 @@ def success_frame(success: Success, shape: dict[str, Any]) -> bytes:
         success.name,
         success.started,
         success.seconds,
-        shape,
         about,
     )
-    return framed(SUCCESS, _pack(facts))
+    try:
+        payload = _pack((*facts, shape))
+    except OverflowError:  # a number too large for the format is told like a text, by what it is
+        payload = _pack((*facts, {name: _small(value) for name, value in shape.items()}))
+    return framed(SUCCESS, payload)
+
+
+def _small(value: Any) -> Any:
+    is_large = type(value) is int and not -(2**63) <= value < 2**64
+    return {"$type": "int"} if is_large else value
 
 
 def events_of(frames: Iterable[Frame]) -> Iterator[tuple[int, AnyEvent]]:
@@ -59,7 +67,7 @@ def events_of(frames: Iterable[Frame]) -> Iterator[tuple[int, AnyEvent]]:
 
 
 def _success(payload: bytes) -> Success:
-    run, seq, parent, type, name, started, seconds, shape, alone = _unpack(payload)
+    run, seq, parent, type, name, started, seconds, alone, shape = _unpack(payload)
     about = None
     if alone is not None:
         agent, environment, session, above = alone
@@ -68,38 +76,34 @@ def _success(payload: bytes) -> Success:
 
 
 def adopt(store: Store, tenant: str, folder: Path) -> int:
-    """Brings what dead processes left in their journals into the store; how many events there were.
+    """Brings what dead processes left in their journals into the store; how many events were not there yet.
 
-    A journal that cannot be brought in is left where it is, for whoever comes next.
+    A journal that cannot be read is left where it is, for whoever comes next.
     """
     adopted = 0
     if not folder.is_dir():
         return 0
     for orphan in orphans(folder):
         try:
-            left = events_of(orphan.frames(store.offset(tenant, orphan.name)))
-            adopted += _adopted(store, tenant, orphan.name, left)
+            adopted += _adopted(store, tenant, orphan)
+            orphan.remove()
         except NewerJournal as error:
             log.warning("%s; it was left for it", error)
-        else:
-            orphan.remove()
+        except OSError as error:
+            log.warning("%s cannot be adopted (%s); it was left", orphan.path, error.strerror or error)
     return adopted
 
 
-def _adopted(store: Store, tenant: str, journal: str, left: Iterator[tuple[int, AnyEvent]]) -> int:
+def _adopted(store: Store, tenant: str, orphan: Orphan) -> int:
+    known = store.offset(tenant, orphan.name)
     count = 0
-    offset = 0
+    offset = known
     open_runs: dict[str, Run] = {}
     last_seen: dict[str, int] = {}
     batch: list[AnyEvent] = []
-    for end, event in left:
-        # Two events of one frame stay in one batch: the offset says that both are kept.
-        if len(batch) >= BATCH and end != offset:
-            store.append(tenant, batch, journal, offset)
-            batch = []
-        offset = end
-        batch.append(event)
-        count += 1
+    # From the beginning: a run may have begun before what is new here, and been cut off after it.
+    told = (frame for frame in orphan.frames() if frame.offset > known or frame.sort == EVENT)
+    for end, event in events_of(told):
         match event:
             case RunStarted(run):
                 open_runs[run.id] = run
@@ -107,9 +111,28 @@ def _adopted(store: Store, tenant: str, journal: str, left: Iterator[tuple[int, 
                 open_runs.pop(run.id, None)
             case StepEnded(step):
                 last_seen[step.run] = step.started + int(step.seconds * 1000)
-    for run in open_runs.values():  # begun here and ended nowhere: it ended with its process
-        ended = last_seen.get(run.id, run.started)
-        batch.append(RunEnded(msgspec.structs.replace(run, ended=ended, end="abandoned")))
+        if end <= known:
+            continue
+        # Two events of one frame stay in one batch: the offset says that both are kept.
+        if len(batch) >= BATCH and end != offset:
+            store.append(tenant, batch, orphan.name, offset)
+            batch = []
+        offset = end
+        batch.append(event)
+        count += 1
     if batch:
-        store.append(tenant, batch, journal, offset)
+        store.append(tenant, batch, orphan.name, offset)
+    ends = [_abandoned(run, last_seen) for run in open_runs.values() if not _has_ended(store, tenant, run)]
+    if ends:
+        store.append(tenant, ends, orphan.name, offset + 1)  # one byte on: it is news, even where all else was kept
     return count
+
+
+def _abandoned(run: Run, last_seen: dict[str, int]) -> RunEnded:
+    """Begun here and ended nowhere: it ended with its process, when that was last heard of."""
+    return RunEnded(msgspec.structs.replace(run, ended=last_seen.get(run.id, run.started), end="abandoned"))
+
+
+def _has_ended(store: Store, tenant: str, run: Run) -> bool:
+    """Whether another process has ended it: a run may go on in a child."""
+    return any(each.id == run.id and each.end is not None for each in store.find(tenant, run.id))

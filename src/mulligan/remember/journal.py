@@ -7,11 +7,13 @@ damaged frame costs itself alone: reading goes on at the next mark.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
 import struct
 import sys
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +28,10 @@ MARK = b"\xf5m1"
 """Begins every frame. The digit is the version of the format."""
 HEAD = struct.Struct("<3sBII")
 SUFFIX = ".journal"
+UNNAMED = ".begun"
+"""The suffix of a journal that nobody holds yet."""
+STALE = 3600.0
+"""Seconds after which a journal without a name was left by a process that died while it was made."""
 LARGEST = 64 * 1024 * 1024
 """Bytes. A length beyond it is a damaged frame, not a large one."""
 
@@ -56,7 +62,9 @@ class Journal:
         self.path = folder / f"{os.getpid()}-{new_id('j')}{SUFFIX}"
         self.name = self.path.stem
         self.offset = 0
-        self._file = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | CLOSE_ON_EXEC, 0o600)
+        # Locked before it has its name: nobody can take it for an orphan in the moment between the two.
+        unnamed = self.path.with_suffix(UNNAMED)
+        self._file = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR | CLOSE_ON_EXEC, 0o600)
         self._memory: mmap.mmap | None = None
         self._room = 0
         try:
@@ -64,50 +72,71 @@ class Journal:
             if _can_promise(self._file, ROOM):
                 self._memory = mmap.mmap(self._file, ROOM)
                 self._room = ROOM
-        except OSError:
-            self.close(remove=True)
+            unnamed.rename(self.path)
+        except BaseException:
+            unnamed.unlink(missing_ok=True)
+            self.abandon()
             raise
 
     def write(self, frame: bytes) -> int:
         """Appends a frame made by `framed` and answers where it ends."""
-        end = self.offset + len(frame)
-        memory = self._memory
-        if memory is None:
-            self._append(frame)
-        else:
-            if end > self._room:
-                memory = self._grow(memory, end)
-            memory[self.offset : end] = frame
-        self.offset = end
+        size = len(frame)
+        # The place is taken first, with no call between: a signal handler may write in the middle of this.
+        start = self.offset
+        self.offset = end = start + size
+        try:
+            if self._memory is None:
+                self._append(frame, start)
+            else:
+                if end > self._room:
+                    self._grow(end)
+                self._memory[start:end] = frame
+        except BaseException:
+            if self.offset == end:
+                self.offset = start
+            raise
         return end
 
-    def _grow(self, memory: mmap.mmap, end: int) -> mmap.mmap:
+    def _grow(self, end: int) -> None:
         room = end + ROOM
         os.posix_fallocate(self._file, 0, room)
-        grown = mmap.mmap(self._file, room)
-        memory.close()
-        self._memory, self._room = grown, room
-        return grown
+        other = mmap.mmap(self._file, room)
+        if self._memory is not None and room > self._room:  # unless a signal handler has made more room by now
+            other, self._memory, self._room = self._memory, other, room
+        other.close()
 
-    def _append(self, frame: bytes) -> None:
-        written = os.pwrite(self._file, frame, self.offset)
-        if written != len(frame):
-            os.ftruncate(self._file, self.offset)  # half a frame is cut off again
+    def _append(self, frame: bytes, start: int) -> None:
+        # Half a frame is no frame: the next one is written over it.
+        if os.pwrite(self._file, frame, start) != len(frame):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def since(self, start: int) -> bytes:
+        """The frames from an offset on, as they were written."""
+        if self._memory is None:
+            return os.pread(self._file, self.offset - start, start)
+        return self._memory[start : self.offset]
 
     def close(self, remove: bool) -> None:
         """Lets go of the file; removes it when everything in it is in the store."""
-        if self._memory is not None:
-            self._memory.close()
-        if remove:
-            self.path.unlink(missing_ok=True)
-        os.close(self._file)
+        try:
+            if remove:
+                self.path.unlink(missing_ok=True)
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
-        """In a forked child: the file is the parent's, and only the copy of its handle is ours to close."""
-        if self._memory is not None:
-            self._memory.close()
-        os.close(self._file)
+        """Lets go of the handle alone: in a forked child, the file is the parent's."""
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.close()
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    def __del__(self) -> None:
+        # A lock outlives the object it was taken for, and an orphan that is locked waits for nobody.
+        if hasattr(self, "_memory"):
+            self.abandon()
 
 
 ROOM = 1024 * 1024
@@ -131,7 +160,7 @@ CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 
 
 def framed(sort: int, payload: bytes) -> bytes:
-    return HEAD.pack(MARK, sort, len(payload), zlib.crc32(payload)) + payload
+    return HEAD.pack(MARK, sort, len(payload), zlib.crc32(payload, sort)) + payload
 
 
 def frames(path: Path, start: int = 0) -> Iterator[Frame]:
@@ -151,7 +180,7 @@ def _frames(data: mmap.mmap, place: int) -> Iterator[Frame]:
         end = place + HEAD.size + length
         if mark == MARK and length <= LARGEST and end <= len(data):
             payload = data[place + HEAD.size : end]
-            if zlib.crc32(payload) == checksum:
+            if zlib.crc32(payload, sort) == checksum:
                 yield Frame(end, sort, payload)
                 place = end
                 continue
@@ -178,17 +207,26 @@ class Orphan:
 
 def orphans(folder: Path) -> Iterator[Orphan]:
     """The journals in a folder whose owners are gone, each locked while it is looked at."""
+    _sweep(folder)
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
             file = os.open(path, os.O_RDWR | CLOSE_ON_EXEC)
-        except FileNotFoundError:
-            continue  # adopted by somebody else, just now
+        except OSError:
+            continue  # adopted by somebody else, just now; or not ours to adopt
         orphan = Orphan(path, file)
         try:
             if _try_lock(file) and path.exists():
                 yield orphan
         finally:
             orphan.close()
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what was left by processes that died before their journal had a name, and so held nothing."""
+    for path in folder.glob(f"*{UNNAMED}"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > STALE:
+                path.unlink()
 
 
 if sys.platform == "win32":

@@ -7,6 +7,8 @@ what worked on the way, and never blocks the caller.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import itertools
 import logging
 import os
 import sys
@@ -35,12 +37,32 @@ JOURNAL_FULL = 256 * 1024 * 1024
 """Bytes. Beyond it, while the store cannot be written, successes are dropped and counted; failures at twice as much."""
 JOURNAL_LONG = 4 * 1024 * 1024
 """Bytes. A journal longer than this is begun anew as soon as everything in it is kept."""
+FEW = 2000
+"""Records that are moved from a long journal to a new one while callers wait: about a millisecond."""
 EXIT = 2.0
 """Seconds. Leaving the process never takes longer than this because of us."""
 
 
 Waiting = tuple[int, AnyEvent | Success]
 """A record on its way, and where in the journal it ends; 0 where it is in none. A plain tuple: one is made a call."""
+
+
+class Bell:
+    """Wakes the one who waits for it, once however often it was rung.
+
+    Not an Event: that one takes a lock to be set, and a signal handler that sets it meanwhile would wait for ever.
+    """
+
+    def __init__(self) -> None:
+        self._silence = threading.Lock()
+        self._silence.acquire()
+
+    def ring(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it was rung, and nobody has heard it yet
+            self._silence.release()
+
+    def wait(self, timeout: float = -1) -> bool:
+        return self._silence.acquire(timeout=timeout)
 
 
 class Recorder:
@@ -69,12 +91,16 @@ class Recorder:
         self._waiting: deque[Waiting] = deque()
         self._spilled = 0
         """Where the records end that were let go from memory, and wait in the journal alone."""
+        self._kept_upto = 0
+        """Where the records of the journal end that are in the store."""
         self._open_runs: dict[str, RunStarted] = {}
         self._taken = 0
         self._kept = 0
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._hurry = threading.Event()
+        # One that a thread may take twice: a signal handler, or a finaliser, may record in the middle of a record.
+        self._lock = threading.RLock()
+        self._closing = threading.RLock()
+        self._wake = Bell()
+        self._hurry = Bell()
         self._is_asleep = True
         self._progress = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -88,11 +114,21 @@ class Recorder:
             self._open_runs[event.run.id] = event
         elif isinstance(event, RunEnded):
             self._open_runs.pop(event.run.id, None)
-        frame = None if self._journals is None or isinstance(event, StepStarted) else event_frame(event)
+        frame = None
+        if self._journals is not None and not isinstance(event, StepStarted):
+            try:
+                frame = event_frame(event)
+            except Exception as error:  # noqa: BLE001 - whether it can ever be kept is for the recorder's thread to say
+                self._complain("frame", f"a record cannot be written down ({error})")
         self._take(frame, event)
 
     def keep(self, success: Success) -> None:
-        frame = None if self._journals is None else success_frame(success, self._stream.in_short(success.arguments))
+        frame = None
+        if self._journals is not None:
+            try:
+                frame = success_frame(success, self._stream.in_short(success.arguments))
+            except Exception as error:  # noqa: BLE001 - as above
+                self._complain("frame", f"a record cannot be written down ({error})")
         self._take(frame, success)
 
     def _take(self, frame: bytes | None, record: AnyEvent | Success) -> None:
@@ -107,14 +143,14 @@ class Recorder:
                         return
                     try:
                         offset = journal.write(frame)
-                    except OSError as error:
-                        self._complain("journal", f"the journal cannot be written ({error.strerror or error})")
+                    except Exception as error:  # noqa: BLE001 - memory must do
+                        self._complain("journal", f"the journal cannot be written ({error})")
             self._waiting.append((offset, record))
             self._taken += 1
         if self._is_asleep:
             if self._thread is None:
                 self._start()
-            self._wake.set()
+            self._wake.ring()
 
     def _has_room(self, journal: Journal, record: AnyEvent | Success) -> bool:
         self._complain("full", f"{journal.path} is full; successes are dropped until the store can be written")
@@ -125,27 +161,34 @@ class Recorder:
         now = time.monotonic()
         if self._journals is None or now < self._next_journal:
             return None
+        self._next_journal = now + 10  # before it is made: nobody makes a second one in the middle of it
         try:
             self._journal = Journal(self._journals())
-        except (OSError, MulliganError) as error:
-            self._next_journal = now + 10
+            self._next_journal = 0.0
+        except Exception as error:  # noqa: BLE001 - memory must do
             self._complain("journal", f"there can be no journal ({error}); a killed process would lose records")
         return self._journal
 
     def _start(self) -> None:
-        with self._progress:
+        with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="mulligan-recorder", daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError as error:  # the interpreter is leaving, or there are too many threads
+                    self._thread = None
+                    self._complain("thread", f"records wait in the journal: {error}")
 
     def flush(self, timeout: float = EXIT) -> bool:
         """Waits until everything published so far is in the store; whether it is."""
         aim = self._taken
-        if self._thread is None:
-            return aim == 0
+        if self._thread is None and self._waiting:
+            self._start()
+        if self._thread is None or self._thread is threading.current_thread():
+            return self._kept >= aim  # a listener that waited for its own thread would wait in vain
         with self._progress:
-            self._hurry.set()
-            self._wake.set()
+            self._hurry.ring()
+            self._wake.ring()
             return self._progress.wait_for(lambda: self._kept >= aim, timeout)
 
     def close(self, timeout: float = EXIT) -> bool:
@@ -154,64 +197,106 @@ class Recorder:
         What was not kept stays in the journal, for the next process. An event that comes later opens it all again.
         """
         deadline = time.monotonic() + timeout
-        done = self.flush(timeout)
+        with self._closing:
+            while True:
+                done = self.flush(max(0.0, deadline - time.monotonic()))
+                if not self._end_thread(deadline):
+                    return done
+                # Somebody may have recorded while the thread was ending: then once more.
+                if not (done and self._waiting) or time.monotonic() >= deadline:
+                    return self._let_go() and done
+
+    def _end_thread(self, deadline: float) -> bool:
         thread = self._thread
+        if thread is None:
+            return True
+        if thread is threading.current_thread():
+            return False
         self._is_closing = True
-        self._hurry.set()
-        self._wake.set()
-        if thread is not None:
-            thread.join(max(0.0, deadline - time.monotonic()))
-            if thread.is_alive():
-                return done
+        self._hurry.ring()
+        self._wake.ring()
+        thread.join(max(0.0, deadline - time.monotonic()))
+        return not thread.is_alive()
+
+    def _let_go(self) -> bool:
+        """Lets go of the store, and of the journal where nothing in it is needed any more; whether all is kept."""
         with self._lock:
-            journal, self._journal = self._journal, None
+            store, self.store = self.store, None
+            journal = None
+            is_kept = not self._waiting and not self._spilled
+            # Otherwise it stays ours: others may have it when this process is gone.
+            if is_kept and not self._open_runs:
+                journal, self._journal, self._kept_upto = self._journal, None, 0
         if journal is not None:
-            journal.close(remove=not self._waiting and not self._spilled and not self._open_runs)
-        if self.store is not None:
-            self.store.close()
-            self.store = None
-        self._thread, self._is_closing, self._is_asleep = None, False, True
-        return done
+            self._remove(journal)
+        if store is not None:
+            store.close()
+        return is_kept
 
     # On the recorder's thread
 
     def _run(self) -> None:
-        while not self._is_closing:
-            self._is_asleep = True
-            if not self._waiting:  # looked at after saying that we sleep, so that no record goes unheard
-                self._wake.wait()
-            self._is_asleep = False
-            self._wake.clear()
-            while self._waiting and not self._is_closing:
-                if len(self._waiting) < BATCH:
-                    self._hurry.wait(PAUSE)
-                self._hurry.clear()
-                if not self._write():
-                    time.sleep(PAUSE)
+        try:
+            while not self._is_closing:
+                self._is_asleep = True
+                if not self._waiting:  # looked at after saying that we sleep, so that no record goes unheard
+                    self._wake.wait()
+                self._is_asleep = False
+                while self._waiting and not self._is_closing:
+                    if len(self._waiting) < BATCH:
+                        self._hurry.wait(PAUSE)
+                    if not self._turn():
+                        time.sleep(PAUSE)
+        finally:
+            with self._lock:
+                self._thread, self._is_closing, self._is_asleep = None, False, True
+
+    def _turn(self) -> bool:
+        """One batch, and a new journal where it is time for one; whether there was any progress."""
+        try:
+            if not self._write():
+                return False
             self._begin_anew()
+        except Exception as error:  # noqa: BLE001 - without this thread nothing would be kept any more
+            self._complain("fault", f"recording waits: {type(error).__name__}: {error}")
+            return False
+        return True
 
     def _write(self) -> bool:
         """One batch into the store; it stays in memory, or in the journal, until it is there."""
         self._make_room()
-        batch = [self._waiting[place] for place in range(min(BATCH, len(self._waiting)))]
+        batch, upto = self._next_batch()
         try:
             store = self._opened()
             if self._spilled:
                 self._catch_up(store)
             events = self._events(batch)
-            offset = max(offset for offset, _ in batch)
-            journal = self._journal.name if self._journal is not None and offset else new_id("journal")
-            store.append(self._tenant, events, journal, offset or 1)
+            journal = self._journal.name if self._journal is not None and upto else new_id("journal")
+            store.append(self._tenant, events, journal, upto or 1)
         except MulliganError as error:
             self._complain("store", f"recording waits: {error}")
             return False
         except Exception as error:  # noqa: BLE001 - a broken store costs memory, never the user's call
             self._complain("store", f"recording waits: {type(error).__name__}: {error}")
             return self._set_aside(batch)
+        self._kept_upto = upto or self._kept_upto
         self._done(len(batch))
         for event in events:
             self._stream.deliver(event)
         return True
+
+    def _next_batch(self) -> tuple[list[Waiting], int]:
+        """The oldest records, and where in the journal the last of them ends."""
+        with self._lock:  # nobody is between the journal and the queue
+            batch = list(itertools.islice(self._waiting, BATCH))
+            upto = max(offset for offset, _ in batch)
+            # What a signal handler recorded in the middle of a record comes before it here, and after it in the
+            # journal. The two are kept together, since the offset speaks for both.
+            for each in itertools.islice(self._waiting, len(batch), None):
+                if not 0 < each[0] < upto:
+                    break
+                batch.append(each)
+            return batch, upto
 
     def _opened(self) -> Store:
         """The store, with what dead processes left for it; opened here, so that no caller waits for it."""
@@ -220,7 +305,7 @@ class Recorder:
             if self._journals is not None:
                 try:
                     adopt(store, self._tenant, self._journals())
-                except (OSError, MulliganError) as error:
+                except Exception as error:  # noqa: BLE001 - what is recorded now need not wait for it
                     self._complain("adoption", f"journals of earlier processes wait: {error}")
             self.store = store
         return self.store
@@ -248,7 +333,8 @@ class Recorder:
             if offset:
                 self._spilled = offset
             else:
-                self.dropped += 1
+                with self._lock:
+                    self.dropped += 1
             self._done(1)
 
     def _catch_up(self, store: Store) -> None:
@@ -268,6 +354,7 @@ class Recorder:
                 upto = offset
             if batch:
                 store.append(self._tenant, batch, journal.name, upto)
+        self._kept_upto = self._spilled
         self._spilled = 0
 
     def _set_aside(self, batch: list[Waiting]) -> bool:
@@ -289,7 +376,7 @@ class Recorder:
             for _ in batch:
                 self._waiting.popleft()
             self._waiting.extendleft(reversed(sound))
-        self.dropped += len(batch) - len(sound)
+            self.dropped += len(batch) - len(sound)
         with self._progress:
             self._kept += len(batch) - len(sound)
             self._progress.notify_all()
@@ -313,20 +400,39 @@ class Recorder:
         return True
 
     def _begin_anew(self) -> None:
-        """A journal that has grown long, and holds nothing that is not kept, makes way for an empty one."""
+        """A journal that has grown long makes way for a new one, with the little of it that is not kept yet."""
+        old = self._journal
+        if old is None or old.offset < JOURNAL_LONG or self._spilled or self._journals is None:
+            return
+        if len(self._waiting) > FEW:
+            return  # callers would wait while they are copied
+        try:
+            new = Journal(self._journals())
+        except Exception as error:  # noqa: BLE001 - the old one does
+            self._complain("journal", f"the journal cannot be begun anew ({error})")
+            return
         with self._lock:
-            old = self._journal
-            if old is None or old.offset < JOURNAL_LONG or self._waiting or self._journals is None:
-                return
+            end = old.offset
             try:
-                new = Journal(self._journals())
                 for started in tuple(self._open_runs.values()):
                     new.write(event_frame(started))  # so that whoever adopts it knows that the run was still open
-            except (OSError, MulliganError) as error:
+                moved = new.offset - self._kept_upto
+                new.write(old.since(self._kept_upto))
+                waiting = deque((offset and offset + moved, record) for offset, record in self._waiting)
+            except Exception as error:  # noqa: BLE001 - the old one does
                 self._complain("journal", f"the journal cannot be begun anew ({error})")
+                self._remove(new)
                 return
-            self._journal = new
-        old.close(remove=True)
+            is_done = old.offset == end and len(waiting) == len(self._waiting)
+            if is_done:  # else a finaliser has recorded in the middle of this
+                self._journal, self._waiting, self._kept_upto = new, waiting, 0
+        self._remove(old if is_done else new)
+
+    def _remove(self, journal: Journal) -> None:
+        try:
+            journal.close(remove=True)
+        except OSError as error:  # kept, and known by its offset: nothing in it is doubled
+            self._complain("journal", f"{journal.path} cannot be removed ({error})")
 
     def _complain(self, what: str, told: str) -> None:
         now = time.monotonic()
@@ -341,12 +447,18 @@ _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 def _after_fork() -> None:
     # The parent writes what it has; a child starts with nothing, its own journal and its own connection.
     for recorder in tuple(_recorders):
-        if recorder._journal is not None:
-            recorder._journal.abandon()
+        journal = recorder._journal
         recorder._reset()
+        if journal is not None:
+            journal.abandon()
     processes = sys.modules.get("multiprocessing.util")
-    if processes is not None:  # its children leave without the interpreter's own farewell
-        processes.Finalize(None, _at_exit, exitpriority=0)
+    if processes is not None:
+        processes.register_after_fork(_recorders, _at_exit_of_a_worker)
+
+
+def _at_exit_of_a_worker(_: object) -> None:
+    # Children of multiprocessing leave without the interpreter's own farewell, and forget what was arranged before.
+    sys.modules["multiprocessing.util"].Finalize(None, _at_exit, exitpriority=0)
 
 
 def _at_exit() -> None:
