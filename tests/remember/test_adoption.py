@@ -215,7 +215,7 @@ def test_a_journal_of_a_newer_mulligan_is_left_for_it_and_the_others_are_adopted
 
 
 def test_a_journal_that_cannot_be_read_is_left_and_the_others_are_adopted(tmp_path, monkeypatch, caplog):
-    first, second = sorted([left(tmp_path, in_short(success("run_a"))), left(tmp_path, in_short(success("run_b")))])
+    first, _ = sorted([left(tmp_path, in_short(success("run_a"))), left(tmp_path, in_short(success("run_b")))])
     really = adoption.Orphan.frames
 
     def broken(orphan: Any, start: int = 0) -> Any:
