@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
+import re
 from typing import Any
 
 import msgspec
 
-from mulligan.redaction import clean
+from mulligan.redaction import clean, quote
 
 
 class Remedy(enum.Enum):
@@ -170,11 +171,15 @@ class InfraError(Exception):
         )
 
 
+_CODE = re.compile(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
+"""A code is one word: a sentence in its place would be read as one."""
+
+
 def _tool_response(error: str, code: str, message: str, hint: str, recoverable: bool) -> dict[str, Any]:
     return {
         "error": error,
-        "code": clean(code) or error.partition("/")[2],
-        "message": clean(message),
+        "code": code if _CODE.fullmatch(code) else error.partition("/")[2],
+        "message": quote(message),  # its author wrote it, but what was put into it may come from anywhere
         "hint": clean(hint),
         "recoverable": recoverable,
     }
