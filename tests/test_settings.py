@@ -21,6 +21,7 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "agent": ("a", "b", "c", "d"),
     "environment": ("a", "b", "c", "d"),
     "mode": ("observe", "suggest", "repair", "observe"),
+    "record": ("full", "shape", "full", "off"),
     "level": ("local", "shared", "local", "shared"),
     "secret": (("a",), ("b",), ("c",), ("d",)),
     "patterns": (("a",), ("b",), ("c",), ("d",)),
@@ -102,7 +103,14 @@ def test_a_value_of_the_wrong_type_is_told_with_its_place(places, name):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("attempts", "0"), ("mode", "'fix'"), ("level", "'open'"), ("confidence", "2"), ("first_wait", "nan")],
+    [
+        ("attempts", "0"),
+        ("mode", "'fix'"),
+        ("level", "'open'"),
+        ("record", "'some'"),
+        ("confidence", "2"),
+        ("first_wait", "nan"),
+    ],
 )
 def test_a_value_that_cannot_be_meant_is_told_with_its_place(places, name, value):
     path = places.write(places.user, f"{name} = {value}\n")
@@ -151,6 +159,15 @@ def test_a_project_cannot_loosen_the_level_its_user_chose(places):
     places.write(places.project / "mulligan.toml", "level = 'local'\n")
     with pytest.raises(SettingsError, match="cannot be loosened"):
         places.read()
+
+
+def test_a_project_cannot_keep_more_than_its_user_chose(places):
+    places.write(places.user, "record = 'shape'\n")
+    places.write(places.project / "mulligan.toml", "record = 'full'\n")
+    with pytest.raises(SettingsError, match="record cannot be loosened"):
+        places.read()
+    places.write(places.project / "mulligan.toml", "record = 'off'\n")
+    assert places.read().record == "off"
 
 
 def test_a_project_may_tighten(places):

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from mulligan import settings as settings_file
-from mulligan.capture.kit import Kit
+from mulligan.capture.answers import Empty, Errors
+from mulligan.capture.kit import MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording
 from mulligan.capture.tracer import ActiveRun
 from mulligan.capture.turns import Turns
 from mulligan.capture.wrap import ToolOptions, wrap
@@ -64,6 +65,7 @@ class Parts:
             "classify": classify,
             "policy": settings.policy,
             "mode": settings.mode,
+            "record": settings.record,
             "agent": settings.agent,
             "environment": settings.environment,
             "recall": self.recall,
@@ -173,6 +175,9 @@ class Mulligan:
         type: StepType = "tool",
         effects: Effects = "once",
         mode: Mode | None = None,
+        record: Recording | None = None,
+        errors: Errors = "auto",
+        empty: Empty = "success",
         schema: Mapping[str, Any] | None = None,
         privileged: Iterable[str] = (),
         released: Iterable[str] = (),
@@ -187,6 +192,9 @@ class Mulligan:
         type: StepType = "tool",
         effects: Effects = "once",
         mode: Mode | None = None,
+        record: Recording | None = None,
+        errors: Errors = "auto",
+        empty: Empty = "success",
         schema: Mapping[str, Any] | None = None,
         privileged: Iterable[str] = (),
         released: Iterable[str] = (),
@@ -198,13 +206,17 @@ class Mulligan:
         "once", the default, may not. `schema` is the JSON schema of its arguments, checked before each call; without
         one the signature serves, on failure only. `privileged` names arguments that are never changed automatically,
         beside those that are so by their name; `released` takes some of these back. `mode` is "observe", "suggest" or
-        "repair".
+        "repair", `record` is "full", "shape" or "off". `errors="raised"` says that no answer of it is a failure;
+        `empty="failure"`, of a tool of type "retrieval", that an empty one is.
         """
         about = ToolOptions(
             name=name,
             type=type,
             effects=effects,
             mode=mode,
+            record=record,
+            errors=errors,
+            empty=empty,
             schema=schema,
             privileged=privileged,
             released=released,
@@ -216,11 +228,19 @@ class Mulligan:
     def model(self, function: F, /) -> F: ...
 
     @overload
-    def model(self, *, name: str = "", policy: Policy | None = None) -> Callable[[F], F]: ...
+    def model(
+        self, *, name: str = "", record: Recording | None = None, policy: Policy | None = None
+    ) -> Callable[[F], F]: ...
 
-    def model(self, function: Any = None, *, name: str = "", policy: Policy | None = None) -> Any:
-        """Wraps an LLM call: recorded, and made again after a rate limit or an outage."""
-        return self._wrapping(function, ToolOptions(name=name, type="model", effects="none", policy=policy))
+    def model(
+        self, function: Any = None, *, name: str = "", record: Recording | None = None, policy: Policy | None = None
+    ) -> Any:
+        """Wraps an LLM call: recorded, and made again after a rate limit or an outage.
+
+        Of the conversation the sizes are kept, and what the user said last.
+        """
+        about = ToolOptions(name=name, type="model", effects="none", record=record, policy=policy)
+        return self._wrapping(function, about)
 
     def _wrapping(self, function: Any, options: ToolOptions) -> Any:
         if function is None:
@@ -236,15 +256,23 @@ class Mulligan:
         context: str | None = None,
         session: Session | str | None = None,
         metadata: dict[str, Any] | None = None,
+        mode: Mode | None = None,
+        record: Recording | None = None,
     ) -> ActiveRun:
-        """Traces a piece of work: `with mulligan.run("support-agent") as run:`. `context` is what it is about."""
+        """Traces a piece of work: `with mulligan.run("support-agent") as run:`. `context` is what it is about.
+
+        `mode` and `record` hold for every call in it; where a tool has its own, the stricter of the two does.
+        """
+        for name, value, choices in (("mode", mode, MODES), ("record", record, RECORDINGS[::-1])):
+            if value is not None and value not in choices:
+                raise SettingsError(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}.")
         kit = self._kit_or_unheard()
         about: dict[str, Any] = {"version": version, "context": context, "metadata": metadata}
         if environment is not None:
             about["environment"] = environment
         if session is not None:
             about["session"] = session if isinstance(session, str) else session.id
-        return ActiveRun(kit, agent, **about)
+        return ActiveRun(kit, agent, limits=Limits(mode, record) if mode or record else NO_LIMITS, **about)
 
     def turns(self, limit: int = 10) -> Turns:
         """Bounds an agent loop: `for turn in mulligan.turns(limit=10):`."""

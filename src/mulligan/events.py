@@ -93,6 +93,7 @@ class Success(msgspec.Struct, frozen=True, gc=False):
     result: Any
     alone: Run | None
     """Its run, where it was outside any: that began and ended with it."""
+    tokens: dict[str, int] | None = None
 
     def events(self) -> list[AnyEvent]:
         return self.with_values(self.name, self.arguments, thawed(self.result), self.alone)
@@ -109,6 +110,7 @@ class Success(msgspec.Struct, frozen=True, gc=False):
             result=result,
             started=self.started,
             seconds=self.seconds,
+            tokens=self.tokens,
         )
         if alone is None:
             return [StepEnded(step)]
@@ -212,6 +214,8 @@ class Stream:
                 short[kept] = {"$str": len(value)}
             elif kind in CLOSED and not hides_numbers:
                 short[kept] = value
+            elif kind is dict and len(value) == 1 and type(value.get("$str")) is int:
+                short[kept] = value  # short already
             else:
                 short[kept] = {"$type": kind.__name__}
         return short

@@ -15,6 +15,7 @@ from mulligan.recover.policy import Policy
 
 Mode = Literal["observe", "suggest", "repair"]
 Level = Literal["local", "shared"]
+Recording = Literal["full", "shape", "off"]
 
 POLICY = tuple(each.name for each in dataclasses.fields(Policy))
 """Settings of the policy stand beside the others: `attempts = 2`, `MULLIGAN_ATTEMPTS=2`."""
@@ -36,6 +37,8 @@ class Settings:
     """Where this happens: production, staging, a laptop."""
     mode: Mode = "repair"
     """How far recovery goes: observe only records, suggest also waits, repair also changes arguments."""
+    record: Recording = "full"
+    """How much is kept of a call: full, shape keeps no texts of arguments and no results, off keeps nothing."""
     level: Level = "local"
     """How much is hidden before anything is kept: local hides secrets, shared all values that are not listed."""
     secret: tuple[str, ...] = ()
@@ -52,6 +55,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         _one_of("mode", self.mode, get_args(Mode))
+        _one_of("record", self.record, get_args(Recording))
         _one_of("level", self.level, get_args(Level))
 
     @property
@@ -87,8 +91,10 @@ def read(
                     f"{path}: {name} would show more than you asked for, so a project cannot set it. "
                     f"Set it in {user} or as MULLIGAN_{name.upper()}."
                 )
-        if values.get("level") == "local" and found.get("level") == "shared":
-            raise SettingsError(f"{path}: level cannot be loosened by a project. Remove the line, or edit {user}.")
+        for name, strictest_first in (("level", ("shared", "local")), ("record", ("off", "shape", "full"))):
+            order = strictest_first.index
+            if name in values and name in found and order(values[name]) > order(found[name]):
+                raise SettingsError(f"{path}: {name} cannot be loosened by a project. Remove the line, or edit {user}.")
         for name in ("secret", "patterns"):
             if name in values:
                 values[name] = (*found.get(name, ()), *values[name])
@@ -184,7 +190,7 @@ _SPOKEN: dict[Any, str] = {
     _switched: "true or false",
 }
 _KINDS: dict[str, Any] = {
-    **dict.fromkeys(("store", "home", "agent", "environment", "mode", "level"), _text),
+    **dict.fromkeys(("store", "home", "agent", "environment", "mode", "record", "level"), _text),
     **dict.fromkeys(("secret", "patterns", "allowed", "listed"), _texts),
     **dict.fromkeys(("first_wait", "longest_wait", "confidence"), _number),
     "attempts": _whole,

@@ -9,7 +9,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from mulligan import prompt
+from mulligan.capture.answers import Judge
 from mulligan.capture.first import First
+from mulligan.capture.keeping import Keeping
 from mulligan.capture.kit import Here, Kit, reset
 from mulligan.capture.tracer import ActiveRun, outcome_of
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS
@@ -30,6 +32,13 @@ def _began(error: Exception) -> bool:
     return True
 
 
+class Answered(Exception):
+    """An attempt was made already, and answered: our own word between two methods, which nobody else hears."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+
 class Attempts:
     """One call as it is made: its steps, what they answered, and how it ended.
 
@@ -48,6 +57,8 @@ class Attempts:
         type: StepType = "tool",
         policy: Policy | None = None,
         has_begun: Callable[[Exception], bool] = _began,
+        judge: Judge | None = None,
+        keeping: Keeping | None = None,
         first: First | None = None,
     ) -> None:
         self.kit = kit
@@ -56,10 +67,12 @@ class Attempts:
         self.function = function
         self.failure: Failure | None = None
         self.given_up: GivenUp | None = None
-        self._arguments = arguments
+        self._arguments = self._given = arguments
         self._type: StepType = type
         self._has_begun = has_begun
         """Whether an error comes from inside the function: one of the call itself proves that nothing happened."""
+        self._judge = judge
+        self._keeping = keeping
         self._policy = policy or kit.policy
         self._result: Any = None
         self._error: Exception | None = None
@@ -98,52 +111,68 @@ class Attempts:
     def started(self, move: Try) -> Mapping[str, Any]:
         """Begins an attempt; answers with what to call the function with."""
         self._made += 1
+        self._given = move.arguments
         first, self._first_attempt = self._first_attempt, None
-        if first is not None and first.error is not None:
-            self._resume(first, first.error)
+        if first is not None:
+            self._resume(first)
         try:
             self._begin(move)
         except Exception:  # noqa: BLE001 - unrecorded, and made
             self.kit.fault("recording that a call began")
         return move.arguments
 
-    def _resume(self, first: First, error: Exception) -> NoReturn:
+    def _resume(self, first: First) -> NoReturn:
         """Takes over an attempt that was made and failed before there was any need of us."""
-        first.error = None
         self._first, self._step = first.number, first.step()
+        error, first.error = first.error, None
+        if error is None:
+            raise Answered(first.answer)
         # From its own frames on: that it passed through our hands before says nothing to a reader.
         raise error.with_traceback(error.__traceback__)
 
     def _begin(self, move: Try) -> None:
-        number = self.run.next_number()
+        inside = self.kit.step_of(self.run)
+        is_left_out = self.kit.is_silent and not self.run.kit.is_silent
+        number = 0 if is_left_out else self.run.next_number()
         self._first = self._first or number
         if move.after is not None:
             self._changes.extend(move.after.changes)
+        keeping = self._keeping
+        if keeping is None:
+            arguments = plain(move.arguments)  # a copy: the function may change what it was given
+        else:
+            arguments, said = keeping.arguments(move.arguments)
+            self.run.hear(said)
         self._step = Step(
             run=self.run.id,
             seq=number,
             call=self._first,
             attempt=self._made,
-            parent=self.kit.step_of(self.run),
+            parent=inside,
             type=self._type,
             name=self.tool.name,
-            arguments=plain(move.arguments),  # a copy: the function may change what it was given
+            arguments=arguments,
             started=self.kit.now(),
-            after=move.after,
+            after=move.after if keeping is None else keeping.recovery(move.after),
         )
-        here = self._here = Here(self.run, number, self.kit.layer())
+        here = self._here = Here(self.run, number or inside, self.kit.layer())
         if here.layer is None and self.tool.mode != "observe" and self._policy.attempts > 1:
             here.layer, here.is_open = here, True
         self.kit.tell(StepStarted(self._step))
         self._token = self.kit.here.set(here)
         self._started = self.kit.timer()
 
-    def succeeded(self, result: Any) -> None:
+    def succeeded(self, result: Any) -> Failure | None:
+        """The function has answered. The failure that its answer is; mostly there is none."""
         self._error = self.failure = None
         self._result = result
         self._leave()
-        if result is not STREAM:
-            self._end("success", result)
+        if result is STREAM:
+            return None
+        if self._judge is not None:
+            self.failure = self._judge.failure(self.kit, result, self._given)
+        self._end("success" if self.failure is None else outcome_of(self.failure), result)
+        return self.failure
 
     @property
     def is_streaming(self) -> bool:
@@ -156,6 +185,8 @@ class Attempts:
 
     def failed(self, error: Exception) -> Failure | None:
         """The failure of an attempt; nothing where the error is not the function's but our own."""
+        if type(error) is Answered:
+            return self.succeeded(error.result)
         match self._move:
             case Wait():
                 self._is_over = True  # to go on without waiting is what a rate limit was there to prevent
@@ -172,8 +203,7 @@ class Attempts:
         return self.failure
 
     def _classified(self, error: Exception) -> Failure:
-        arguments = self._step.arguments if self._step is not None else None
-        failure = self.kit.failure(error, source=self._type, tool=self.tool.name, arguments=arguments)
+        failure = self.kit.failure(error, source=self._type, tool=self.tool.name, arguments=self._given)
         if self._has_begun(error):
             return failure
         return Failure.of(
@@ -213,15 +243,23 @@ class Attempts:
             return
         try:
             seconds = self.kit.timer() - self._started
-            self._last = msgspec.structs.replace(step, outcome=outcome, failure=self.failure, seconds=seconds)
-            self.run.ended(self._last, result)
+            failure, tokens = self.failure, None
+            if self._keeping is not None:
+                failure = self._keeping.failure(failure, self._given)
+                tokens = self._keeping.tokens(result)
+                result = self._keeping.result(result)
+            self._last = msgspec.structs.replace(step, outcome=outcome, failure=failure, seconds=seconds, tokens=tokens)
+            self.run.ended(
+                self._last if result is None else msgspec.structs.replace(self._last, result=result), self.kit
+            )
         except Exception:  # noqa: BLE001 - unrecorded, and made
             self.kit.fault("recording how a call ended")
 
     def planned(self, move: Wait) -> float:
         # Publish before sleeping, so that a process killed while it waits still leaves a trace of why.
         if self._last is not None:
-            self.kit.tell(RecoveryPlanned(self._last, move.recovery))
+            planned = move.recovery if self._keeping is None else self._keeping.recovery(move.recovery)
+            self.kit.tell(RecoveryPlanned(self._last, planned or move.recovery))
         self._waits.append(move.recovery.seconds)
         return move.recovery.seconds
 
@@ -237,12 +275,15 @@ class Attempts:
         return self.kit.recall(self.tool.name, failure, self.run.id)
 
     def ended(self) -> Any:
-        """The result, or the original exception with a note of what was tried."""
+        """The result, or the original exception with a note of what was tried.
+
+        A result that is a failure is a result: whoever called the function knows what to make of it.
+        """
         error, self._error = self._error, None  # an exception that holds us, held by us, would live too long
         try:
             if error is not None:
                 self._note(error)
-            elif self._changes:
+            elif self._changes and self.failure is None:
                 self.run.announce(prompt.note(self.tool.name, self._changes))
         except Exception:  # noqa: BLE001 - some exceptions refuse every change to them
             self.kit.fault("noting what was tried")
@@ -278,7 +319,7 @@ def play(call: Attempts) -> Any:
         try:
             match move:
                 case Try():
-                    call.succeeded(call.function(call.started(move)))
+                    answer = call.succeeded(call.function(call.started(move)))
                 case Wait():
                     call.kit.sleep(call.planned(move))
                 case Ask():
@@ -299,7 +340,7 @@ async def aplay(call: Attempts) -> Any:
         try:
             match move:
                 case Try():
-                    call.succeeded(await call.function(call.started(move)))
+                    answer = call.succeeded(await call.function(call.started(move)))
                 case Wait():
                     await call.kit.asleep(call.planned(move))
                 case Ask():

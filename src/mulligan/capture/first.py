@@ -10,30 +10,46 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mulligan.capture.kit import Here, Kit, reset
+from mulligan.capture.answers import SMALL, TELLING
+from mulligan.capture.keeping import copied
+from mulligan.capture.kit import NO_LIMITS, Here, Kit, reset
 from mulligan.capture.tracer import ActiveRun, Inside
-from mulligan.events import FLAT, StepStarted, Success, frozen, thawed
+from mulligan.events import FLAT, StepStarted, Success, frozen
 from mulligan.records import Step
 
 if TYPE_CHECKING:
     from mulligan.capture.wrap import Wrapped
 
 
-def copied(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments as they are now: the function may change what it was given."""
-    return {name: value if type(value) in FLAT else thawed(frozen(value)) for name, value in arguments.items()}
-
-
 class First(Here):
-    """The first attempt while it is made. It is also the place where it happens."""
+    """The first attempt while it is made. It is also the place where it happens.
 
-    __slots__ = ("_is_alone", "_kit", "_token", "_wrapped", "arguments", "began", "error", "parent", "started")
+    `error` is what it raised; `answer` is set only where what it answered is a failure.
+    """
+
+    __slots__ = (
+        "_is_alone",
+        "_kit",
+        "_rules",
+        "_token",
+        "_wrapped",
+        "answer",
+        "arguments",
+        "began",
+        "error",
+        "parent",
+        "started",
+    )
 
     def __init__(self, wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         here = kit.here.get()
+        rules = wrapped.usual
+        if rules.kit is not kit or (here is not None and here.run.limits is not NO_LIMITS):
+            rules = wrapped.rules(kit, None if here is None else here.run.limits)
+            kit = rules.kit
         if here is None or not here.run.is_open:
             self._is_alone = True
-            self.run = ActiveRun(kit)
+            self.run = ActiveRun(kit, "", rules.limits)
             self.parent = None
             layer = None if here is None else here.layer
         else:
@@ -43,19 +59,27 @@ class First(Here):
             layer = here.layer
             if not self.run.has_begun:
                 self.run.begin()  # a call alone, and now there is more in its run than itself
-        self.number: int = self.run.next_number()
+        if rules.is_off and not self.run.kit.is_silent:
+            self.number = self.parent  # what happens inside it is inside what it is inside
+        else:
+            self.number = self.run.next_number()
         self.error: Exception | None = None
+        self._rules = rules
         self._wrapped = wrapped
         self._kit = kit
         self.arguments = wrapped.signature.bind(args, kwargs)
-        for value in self.arguments.values():
-            if type(value) not in FLAT:
-                self.arguments = copied(self.arguments)
-                break
+        if rules.keeping is not None:
+            self.arguments, said = rules.keeping.arguments(self.arguments)
+            self.run.hear(said)
+        else:
+            for value in self.arguments.values():
+                if type(value) not in FLAT:
+                    self.arguments = copied(self.arguments)
+                    break
         if layer is not None and layer.is_open:
             self.layer = layer
             self.is_open = False
-        elif wrapped.retries(kit):
+        elif rules.is_retried:
             self.layer = self
             self.is_open = True
         else:
@@ -63,21 +87,40 @@ class First(Here):
             self.is_open = False
         self._token: Token[Here | None] = kit.here.set(self)
         self.started = int(kit.clock() * 1000)
-        if kit.is_watched():
+        if kit.is_watched() and not kit.is_silent:
             self.run.begin()
             kit.tell(StepStarted(self.step()))
         self.began = kit.timer()
 
-    def succeeded(self, result: Any) -> None:
-        """Records that it worked; a fault of ours is not the caller's."""
+    def succeeded(self, result: Any) -> bool:
+        """Records that it worked; a fault of ours is not the caller's. Whether it did: an answer may be a failure."""
         try:
             kit = self._kit
+            rules = self._rules
             seconds = kit.timer() - self.began
+            # The commonest answers are let go here: to ask the judge takes a call.
+            if (
+                rules.judge is not None
+                and not (
+                    type(result) is dict and len(result) <= SMALL and TELLING.isdisjoint(result) and rules.is_empty_fine
+                )
+                and rules.judge.condemns(result)
+            ):
+                self.answer = result
+                return False
             self.leave()
             run = self.run
+            if rules.is_off and not run.has_failures:
+                run.is_open = run.is_open and not self._is_alone
+                return True
+            keeping = rules.keeping
+            tokens = None
+            if keeping is not None:
+                tokens = keeping.tokens(result)
+                result = keeping.result(result)
             success = Success(
                 run.id,
-                self.number,
+                self.number or 0,
                 self.parent,
                 self._wrapped.options.type,
                 self._wrapped.name,
@@ -86,15 +129,18 @@ class First(Here):
                 self.arguments,
                 result if type(result) in FLAT else frozen(result),
                 run.record if self._is_alone and not run.has_begun else None,
+                tokens,
             )
             if run.has_failures:
-                run.ended(msgspec.structs.replace(self.step(), result=success.result, seconds=seconds))
+                step = msgspec.structs.replace(self.step(), result=success.result, seconds=seconds, tokens=tokens)
+                run.ended(step, kit)
             else:
                 kit.succeed(success)
             if self._is_alone and success.alone is None:
                 run.finish(None)
         except Exception:  # noqa: BLE001 - unrecorded, and made
             self._kit.fault("recording how a call ended")
+        return True
 
     def cancelled(self, error: BaseException) -> None:
         """Cancellation is not a failure: it is recorded as what it is, and passes."""
@@ -102,7 +148,7 @@ class First(Here):
             seconds = self._kit.timer() - self.began
             self.leave()
             self.run.begin()
-            self.run.ended(msgspec.structs.replace(self.step(), outcome="cancelled", seconds=seconds))
+            self.run.ended(msgspec.structs.replace(self.step(), outcome="cancelled", seconds=seconds), self._kit)
             if self._is_alone:
                 self.run.finish(error)
         except Exception:  # noqa: BLE001 - unrecorded, and made
@@ -118,8 +164,8 @@ class First(Here):
         """The attempt as a step that has begun."""
         return Step(
             run=self.run.id,
-            seq=self.number,
-            call=self.number,
+            seq=self.number or 0,
+            call=self.number or 0,
             parent=self.parent,
             type=self._wrapped.options.type,
             name=self._wrapped.name,

@@ -7,8 +7,8 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from mulligan.events import AnyEvent, Success
 from mulligan.failure import Failure, Kind
@@ -21,6 +21,31 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mulligan")
 T = TypeVar("T")
+
+Recording = Literal["full", "shape", "off"]
+"""How much of a call is kept: everything that redaction lets pass, no texts, or nothing."""
+RECORDINGS: tuple[Recording, ...] = ("off", "shape", "full")
+MODES: tuple[Mode, ...] = ("observe", "suggest", "repair")
+
+
+def strictest(order: tuple[T, ...], *given: T | None) -> T | None:
+    """The first in this order of those that were given."""
+    return next((each for each in order if each in given), None)
+
+
+class Limits(NamedTuple):
+    """What was said of a run, and so of every call in it."""
+
+    mode: Mode | None = None
+    record: Recording | None = None
+
+    def within(self, outer: Limits) -> Limits:
+        if outer is NO_LIMITS:
+            return self
+        return Limits(strictest(MODES, self.mode, outer.mode), strictest(RECORDINGS, self.record, outer.record))
+
+
+NO_LIMITS = Limits()
 
 
 def _nothing_known(tool: str, failure: Failure, run: str) -> Sequence[Precedent]:
@@ -59,6 +84,7 @@ class Kit:
     classify: Callable[..., Failure]
     policy: Policy = field(default_factory=Policy)
     mode: Mode = "repair"
+    record: Recording = "full"
     agent: str = ""
     environment: str | None = None
     recall: Callable[[str, Failure, str], Sequence[Precedent]] = _nothing_known
@@ -70,6 +96,21 @@ class Kit:
     here: ContextVar[Here | None] = field(default_factory=lambda: ContextVar("mulligan_here", default=None))
     faults: set[str] = field(default_factory=set)
     """Which of our own parts have failed, so that each is told once."""
+    others: dict[Recording, Kit] = field(default_factory=dict)
+    """The same kit for calls of which more or less is kept."""
+
+    def recording(self, record: Recording) -> Kit:
+        """The same kit for calls of which this much is kept."""
+        if record == self.record:
+            return self
+        if record not in self.others:
+            self.others[record] = replace(self, record=record)
+        return self.others[record]
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing is kept of what is told here."""
+        return self.record == "off"
 
     def now(self) -> int:
         """UTC milliseconds."""
@@ -93,6 +134,8 @@ class Kit:
 
     def tell(self, event: AnyEvent) -> None:
         """Publishes, and is never the failure."""
+        if self.record == "off":
+            return
         try:
             self.publish(event)
         except Exception:  # noqa: BLE001 - the caller's work goes on, whoever listens

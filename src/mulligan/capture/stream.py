@@ -40,7 +40,8 @@ class Flow:
 
     def __enter__(self) -> Self:
         if self.kit is not None and self._run is None:
-            self._run = self._own = ActiveRun(self.kit).begin()
+            rules = self._wrapped.rules(self.kit, None)
+            self._run = self._own = ActiveRun(rules.kit, limits=rules.limits).begin()
         return self
 
     def call(self, first: Callable[[Any], Any]) -> Attempts | None:

@@ -11,7 +11,8 @@ from typing import Any, Self, get_args
 import msgspec
 
 from mulligan import calls
-from mulligan.capture.kit import Here, Kit, reset
+from mulligan.capture.keeping import shapes
+from mulligan.capture.kit import NO_LIMITS, Here, Kit, Limits, reset
 from mulligan.classify.taxonomy import KINDS, ORCHESTRATION_UNCAUGHT_EXCEPTION
 from mulligan.events import RunEnded, RunStarted, StepEnded, StepStarted
 from mulligan.failure import Failure, Kind, SettingsError
@@ -32,13 +33,17 @@ def outcome_of(failure: Failure) -> Outcome:
 class ActiveRun:
     """A piece of work while it happens. Made by `mulligan.run`; wrapped calls inside it become its steps."""
 
-    def __init__(self, kit: Kit, agent: str = "", **about: Any) -> None:
+    def __init__(self, kit: Kit, agent: str = "", limits: Limits = NO_LIMITS, **about: Any) -> None:
         here = kit.here.get()
         if here is not None:
+            limits = limits.within(here.run.limits)
             about.setdefault("parent", here.run.id)
             about.setdefault("session", here.run.record.session)
         about.setdefault("environment", kit.environment)
-        self._kit = kit
+        self.limits: Limits = limits
+        self.kit = kit if limits.record is None else kit.recording(limits.record)
+        if self.kit.record == "shape":
+            about.update(context=None, metadata=shapes(about.get("metadata") or {}) or None)
         self.id: str = new_id()
         self.is_open = True
         self.record: Run = Run(id=self.id, agent=agent or kit.agent, started=kit.now(), **about)
@@ -75,7 +80,7 @@ class ActiveRun:
         """A step of your own: `with run.step("plan", "read the question"):`."""
         if type not in get_args(StepType) or type == "run":
             raise SettingsError(f"a step is of type plan, tool, model, retrieval, respond or custom, got {type!r}.")
-        return ActiveStep(self._kit, self, type, name, metadata)
+        return ActiveStep(self.kit, self, type, name, metadata)
 
     def record_failure(
         self, type: str, code: str, message: str = "", step: ActiveStep | None = None, **facts: Any
@@ -86,7 +91,7 @@ class ActiveRun:
         `Failure`, such as `status` or `hint`.
         """
         text = str(message)
-        known = self._kit.failure(text=text, source=type, tool=step.name if step else self.record.agent)
+        known = self.kit.failure(text=text, source=type, tool=step.name if step else self.record.agent)
         kind = KINDS.get(f"{type}/{code}") or Kind(type, code)
         failure = Failure.of(kind, text, **{"fingerprint": known.fingerprint, **facts})
         if step is None:
@@ -106,18 +111,29 @@ class ActiveRun:
             type=type,
             name=name,
             outcome=outcome_of(failure),
-            started=self._kit.now(),
+            started=self.kit.now(),
             failure=failure,
         )
 
-    def ended(self, step: Step, result: Any = None) -> None:
-        """Publishes a step that has ended, and keeps of it what the status rests on."""
+    def hear(self, said: str | None) -> None:
+        """What the run is about is what the user said in its first model call, where nobody said more."""
+        if said and self.record.context is None and self.kit.record == "full":
+            self.record = msgspec.structs.replace(self.record, context=said)
+
+    def ended(self, step: Step, kit: Kit | None = None) -> None:
+        """Publishes a step that has ended, and keeps of it what the status rests on.
+
+        `kit` is the step's own, where less is kept of it than of the run.
+        """
+        kit = kit or self.kit
+        if kit.is_silent and not self.kit.is_silent:
+            return  # a run's status is that of its record; one that is not recorded has one all the same
         with self._lock:
             self.has_failures = self.has_failures or step.has_failed
             if self.has_failures:
                 # A success before the first failure can overcome nothing, so most runs keep nothing at all.
                 self._telling.append(step)
-        self._kit.tell(StepEnded(step if result is None else msgspec.structs.replace(step, result=result)))
+        kit.tell(StepEnded(step))
 
     def tell_of(self, error: BaseException) -> bool:
         """Says that a step tells of this exception; whether one did before.
@@ -136,32 +152,32 @@ class ActiveRun:
         """Begins the run without making it the current one."""
         if not self.has_begun:
             self.has_begun = True
-            self._kit.tell(RunStarted(self.record))
+            self.kit.tell(RunStarted(self.record))
         return self
 
     def finish(self, error: BaseException | None) -> None:
         has_raised = isinstance(error, Exception)  # a cancellation is not a failure, of a run as little as of a step
         if has_raised and error is not None and not self.tell_of(error):
-            failure = self._kit.failure(error, source="orchestration", tool=self.record.agent)
+            failure = self.kit.failure(error, source="orchestration", tool=self.record.agent)
             if failure.kind.code == "unknown":
                 failure = Failure.of(ORCHESTRATION_UNCAUGHT_EXCEPTION, failure.message, fingerprint=failure.fingerprint)
             self.ended(self.aside("run", self.record.agent, failure))
         end = "raised" if has_raised else "finished"
         self.is_open = False
-        self.record = msgspec.structs.replace(self.record, ended=self._kit.now(), end=end)
-        self._kit.tell(RunEnded(self.record))
+        self.record = msgspec.structs.replace(self.record, ended=self.kit.now(), end=end)
+        self.kit.tell(RunEnded(self.record))
 
     def inside(self) -> Inside:
         """Makes the run the current one, here and now: `with run.inside():`."""
-        return Inside(self._kit, self)
+        return Inside(self.kit, self)
 
     def __enter__(self) -> Self:
-        self._token = self._kit.here.set(Here(self, None, self._kit.layer()))
+        self._token = self.kit.here.set(Here(self, None, self.kit.layer()))
         return self.begin()
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._token is not None:
-            reset(self._kit.here, self._token)
+            reset(self.kit.here, self._token)
         self.finish(error)
 
     async def __aenter__(self) -> Self:
@@ -188,10 +204,10 @@ class Inside:
         reset(self._kit.here, self._token)
 
 
-def scope(kit: Kit, run: ActiveRun | None = None) -> ActiveRun | Inside:
+def scope(kit: Kit, run: ActiveRun | None = None, limits: Limits = NO_LIMITS) -> ActiveRun | Inside:
     """The current run, else the one given, else one of the call's own: a wrapped call outside a run is a run."""
     current = kit.current() or (run if run is not None and run.is_open else None)
-    return ActiveRun(kit) if current is None else Inside(kit, current)
+    return ActiveRun(kit, limits=limits) if current is None else Inside(kit, current)
 
 
 class ActiveStep:
@@ -203,6 +219,7 @@ class ActiveStep:
         self.type: StepType = type
         self.name = name
         self.metadata = metadata
+        self._shapes = kit.record == "shape"
         self.failure: Failure | None = None
         self.number: int | None = None
         self._step: Step | None = None
@@ -230,7 +247,7 @@ class ActiveStep:
             type=self.type,
             name=self.name,
             started=self._kit.now(),
-            metadata=self.metadata or None,
+            metadata=self._about(),
         )
         self._started = self._kit.timer()
         self._token = self._kit.here.set(Here(self.run, self.number, self._kit.layer()))
@@ -257,9 +274,12 @@ class ActiveStep:
                     outcome=outcome,
                     failure=self.failure,
                     seconds=self._kit.timer() - self._started,
-                    metadata=self.metadata or None,
+                    metadata=self._about(),
                 )
             )
+
+    def _about(self) -> dict[str, Any] | None:
+        return (shapes(self.metadata) if self._shapes else self.metadata) or None
 
     async def __aenter__(self) -> Self:
         return self.__enter__()

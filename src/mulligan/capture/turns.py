@@ -20,6 +20,8 @@ from mulligan.failure import AgentError, InfraError, SettingsError
 from mulligan.recover.plan import Tool
 
 Tools = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
+OURS = "mulligan"
+"""The key under which we add to a tool's own answer."""
 Made = Callable[[Mapping[str, Any]], Any]
 
 
@@ -75,7 +77,7 @@ class Turn:
         if inspect.iscoroutine(result):
             result.close()
             raise SettingsError(f"{asked.name} answers with a coroutine: use `await turn.acall(...)`.")
-        return result
+        return asked.told(result, call)
 
     async def acall(self, tools: Tools, name: str, arguments: Any = None) -> Any:
         """The same for async tools, and for others too, which are called in a thread."""
@@ -83,11 +85,12 @@ class Turn:
         with scope(self._kit, self._run) as run:
             call = asked.attempts(run, _awaited if asked.is_async else _threaded)
             try:
-                return await aplay(call)
+                result = await aplay(call)
             except InfraError:
                 raise
             except Exception:  # noqa: BLE001 - it was classified and recorded; now the model is told
                 return asked.answer(call)
+        return asked.told(result, call)
 
 
 class _Asked:
@@ -110,7 +113,7 @@ class _Asked:
             refuse = self._refuse_name if wrapped is None else self._refuse_arguments
             shown = self.arguments if isinstance(self.arguments, dict) else {"arguments": self.arguments}
             tool = Tool(name=self.name if wrapped is None else wrapped.name, mode="observe")
-            return Attempts(self.kit, run, tool, shown, refuse if through is None else through(refuse))
+            return Attempts(run.kit, run, tool, shown, refuse if through is None else through(refuse))
         positional, keywords = wrapped.signature.spread(self.arguments, self._args)
         reading = list if wrapped.is_stream else _collected if wrapped.is_async_stream else None
         return wrapped.attempts(
@@ -131,6 +134,16 @@ class _Asked:
             self.kit.fault("wording an answer for the model")
             return {"error": "tool/unknown", "code": "unknown", "message": "The call failed.", "recoverable": True}
 
+    def told(self, result: Any, call: Attempts) -> Any:
+        """The result; where it is a failure, with what we know of it beside it, under a key of our own."""
+        if call.failure is None:
+            return result
+        # What the tool itself said is passed on whole, and so it need not be quoted again.
+        block = {name: value for name, value in self.answer(call).items() if name != "message"}
+        if isinstance(result, dict) and OURS not in result:
+            return {**result, OURS: block}
+        return {"result": result, OURS: block}
+
     def _worded(self, call: Attempts) -> dict[str, Any]:
         given_up = call.given_up
         failure = given_up.failure if given_up else call.failure
@@ -140,7 +153,7 @@ class _Asked:
             tool=self.name,
             precedents=given_up.precedents[:3] if given_up else (),
             names=nearest(self.name, self.tools) if self.wrapped is None else (),
-            closed=_members(self.wrapped.schema() if self.wrapped else None),
+            closed=self.wrapped.closed() if self.wrapped else (),
             has_effects=not call.tool.is_repeatable,
         )
 
@@ -201,15 +214,3 @@ def _parsed(arguments: Any) -> Any:
     if arguments is None:
         return {}
     return dict(arguments) if isinstance(arguments, Mapping) else arguments
-
-
-def _members(schema: Mapping[str, Any] | None) -> set[str]:
-    """Texts that belong to the tool's schema."""
-    properties = (schema or {}).get("properties", {})
-    return {
-        member
-        for each in properties.values()
-        if isinstance(each, Mapping)
-        for member in each.get("enum", ())
-        if isinstance(member, str)
-    }

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from mulligan.capture.answers import Empty, Errors, Judge
 from mulligan.capture.drive import Attempts, aplay, play
 from mulligan.capture.first import First
-from mulligan.capture.kit import Kit, Source
+from mulligan.capture.keeping import Keeping
+from mulligan.capture.kit import MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording, Source, strictest
 from mulligan.capture.signature import Signature, code_of, name_of
 from mulligan.capture.stream import astreaming, streaming
 from mulligan.capture.tracer import ActiveRun, scope
@@ -31,6 +33,9 @@ class ToolOptions:
     type: StepType = "tool"
     effects: Effects = "once"
     mode: Mode | None = None
+    record: Recording | None = None
+    errors: Errors = "auto"
+    empty: Empty = "success"
     schema: Mapping[str, Any] | None = None
     privileged: Iterable[str] = ()
     released: Iterable[str] = ()
@@ -43,9 +48,14 @@ class ToolOptions:
             ("effects", self.effects, get_args(Effects)),
             ("type", self.type, TYPES),
             ("mode", "repair" if self.mode is None else self.mode, get_args(Mode)),
+            ("record", "full" if self.record is None else self.record, get_args(Recording)),
+            ("errors", self.errors, get_args(Errors)),
+            ("empty", self.empty, get_args(Empty)),
         ):
             if value not in choices:
                 raise SettingsError(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}.")
+        if self.empty == "failure" and self.type != "retrieval":
+            raise SettingsError(f'empty="failure" is for type="retrieval", got type={self.type!r}.')
         if self.schema is not None and not isinstance(self.schema, Mapping):
             raise SettingsError(f"schema is a JSON schema as a dictionary, got {type(self.schema).__name__}.")
         if self.policy is not None and not isinstance(self.policy, Policy):
@@ -57,6 +67,23 @@ class ToolOptions:
             if names is None or not all(isinstance(each, str) for each in names):
                 raise SettingsError(f"{name} is a list of argument names, such as ['amount'], got {given!r}.")
             object.__setattr__(self, name, names)
+
+
+class Rules:
+    """What holds for the calls of one function, in one sort of run."""
+
+    __slots__ = ("is_empty_fine", "is_off", "is_retried", "judge", "keeping", "kit", "limits", "mode")
+
+    def __init__(self, kit: Kit | None, limits: Limits, mode: Mode, is_retried: bool) -> None:
+        self.kit: Kit = kit  # type: ignore[assignment] # none only in those that hold nowhere
+        self.is_off = kit is not None and kit.is_silent
+        self.limits = limits
+        """Those of a run that has only this call in it."""
+        self.mode: Mode = mode
+        self.is_retried = is_retried
+        self.keeping: Keeping | None = None
+        self.judge: Judge | None = None
+        self.is_empty_fine = True
 
 
 class Wrapped:
@@ -73,7 +100,11 @@ class Wrapped:
         self.is_async_stream = inspect.isasyncgenfunction(code)
         self.is_async = self.is_async_stream or inspect.iscoroutinefunction(code)
         self._tools: dict[Mode, Tool] = {}
-        self._retries: tuple[Kit | None, bool] = (None, False)
+        self.usual = Rules(None, NO_LIMITS, "observe", is_retried=False)
+        """Those of a call about which neither its run nor its function says anything that the settings do not."""
+        self._rules: tuple[Kit | None, dict[Limits | None, Rules]] = (None, {})
+        self._judge = Judge(options.type, self.name, options.errors, options.empty)
+        self._closed: frozenset[str] | None = None
 
     def schema(self) -> Mapping[str, Any] | None:
         return self.options.schema if self.options.schema is not None else self.signature.schema()
@@ -110,7 +141,8 @@ class Wrapped:
         an attempt that was made and failed.
         """
         arguments = self.signature.bind(args, kwargs)
-        mode: Mode = "observe" if kit.layer() is not None else self.options.mode or kit.mode
+        rules = self.rules(kit, run.limits)
+        mode: Mode = "observe" if kit.layer() is not None else rules.mode
         check = self.options.schema is not None or (is_checked and mode != "observe")
         last: tuple[tuple[Any, ...], Mapping[str, Any]] = (args, kwargs)
 
@@ -128,7 +160,7 @@ class Wrapped:
             return not (_is_raised_here(error) and self.signature.refuses(*last))
 
         return Attempts(
-            kit,
+            rules.kit,
             run,
             self.tool(mode),
             arguments,
@@ -136,6 +168,8 @@ class Wrapped:
             type=self.options.type,
             policy=self.options.policy,
             has_begun=has_begun,
+            judge=rules.judge,
+            keeping=rules.keeping,
             first=first,
         )
 
@@ -164,12 +198,40 @@ class Wrapped:
             kit.fault("beginning a call")
             return None
 
-    def retries(self, kit: Kit) -> bool:
-        """Whether a call of it would be tried again."""
-        if self._retries[0] is not kit:
-            policy = self.options.policy or kit.policy
-            self._retries = (kit, (self.options.mode or kit.mode) != "observe" and policy.attempts > 1)
-        return self._retries[1]
+    def rules(self, kit: Kit, limits: Limits | None) -> Rules:
+        """What holds for a call in a run with these limits; None stands for a call outside any run."""
+        known = self._rules
+        if known[0] is not kit:
+            known = self._rules = (kit, {})
+        return known[1].get(limits) or self._ruled(kit, limits, known[1])
+
+    def _ruled(self, kit: Kit, limits: Limits | None, known: dict[Limits | None, Rules]) -> Rules:
+        options = self.options
+        if limits is None:
+            record = options.record or kit.record
+        else:  # the stricter of the two, and more than its run is nothing kept of
+            record = strictest(RECORDINGS, options.record, limits.record or kit.record) or kit.record
+        mode = strictest(MODES, options.mode, None if limits is None else limits.mode) or kit.mode
+        policy = options.policy or kit.policy
+        own = NO_LIMITS if record == kit.record else Limits(record=record)
+        rules = Rules(kit.recording(record), own, mode, mode != "observe" and policy.attempts > 1)
+        if record == "shape" or options.type == "model":
+            rules.keeping = Keeping(is_shape=record == "shape", is_model=options.type == "model", closed=self.closed)
+        rules.judge = self._judge if self._judge.is_needed else None
+        rules.is_empty_fine = options.empty == "success"
+        if (limits is None or limits is NO_LIMITS) and options.record in (None, kit.record):
+            self.usual = rules
+        known[limits] = rules
+        return rules
+
+    def closed(self) -> Collection[str]:
+        """Texts that belong to the function's schema, and so to nobody: the members of its enums."""
+        if self._closed is None:
+            try:
+                self._closed = frozenset(members(self.schema()))
+            except Exception:  # noqa: BLE001 - a stranger's schema
+                self._closed = frozenset()
+        return self._closed
 
     def recovering(self) -> Callable[..., Any]:
         """The function to put in the place of the one that was wrapped."""
@@ -193,7 +255,7 @@ class Wrapped:
                 return self.function(*args, **kwargs)
             first = self.first(kit, args, kwargs)
             if first is None:
-                with scope(kit) as run:
+                with scope(kit, limits=self.rules(kit, None).limits) as run:
                     return play(self.attempts(kit, run, args, kwargs))
             try:
                 result = self.function(*args, **kwargs)
@@ -203,8 +265,8 @@ class Wrapped:
                 first.cancelled(error)
                 raise
             else:
-                first.succeeded(result)
-                return result
+                if first.succeeded(result):
+                    return result
             with first.scope() as run:
                 return play(self.attempts(kit, run, args, kwargs, first=first))
 
@@ -217,7 +279,7 @@ class Wrapped:
                 return await self.function(*args, **kwargs)
             first = self.first(kit, args, kwargs)
             if first is None:
-                with scope(kit) as run:
+                with scope(kit, limits=self.rules(kit, None).limits) as run:
                     return await aplay(self.attempts(kit, run, args, kwargs))
             try:
                 result = await self.function(*args, **kwargs)
@@ -227,12 +289,24 @@ class Wrapped:
                 first.cancelled(error)
                 raise
             else:
-                first.succeeded(result)
-                return result
+                if first.succeeded(result):
+                    return result
             with first.scope() as run:
                 return await aplay(self.attempts(kit, run, args, kwargs, first=first))
 
         return call
+
+
+def members(schema: Mapping[str, Any] | None) -> set[str]:
+    """Texts that belong to a tool's schema."""
+    properties = (schema or {}).get("properties", {})
+    return {
+        member
+        for each in properties.values()
+        if isinstance(each, Mapping)
+        for member in each.get("enum", ())
+        if isinstance(member, str)
+    }
 
 
 def _is_raised_here(error: Exception) -> bool:

@@ -1,0 +1,112 @@
+"""Is this answer a failure, although nothing was raised? Asked of every answer, so the question is cheap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from mulligan.capture.kit import Kit
+from mulligan.classify.results import has_failed
+from mulligan.classify.taxonomy import RETRIEVAL_NO_RESULTS
+from mulligan.failure import Failure, Ran
+from mulligan.records import StepType
+
+Errors = Literal["auto", "raised"]
+Empty = Literal["success", "failure"]
+
+UNSUSPECTED = frozenset({type(None), bool, int, float, list, tuple, set, frozenset})
+"""Types that are data and nothing else."""
+TELLING = frozenset(
+    {"isError", "is_error", "content", "returncode", "exit_code", "error", "errors", "ok", "success", "status"}
+)
+"""Without one of these keys a dictionary is data."""
+SMALL = 16
+"""Keys of a dictionary that are looked through one by one; a large one is asked for these instead."""
+HEAD = 200
+"""Characters in which a text says that it is an error, if it is one."""
+RESULTS = frozenset(
+    {"results", "items", "documents", "docs", "hits", "matches", "data", "records", "rows", "entries", "chunks"}
+)
+"""Keys under which a search answers with what it found."""
+COLLECTIONS = (list, tuple, dict, set, frozenset)
+
+
+class Judge:
+    """What a tool's developer said about its answers: whether errors may be among them, and what an empty one means."""
+
+    __slots__ = ("_finds_errors", "_is_empty_bad", "_name", "_type")
+
+    def __init__(self, type: StepType, name: str, errors: Errors, empty: Empty) -> None:
+        self._type: StepType = type
+        self._name = name
+        # What a model says is its own affair: it may well be about an error.
+        self._finds_errors = errors == "auto" and type != "model"
+        self._is_empty_bad = empty == "failure"
+
+    @property
+    def is_needed(self) -> bool:
+        return self._finds_errors or self._is_empty_bad
+
+    def condemns(self, result: Any) -> bool:
+        """Whether the answer is a failure."""
+        try:
+            return (self._finds_errors and is_error(result)) or (self._is_empty_bad and is_empty(result))
+        except Exception:  # noqa: BLE001 - a stranger's object; what cannot be read is not accused
+            return False
+
+    def failure(self, kit: Kit, result: Any, arguments: Mapping[str, Any]) -> Failure | None:
+        """The failure that an answer is, or None."""
+        if not self.condemns(result):
+            return None
+        if self._finds_errors and is_error(result):
+            failure = kit.failure(result, source=self._type, tool=self._name, arguments=arguments, is_error=True)
+            # It answered, so it ran, whatever its words prove elsewhere.
+            return msgspec.structs.replace(failure, ran=Ran.YES) if failure.ran is Ran.NO else failure
+        said = "The answer is empty."
+        known = kit.failure(text=said, source=self._type, tool=self._name)
+        why = ("an empty answer, which the tool calls a failure",)
+        return Failure.of(RETRIEVAL_NO_RESULTS, said, fingerprint=known.fingerprint, evidence=why)
+
+
+def is_error(result: Any) -> bool:
+    """`has_failed`, with a quick look first: most answers cannot be errors, and cost a third of a microsecond."""
+    kind = type(result)
+    if kind is dict:
+        return not result.keys().isdisjoint(TELLING) and has_failed(result)
+    if kind is str:
+        return may_say_error(result) and has_failed(result)
+    return kind not in UNSUSPECTED and has_failed(result)
+
+
+def may_say_error(text: str) -> bool:
+    """Whether a text begins in a way that is worth a closer look. It errs on the side of looking."""
+    head = text[:HEAD].lower()
+    return (
+        "error" in head
+        or "fail" in head
+        or "exception" in head
+        or "exit" in head
+        or "unknown" in head
+        or "traceback" in head
+        or head[:1] == "{"
+        or head[:1].isspace()
+    )
+
+
+def is_empty(result: Any) -> bool:
+    """Whether nothing was found: nothing at all, or an answer whose one collection is empty.
+
+    `{"results": [], "total": 0}` is empty, `{"answer": "Oslo", "sources": []}` is not.
+    """
+    if result is None or (isinstance(result, str) and not result.strip()):
+        return True
+    if isinstance(result, COLLECTIONS) and not result:
+        return True
+    if not isinstance(result, dict):
+        return False
+    inside = [name for name, value in result.items() if isinstance(value, COLLECTIONS)]
+    if len(inside) != 1 or result[inside[0]]:
+        return False
+    return inside[0] in RESULTS or not any(isinstance(value, str) and value for value in result.values())

@@ -1,0 +1,108 @@
+"""What is kept of the values of a call, where it is not all of them: their shape, or a conversation in short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from mulligan.capture import messages
+from mulligan.events import FLAT, frozen, thawed
+from mulligan.failure import Failure
+from mulligan.records import Change, Recovery
+
+QUOTED = 4
+"""Characters. A shorter text is not looked for in the message of its failure: it would be found everywhere."""
+NESTED = 200
+"""Texts of a call that are looked for in the message of its failure."""
+
+
+def copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as they are now: the function may change what it was given."""
+    return {name: value if type(value) in FLAT else thawed(frozen(value)) for name, value in arguments.items()}
+
+
+def shape(value: Any, closed: Collection[str] = ()) -> Any:
+    """A value without its text: what is closed-class as it is, of everything else the type and the length."""
+    kind = type(value)
+    if kind is str:
+        return value if value in closed else {"$str": len(value)}
+    if kind in FLAT:
+        return value
+    if isinstance(value, list | tuple | dict | set | frozenset | bytes | bytearray):
+        return {"$type": kind.__name__, "length": len(value)}
+    return {"$type": kind.__name__}
+
+
+def shapes(values: Mapping[str, Any], closed: Collection[str] = ()) -> dict[str, Any]:
+    return {name: shape(value, closed) for name, value in values.items()}
+
+
+class Keeping:
+    """How the values of one function's calls are kept."""
+
+    __slots__ = ("_closed", "is_model", "is_shape")
+
+    def __init__(self, *, is_shape: bool, is_model: bool, closed: Callable[[], Collection[str]]) -> None:
+        self.is_shape = is_shape
+        self.is_model = is_model
+        self._closed = closed
+
+    def arguments(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
+        """The arguments as they are kept, and what the user said last, where they are a conversation."""
+        if not self.is_model:
+            return shapes(given, self._closed()), None
+        # At once, and not on the recorder's thread: a copy of the conversation would cost as much as its sizes.
+        kept, said = messages.condensed(given, has_texts=not self.is_shape)
+        if not self.is_shape:
+            return copied(kept), said
+        closed = self._closed()
+        changed = {
+            name: value if value is not given.get(name) else shape(value, closed) for name, value in kept.items()
+        }
+        return changed, None
+
+    def result(self, result: Any) -> Any:
+        if self.is_shape:
+            return None
+        return messages.answer(result)
+
+    def tokens(self, result: Any) -> dict[str, int] | None:
+        return messages.tokens(result) if self.is_model else None
+
+    def failure(self, failure: Failure | None, given: Mapping[str, Any]) -> Failure | None:
+        """A failure as it is kept: in shape, without the rest of what was said, and without the call's own texts."""
+        if failure is None or not self.is_shape:
+            return failure
+        message, hint = failure.message, failure.hint
+        for name, text in _texts(given):
+            message = message.replace(text, f"[{name}]")
+            hint = hint.replace(text, f"[{name}]")
+        return msgspec.structs.replace(failure, message=message, hint=hint, detail="")
+
+    def recovery(self, recovery: Recovery | None) -> Recovery | None:
+        if recovery is None or not self.is_shape or not recovery.changes:
+            return recovery
+        return msgspec.structs.replace(recovery, changes=tuple(map(self._change, recovery.changes)))
+
+    def _change(self, change: Change) -> Change:
+        if change.how == "rename":
+            return change  # from one name to another
+        closed = self._closed()
+        return msgspec.structs.replace(change, before=shape(change.before, closed), after=shape(change.after, closed))
+
+
+def _texts(given: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The texts of a call with the name of their argument, the longest first: one may be part of another."""
+    found: list[tuple[str, str]] = []
+    waiting: list[tuple[str, Any, int]] = [(str(name), value, 0) for name, value in given.items()]
+    while waiting and len(found) < NESTED:
+        name, value, depth = waiting.pop()
+        if isinstance(value, str):
+            if len(value) >= QUOTED:
+                found.append((name, str(value)))
+        elif depth < messages.DEEPEST and isinstance(value, dict | list | tuple):
+            inside = list(value.values() if isinstance(value, dict) else value)[:NESTED]
+            waiting.extend((name, each, depth + 1) for each in inside)
+    return sorted(found, key=lambda each: -len(each[1]))

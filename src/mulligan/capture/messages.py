@@ -1,0 +1,178 @@
+"""A conversation in short: for each message who said how much, and what the user said last. Any provider's form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mulligan.classify.evidence import attribute
+
+CONVERSATION = ("messages", "contents", "input", "prompt", "conversation", "history")
+"""Names under which a conversation is given."""
+INSTRUCTIONS = ("system", "instructions", "system_prompt", "system_instruction")
+MESSAGES = 200
+"""The last messages of a conversation that are told one by one; of those before, only how many there were."""
+PIECES = 1000
+DEEPEST = 6
+SENTENCE = 300
+"""Characters of what the user said last."""
+TEXT = 2000
+"""Characters of a model's answer."""
+_USERS = ("user", "human")
+_LABELS = frozenset(
+    {"type", "role", "id", "name", "tool_use_id", "tool_call_id", "call_id", "cache_control", "mime_type"}
+)
+_INSIDE = ("content", "parts", "text", "tool_calls", "function_call", "output", "arguments")
+
+
+def condensed(arguments: Mapping[str, Any], *, has_texts: bool = True) -> tuple[dict[str, Any], str | None]:
+    """The arguments of a model call with the conversation in short, and what the user said last.
+
+    `has_texts` is false where nothing may be kept that was made of texts, hashes included.
+    """
+    kept = dict(arguments)
+    said = None
+    name = _place(arguments)
+    if name is not None:
+        given = arguments[name]
+        messages = list(given) if isinstance(given, list | tuple) else [given]
+        said = _last_said(messages)
+        told: dict[str, Any] = {
+            "count": len(messages),
+            "each": [_sized(message, has_texts) for message in messages[-MESSAGES:]],
+        }
+        if has_texts and said:
+            told["last_user"] = said
+        kept[name] = told
+    for each in INSTRUCTIONS:
+        if isinstance(kept.get(each), str | list | tuple | dict):
+            kept[each] = _sized(kept[each], has_texts, role="system")
+    return kept, said
+
+
+def _place(arguments: Mapping[str, Any]) -> str | None:
+    """The name of the argument that holds the conversation."""
+    for name in CONVERSATION:
+        if name in arguments and isinstance(arguments[name], str | list | tuple | dict):
+            return name
+    for name, value in arguments.items():
+        if isinstance(value, list | tuple) and value and _field(value[0], "role") is not None:
+            return name
+    return None
+
+
+def _field(thing: Any, name: str) -> Any:
+    return thing.get(name) if isinstance(thing, Mapping) else attribute(thing, name)
+
+
+def _role(message: Any) -> str:
+    if isinstance(message, str):
+        return "user"
+    role = _field(message, "role") or _field(message, "type")
+    return role[:40] if isinstance(role, str) else "user"
+
+
+def _sized(message: Any, has_texts: bool, role: str = "") -> dict[str, Any]:
+    pieces = list(_pieces(message))
+    told: dict[str, Any] = {"role": role or _role(message), "chars": sum(map(len, pieces))}
+    if has_texts:
+        from hashlib import blake2b  # it loads OpenSSL, and only callers of models come here
+
+        text = "\n".join(pieces).encode("utf-8", "replace")
+        told["hash"] = blake2b(text, digest_size=4).hexdigest()
+    return told
+
+
+def _pieces(message: Any) -> Iterator[str]:
+    """Every text of a message, whatever it is part of."""
+    waiting = [(message, 0)]
+    for _ in range(PIECES):
+        if not waiting:
+            return
+        value, depth = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif depth > DEEPEST:
+            continue
+        elif isinstance(value, Mapping):
+            waiting.extend((each, depth + 1) for name, each in reversed([*value.items()]) if name not in _LABELS)
+        elif isinstance(value, list | tuple):
+            waiting.extend((each, depth + 1) for each in reversed(value))
+        elif value is not None and not isinstance(value, bool | int | float | bytes):
+            waiting.extend((attribute(value, name), depth + 1) for name in reversed(_INSIDE))
+
+
+def _last_said(messages: list[Any]) -> str | None:
+    for message in reversed(messages[-MESSAGES:]):
+        if _role(message) in _USERS and (said := cut(" ".join(_words(message)), SENTENCE)):
+            return said
+    return None
+
+
+def _words(message: Any, depth: int = 0) -> Iterator[str]:
+    """What a person wrote: not the results of tools, which some providers hand in under the user's name."""
+    if isinstance(message, str):
+        yield message
+    elif isinstance(message, list | tuple):
+        for each in message[:PIECES] if depth < DEEPEST else ():
+            yield from _words(each, depth + 1)
+    elif message is not None and _field(message, "type") not in ("tool_result", "function_call_output"):
+        for name in ("content", "parts", "text"):
+            inside = _field(message, name)
+            if isinstance(inside, str | list | tuple) and depth < DEEPEST:
+                yield from _words(inside, depth + 1)
+
+
+def cut(text: str, limit: int) -> str:
+    """The beginning of a text, cut between words: half of a secret has lost what it could be told by."""
+    text = " ".join(text[: limit * 4].split())
+    if len(text) <= limit:
+        return text
+    return f"{text[: max(text.rfind(' ', 0, limit), 0)]} ...".strip()
+
+
+def answer(result: Any) -> Any:
+    """What is kept of a model's answer: its text, cut; the answer itself where it has none that we can find."""
+    text = result if isinstance(result, str) else _answered(result)
+    if not text:
+        return result
+    short = text if len(text) <= TEXT else cut(text, TEXT)
+    return short if isinstance(result, str) else {"text": short}
+
+
+def _answered(result: Any) -> str:
+    """The text of an answer of OpenAI's, Anthropic's, Google's or LangChain's form, as objects or as dictionaries."""
+    choices = _field(result, "choices")
+    if isinstance(choices, list | tuple) and choices:
+        return " ".join(_words(_field(choices[0], "message")))
+    for name in ("output_text", "text", "content"):
+        inside = _field(result, name)
+        if isinstance(inside, str | list | tuple) and inside:
+            return " ".join(_words(inside))
+    candidates = _field(result, "candidates")
+    if isinstance(candidates, list | tuple) and candidates:
+        return " ".join(_words(_field(candidates[0], "content")))
+    return ""
+
+
+_COUNTS = {
+    "input": ("prompt_tokens", "input_tokens", "prompt_token_count", "promptTokenCount"),
+    "output": ("completion_tokens", "output_tokens", "candidates_token_count", "candidatesTokenCount"),
+}
+
+
+def tokens(result: Any) -> dict[str, int] | None:
+    """The tokens an answer says it took: `input` and `output`, where it says so."""
+    for place in ("usage", "usage_metadata", "usageMetadata"):
+        usage = _field(result, place)
+        if usage is None:
+            continue
+        found = {
+            name: count
+            for name, spellings in _COUNTS.items()
+            for spelling in spellings
+            if type(count := _field(usage, spelling)) is int and count >= 0
+        }
+        if found:
+            return found
+    return None
