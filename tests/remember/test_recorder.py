@@ -5,23 +5,30 @@ Waiting here is on a condition with a bound, never on a clock.
 
 from __future__ import annotations
 
+import errno
+import gc
 import logging
 import os
+import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mulligan.events import AnyEvent, StepEnded, Stream
-from mulligan.failure import StoreError
-from mulligan.records import Step, encode
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded, Stream, Success
+from mulligan.failure import Failure, Kind, StoreError
+from mulligan.records import Run, Step, encode
 from mulligan.redaction import Redactor
+from mulligan.remember import journal as journals
 from mulligan.remember import recorder as recording
+from mulligan.remember.adoption import adopt, event_frame, events_of
+from mulligan.remember.journal import frames
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.recorder import Recorder
 from mulligan.remember.sqlite import SqliteStore
@@ -238,6 +245,483 @@ def test_recording_does_not_wait_for_the_store():
     assert recorder.flush(0) is False
     assert recorder.close(0) is False
     released.set()
+
+
+# With a journal
+
+
+def success(run: str, seq: int = 1, alone: bool = True, **arguments: Any) -> Success:
+    about = Run(id=run, started=1000) if alone else None
+    return Success(run, seq, None, "tool", "search", 1000, 0.25, arguments, "a result", about)
+
+
+def failed(run: str, seq: int) -> StepEnded:
+    failure = Failure.of(Kind("tool", "timeout"), "late")
+    return StepEnded(Step(run=run, seq=seq, call=seq, name="search", outcome="failure", failure=failure))
+
+
+class Place:
+    """A folder with a store and its journals, and whoever records there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = folder / "a.db"
+        self.journals = folder / "a.db.journals"
+
+    def recorder(self, opening: Callable[[], Any] | None = None) -> Recorder:
+        stream = Stream(Redactor())
+        made = Recorder(opening or (lambda: SqliteStore(self.store)), stream, journals=lambda: self.journals)
+        stream.carry(made)
+        return made
+
+    def left(self) -> list[Path]:
+        return sorted(self.journals.glob("*"))
+
+    def kept(self) -> dict[str, list[int]]:
+        """What is in the store once the next process has opened it, run by run."""
+        store = SqliteStore(self.store)
+        adopt(store, LOCAL, self.journals)
+        found = {each.run.id: [step.seq for step in each.steps] for each in store.export(LOCAL)}
+        assert store._read("PRAGMA integrity_check") == [("ok",)]
+        store.close()
+        return found
+
+    def ends(self) -> dict[str, str | None]:
+        store = SqliteStore(self.store)
+        found = {each.run.id: each.run.end for each in store.export(LOCAL)}
+        store.close()
+        return found
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_record_is_in_the_journal_before_the_call_goes_on(place):
+    store = Balky(StoreError("away"))
+    recorder = place.recorder(lambda: store)
+    recorder.keep(success("run_a", query="x"))
+    recorder(failed("run_b", 1))
+    (path,) = place.left()
+    assert [event for _, event in events_of(frames(path))][-1] == failed("run_b", 1)
+    assert len(list(frames(path))) == 2
+    store.error = None
+    assert recorder.close(PATIENCE)
+
+
+def test_closing_removes_the_journal_when_all_of_it_is_kept(place):
+    recorder = place.recorder()
+    for n in range(10):
+        recorder.keep(success(f"run_{n}"))
+    assert recorder.close(PATIENCE)
+    assert place.left() == []
+    assert len(place.kept()) == 10
+
+
+def test_closing_leaves_the_journal_when_the_store_is_away_and_the_next_process_adopts_it(place):
+    recorder = place.recorder(lambda: Balky(StoreError("away")))
+    for n in range(10):
+        recorder.keep(success(f"run_{n}"))
+    assert not recorder.close(0.5)
+    assert len(place.left()) == 1
+    assert place.kept() == {}  # it is still ours
+    recorder._journal.abandon()  # as the end of the process does
+    assert len(place.kept()) == 10
+    assert place.left() == []
+
+
+def test_what_waits_when_it_is_closed_is_kept_as_soon_as_the_store_is_back(place):
+    stores: list[Any] = [Balky(StoreError("away"))]
+    recorder = place.recorder(lambda: stores[-1])
+    recorder.keep(success("run_a", query="x"))
+    stores[-1].wait_until_asked()
+    assert not recorder.close(0.05)
+    stores.append(SqliteStore(place.store))
+    for n in range(20):
+        recorder.keep(success(f"run_{n}"))
+    assert recorder.close(PATIENCE)
+    assert len(place.kept()) == 21
+    assert place.left() == []
+
+
+def test_an_event_after_the_close_has_a_journal_again(place):
+    recorder = place.recorder()
+    recorder.keep(success("run_a"))
+    assert recorder.close(PATIENCE)
+    assert recorder.flush(0)  # nothing waits
+    recorder.keep(success("run_b"))
+    assert len(place.left()) == 1
+    assert recorder.close(PATIENCE)
+    assert place.kept() == {"run_a": [1], "run_b": [1]}
+
+
+def test_a_run_that_is_open_when_its_process_leaves_is_abandoned(place):
+    recorder = place.recorder()
+    recorder(RunStarted(Run(id="run_a", started=5)))
+    assert recorder.close(PATIENCE)
+    assert len(place.left()) == 1
+    del recorder
+    gc.collect()
+    place.kept()
+    assert place.ends() == {"run_a": "abandoned"}
+
+
+def test_a_run_that_is_open_when_it_is_closed_may_go_on_and_end(place):
+    recorder = place.recorder()
+    recorder(RunStarted(Run(id="run_a", started=5)))
+    assert recorder.close(PATIENCE)
+    recorder.keep(success("run_a", alone=False))
+    recorder(RunEnded(Run(id="run_a", started=5, ended=9, end="finished")))
+    assert recorder.close(PATIENCE)
+    assert place.left() == []
+    assert place.ends() == {"run_a": "finished"}
+
+
+def test_beyond_its_capacity_memory_spills_into_the_journal_and_is_caught_up(place, monkeypatch):
+    monkeypatch.setattr(recording, "CAPACITY", 100)
+    monkeypatch.setattr(recording, "BATCH", 30)
+    store = Balky(StoreError("away"))
+    recorder = place.recorder(lambda: store)
+    recorder(RunStarted(Run(id="run_a", started=5)))
+    for n in range(1, 1001):
+        recorder.keep(success("run_a", n, alone=False, query="x"))
+    store.wait_until_asked(3)
+    assert len(recorder._waiting) == 100
+    store.error = None
+    recorder.keep(success("run_a", 1001, alone=False))
+    assert recorder.flush(PATIENCE)
+    assert [each.seq for each in store._steps_of(LOCAL, "run_a")] == list(range(1, 1002))
+    assert recorder.dropped == 0
+    recorder(RunEnded(Run(id="run_a", started=5, ended=9, end="finished")))
+    assert recorder.close(PATIENCE)
+    assert place.left() == []
+
+
+def test_a_full_journal_drops_successes_first_and_failures_last_and_counts_both(place, monkeypatch, caplog):
+    frame = len(event_frame(failed("run_a", 10)))
+    monkeypatch.setattr(recording, "JOURNAL_FULL", 10 * frame)
+    store = Balky(StoreError("away"))
+    recorder = place.recorder(lambda: store)
+    for n in range(10, 21):
+        recorder(failed("run_a", n))
+    for n in range(5):
+        recorder.keep(success(f"run_{n}"))
+    assert recorder.dropped == 5
+    for n in range(21, 40):
+        recorder(failed("run_a", n))
+    assert recorder.dropped == 5 + 9
+    assert caplog.text.count("is full") == 1
+    store.error = None
+    assert recorder.flush(PATIENCE)
+    assert kept(store) == 21
+    recorder.close(PATIENCE)
+
+
+def test_recording_goes_on_by_itself_when_a_full_journal_has_been_brought_in(place, monkeypatch):
+    monkeypatch.setattr(recording, "JOURNAL_FULL", 2000)
+    monkeypatch.setattr(recording, "JOURNAL_LONG", 1000)
+    store = Balky(StoreError("away"))
+    recorder = place.recorder(lambda: store)
+    for n in range(100):
+        recorder.keep(success(f"run_{n}"))
+    dropped = recorder.dropped
+    assert dropped > 0
+    store.error = None
+    assert recorder.flush(PATIENCE)
+    until(lambda: recorder._journal.offset < 1000)
+    recorder.keep(success("run_later"))
+    assert recorder.flush(PATIENCE)
+    assert recorder.dropped == dropped
+    assert kept(store) == 101 - dropped
+    recorder.close(PATIENCE)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    for _ in range(int(PATIENCE * 1000)):
+        if condition():
+            return
+        threading.Event().wait(0.001)
+    raise AssertionError("it never came")
+
+
+def test_a_long_journal_is_begun_anew_and_open_runs_stay_known(place, monkeypatch):
+    monkeypatch.setattr(recording, "JOURNAL_LONG", 500)
+    recorder = place.recorder()
+    recorder(RunStarted(Run(id="run_a", started=5)))
+    first = place.left()
+    for n in range(1, 51):
+        recorder.keep(success("run_a", n, alone=False))
+    assert recorder.flush(PATIENCE)
+    until(lambda: place.left() != first and len(place.left()) == 1)
+    assert [event.name for _, event in events_of(frames(place.left()[0]))] == ["run.started"]
+    recorder._journal.abandon()  # killed here
+    assert place.kept() == {"run_a": list(range(1, 51))}
+    assert place.ends() == {"run_a": "abandoned"}
+
+
+def test_a_journal_is_begun_anew_also_where_records_never_stop_coming(place, monkeypatch):
+    monkeypatch.setattr(recording, "JOURNAL_LONG", 2000)
+    recorder = place.recorder()
+    names = set()
+
+    class Listening:
+        count = 0
+
+        def __call__(self, event: AnyEvent) -> None:  # there is always one more waiting
+            if self.count < 2000:
+                self.count += 1
+                recorder.keep(success(f"run_{self.count}", query="x"))
+                names.add(recorder._journal.name)
+
+    recorder._stream.listen(Listening())
+    recorder.keep(success("run_0"))
+    until(lambda: not recorder._waiting)
+    assert recorder.close(PATIENCE)
+    assert len(names) > 3
+    assert len(place.kept()) == 2001
+    assert recorder.dropped == 0
+
+
+def test_records_of_many_threads_survive_that_journals_are_begun_anew_beneath_them(place, monkeypatch):
+    monkeypatch.setattr(recording, "JOURNAL_LONG", 1500)
+    monkeypatch.setattr(recording, "BATCH", 20)
+    monkeypatch.setattr(recording, "PAUSE", 0.001)
+    recorder = place.recorder()
+    together(6, lambda worker: [recorder.keep(success(f"run_{worker}_{n}")) for n in range(300)])
+    assert recorder.close(PATIENCE)
+    assert len(place.kept()) == 1800
+    assert (recorder.dropped, place.left()) == (0, [])
+
+
+def together(workers: int, work: Callable[[int], object]) -> None:
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+def test_closing_again_and_again_while_others_record_loses_nothing(place):
+    recorder = place.recorder()
+    is_over = threading.Event()
+
+    def closing() -> None:
+        while not is_over.is_set():
+            recorder.close(PATIENCE)
+
+    closers = [threading.Thread(target=closing) for _ in range(2)]
+    for each in closers:
+        each.start()
+    together(4, lambda worker: [recorder.keep(success(f"run_{worker}_{n}")) for n in range(200)])
+    is_over.set()
+    for each in closers:
+        each.join(PATIENCE)
+    assert recorder.close(PATIENCE)
+    assert len(place.kept()) == 800
+    assert (recorder.dropped, place.left()) == (0, [])
+
+
+def test_every_thread_that_flushes_finds_its_own_record_kept(place):
+    recorder = place.recorder()
+    found: list[bool] = []
+
+    def work(worker: int) -> None:
+        for n in range(10):
+            recorder.keep(success(f"run_{worker}_{n}"))
+            is_done = recorder.flush(PATIENCE)
+            store = recorder.store
+            found.append(is_done and store is not None and store.run(LOCAL, f"run_{worker}_{n}") is not None)
+
+    together(6, work)
+    assert found == [True] * 60
+    recorder.close(PATIENCE)
+
+
+def test_no_wake_up_is_lost_however_records_and_sleep_meet(place, monkeypatch):
+    monkeypatch.setattr(recording, "PAUSE", 0.0)
+    recorder = recorder_to(MemoryStore())
+    for n in range(1, 1501):
+        recorder(step(n))
+        if n % 3 == 0:
+            until(lambda: not recorder._waiting)  # without a flush, which would wake it
+    assert recorder.close(PATIENCE)
+    assert recorder._kept == 1500
+
+
+def test_a_listener_that_flushes_or_closes_does_not_wait_for_itself():
+    stream = Stream(Redactor())
+    recorder = recorder_to(MemoryStore(), stream)
+    stream.listen(lambda event: (recorder.flush(PATIENCE), recorder.close(PATIENCE)))
+    recorder(step(1))
+    assert recorder.close(PATIENCE)
+
+
+def test_a_record_that_cannot_be_written_down_is_counted_and_the_caller_goes_on(place):
+    recorder = place.recorder()
+    recorder(step(1, name="lone \udcff surrogate"))
+    recorder.keep(success("run_b", huge=10**30))
+    assert recorder.close(PATIENCE)
+    assert recorder.dropped == 1
+    assert place.kept() == {"run_b": [1]}
+
+
+def test_a_clock_that_jumps_backwards_does_not_matter(place, monkeypatch):
+    recorder = place.recorder()
+    for n in range(50):
+        monkeypatch.setattr(recording.time, "time", lambda n=n: 1_000_000 - 1000.0 * n)
+        recorder.keep(success(f"run_{n}"))
+    assert recorder.close(PATIENCE)
+    assert len(place.kept()) == 50
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+def test_a_signal_handler_may_record_in_the_middle_of_a_record(place, monkeypatch):
+    monkeypatch.setattr(recording, "BATCH", 7)
+    recorder = place.recorder()
+    handled: list[int] = []
+
+    def handler(*_: object) -> None:
+        handled.append(1)
+        recorder.keep(success(f"run_handled_{len(handled)}"))
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        for n in range(4000):
+            recorder.keep(success(f"run_{n}"))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert recorder.close(PATIENCE)
+    assert len(place.kept()) == 4000 + len(handled)
+    assert handled
+
+
+# Every write fails once
+
+
+class Faults:
+    """Counts the calls of one sort, and fails the k-th of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.fails_at = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, error: Exception) -> None:
+        with self._lock:
+            self.count += 1
+            if self.count == self.fails_at:
+                raise error
+
+    def around(self, function: Callable[..., Any], error: Exception) -> Callable[..., Any]:
+        def faulty(*args: Any, **kwargs: Any) -> Any:
+            self(error)
+            return function(*args, **kwargs)
+
+        return faulty
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+BROKEN = OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def in_the_system(name: str, error: Exception) -> Callable[[pytest.MonkeyPatch, Faults], None]:
+    return lambda patch, faults: patch.setattr(os, name, faults.around(getattr(os, name), error))
+
+
+def in_plain_writes(patch: pytest.MonkeyPatch, faults: Faults) -> None:
+    def cannot(*args: Any) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not here")
+
+    patch.setattr(os, "posix_fallocate", cannot)
+    patch.setattr(os, "pwrite", faults.around(os.pwrite, FULL))
+
+
+def in_the_store(error: Exception, is_kept: bool = False) -> Callable[[pytest.MonkeyPatch, Faults], None]:
+    def install(patch: pytest.MonkeyPatch, faults: Faults) -> None:
+        really = SqliteStore.append
+
+        def append(store: SqliteStore, *args: Any) -> int:
+            if not is_kept:
+                faults(error)
+            kept = really(store, *args)
+            if is_kept:
+                faults(error)
+            return kept
+
+        patch.setattr(SqliteStore, "append", append)
+
+    return install
+
+
+def in_sqlite(patch: pytest.MonkeyPatch, faults: Faults) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+
+    class Connection(sqlite3.Connection):
+        def execute(self, sql: str, *args: Any) -> Any:
+            if sql.startswith(("BEGIN IMMEDIATE", "COMMIT")):
+                faults(error)
+            return super().execute(sql, *args)
+
+        def executemany(self, *args: Any) -> Any:
+            faults(error)
+            return super().executemany(*args)
+
+    really = sqlite3.connect
+    patch.setattr(sqlite3, "connect", lambda *args, **more: really(*args, **more, factory=Connection))
+
+
+@pytest.mark.parametrize(
+    "install",
+    [
+        pytest.param(in_the_system("open", BROKEN), id="opening a file"),
+        pytest.param(in_the_system("posix_fallocate", FULL), id="room for the journal"),
+        pytest.param(in_the_system("rename", BROKEN), id="naming the journal"),
+        pytest.param(in_the_system("unlink", BROKEN), id="removing the journal"),
+        pytest.param(in_plain_writes, id="writing the journal"),
+        pytest.param(in_the_store(StoreError("no room")), id="the store, in its own words"),
+        pytest.param(in_the_store(RuntimeError("odd")), id="the store, in other words"),
+        pytest.param(in_the_store(StoreError("not heard"), is_kept=True), id="the store, after all was kept"),
+        pytest.param(in_sqlite, id="a beginning, a statement or a commit of sqlite"),
+    ],
+)
+def test_whichever_write_fails_no_caller_is_harmed_nothing_uncounted_is_missing_and_recording_goes_on(
+    tmp_path, monkeypatch, install
+):
+    monkeypatch.setattr(recording, "PAUSE", 0.001)
+    monkeypatch.setattr(recording, "BATCH", 6)
+    monkeypatch.setattr(recording, "JOURNAL_LONG", 900)
+    monkeypatch.setattr(journals, "ROOM", 600)
+    k = 0
+    while True:
+        place = Place(tmp_path / str(k))
+        faults = Faults()
+        faults.fails_at = k
+        with monkeypatch.context() as patch:
+            install(patch, faults)
+            recorder = place.recorder()
+            recorder(RunStarted(Run(id="run_a", started=5)))
+            for n in range(1, 16):
+                recorder.keep(success("run_a", n, alone=False, query="x"))
+                if n % 5 == 0:
+                    recorder(failed(f"run_f{n}", 1))
+                    recorder.flush(PATIENCE)
+            recorder(RunEnded(Run(id="run_a", started=5, ended=9, end="finished")))
+            assert recorder.close(PATIENCE), k
+        recorder.keep(success("run_later"))
+        assert recorder.close(PATIENCE)
+        found = place.kept()
+        missing = 15 - len(found["run_a"])
+        assert missing <= recorder.dropped, (k, found, recorder.dropped)
+        assert recorder.dropped == 0, k
+        assert found["run_later"] == [1]
+        assert place.ends()["run_a"] == "finished"
+        assert faults.count > 0
+        if k > faults.count:  # it was not reached: each of them has failed once
+            return
+        k += 1
 
 
 # Real processes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -171,35 +172,48 @@ class Recorder:
 
     def _start(self) -> None:
         with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="mulligan-recorder", daemon=True)
-                try:
-                    self._thread.start()
-                except RuntimeError as error:  # the interpreter is leaving, or there are too many threads
-                    self._thread = None
-                    self._complain("thread", f"records wait in the journal: {error}")
+            thread = threading.Thread(target=self._run, name="mulligan-recorder", daemon=True)
+            if self._thread is not None:  # asked last: a signal handler may have started one in the middle of this
+                return
+            self._thread = thread
+            try:
+                thread.start()
+            except RuntimeError as error:  # the interpreter is leaving, or there are too many threads
+                self._thread = None
+                self._complain("thread", f"records wait in the journal: {error}")
 
     def flush(self, timeout: float = EXIT) -> bool:
         """Waits until everything published so far is in the store; whether it is."""
         aim = self._taken
-        if self._thread is None and self._waiting:
-            self._start()
-        if self._thread is None or self._thread is threading.current_thread():
-            return self._kept >= aim  # a listener that waited for its own thread would wait in vain
-        with self._progress:
-            self._hurry.ring()
-            self._wake.ring()
-            return self._progress.wait_for(lambda: self._kept >= aim, timeout)
+        deadline = time.monotonic() + timeout
+        while self._kept < aim:
+            if self._thread is None:
+                self._start()
+            thread = self._thread
+            if thread is None or thread is threading.current_thread():
+                break  # a listener that waited for its own thread would wait in vain
+            with self._progress:
+                self._hurry.ring()
+                self._wake.ring()
+                left = deadline - time.monotonic()
+                if not self._progress.wait_for(functools.partial(self._has_come_to, aim, thread), left):
+                    break
+        return self._kept >= aim
+
+    def _has_come_to(self, aim: int, thread: threading.Thread) -> bool:
+        return self._kept >= aim or self._thread is not thread
 
     def close(self, timeout: float = EXIT) -> bool:
         """Keeps what is left, tells the listeners of it and lets go of the store; whether everything was kept.
 
         What was not kept stays in the journal, for the next process. An event that comes later opens it all again.
         """
+        if self._thread is threading.current_thread():
+            return self._kept >= self._taken  # a listener's wish: the one who listens cannot wait for its own end
         deadline = time.monotonic() + timeout
         with self._closing:
             while True:
-                done = self.flush(max(0.0, deadline - time.monotonic()))
+                done = self.flush(0.75 * (deadline - time.monotonic()))
                 if not self._end_thread(deadline):
                     return done
                 # Somebody may have recorded while the thread was ending: then once more.
@@ -207,15 +221,15 @@ class Recorder:
                     return self._let_go() and done
 
     def _end_thread(self, deadline: float) -> bool:
+        """Ends the recorder's thread in time; one that hangs in its store goes on when it can."""
         thread = self._thread
         if thread is None:
             return True
-        if thread is threading.current_thread():
-            return False
         self._is_closing = True
         self._hurry.ring()
         self._wake.ring()
         thread.join(max(0.0, deadline - time.monotonic()))
+        self._is_closing = False
         return not thread.is_alive()
 
     def _let_go(self) -> bool:
@@ -245,11 +259,12 @@ class Recorder:
                 while self._waiting and not self._is_closing:
                     if len(self._waiting) < BATCH:
                         self._hurry.wait(PAUSE)
-                    if not self._turn():
-                        time.sleep(PAUSE)
+                    if not self._turn() and not self._is_closing:
+                        self._hurry.wait(PAUSE)
         finally:
-            with self._lock:
-                self._thread, self._is_closing, self._is_asleep = None, False, True
+            with self._progress:
+                self._thread, self._is_asleep = None, True
+                self._progress.notify_all()
 
     def _turn(self) -> bool:
         """One batch, and a new journal where it is time for one; whether there was any progress."""
