@@ -26,6 +26,11 @@ def configured(query: str, *, exact: bool = False) -> list[str]:
     return [query] if exact else []
 
 
+@mulligan.tool(type="retrieval", empty="failure", errors="raised", record="shape")
+def sought(query: str) -> list[str]:
+    return []
+
+
 @mulligan.tool
 async def fetch(url: str) -> bytes:
     return url.encode()
@@ -41,7 +46,7 @@ async def tokens(prompt: str) -> AsyncIterator[str]:
     yield prompt
 
 
-@mulligan.model(name="large")
+@mulligan.model(name="large", record="off")
 def chat(messages: list[str]) -> str:
     return messages[0]
 
@@ -70,6 +75,7 @@ async def answers() -> None:
     assert_type(search("fish"), list[str])
     assert_type(search("fish", top_k=2), list[str])
     assert_type(configured("fish", exact=True), list[str])
+    assert_type(sought("fish"), list[str])
     assert_type(await fetch("http://localhost"), bytes)
     assert_type(words("a b"), Iterator[str])
     assert_type(tokens("hello"), AsyncIterator[str])
@@ -95,6 +101,11 @@ async def wrong_calls_are_errors() -> None:
 
 def wrong_options_are_errors() -> None:
     mulligan.tool(effects="sometimes")  # type: ignore[call-overload]
+    mulligan.tool(record="some")  # type: ignore[call-overload]
+    mulligan.tool(errors="all")  # type: ignore[call-overload]
+    mulligan.tool(empty="bad")  # type: ignore[call-overload]
+    mulligan.run("agent", record="some")  # type: ignore[arg-type]
+    mulligan.run("agent", mode="fix")  # type: ignore[arg-type]
     mulligan.tool(colour="red")  # type: ignore[call-overload]
     mulligan.tool(3)  # type: ignore[call-overload]
     mulligan.model(effects="none")  # type: ignore[call-overload]
@@ -124,7 +135,7 @@ def work() -> str:
 
 
 async def async_work() -> Any:
-    async with mulligan.run("agent") as run, run.step("respond"):
+    async with mulligan.run("agent", mode="suggest", record="shape") as run, run.step("respond"):
         for turn in mulligan.turns():
             return await turn.acall([fetch], "fetch", {})
     return None
