@@ -171,6 +171,8 @@ class Recorder:
         return self._journal
 
     def _start(self) -> None:
+        if sys.is_finalizing():
+            return  # a thread that is started now never runs, and starting it would wait for that: the journal has it
         with self._lock:
             thread = threading.Thread(target=self._run, name="mulligan-recorder", daemon=True)
             if self._thread is not None:  # asked last: a signal handler may have started one in the middle of this
