@@ -112,8 +112,6 @@ def test_garbage_between_frames_costs_nothing():
 def test_any_flipped_bit_costs_its_own_frame_alone():
     for number, frame in enumerate(WHOLE):
         for place in range(len(frame)):
-            if number == 0 and place < len(MARK):
-                continue  # may say that it is of another version, which is the next test's
             for bit in range(8):
                 flipped = bytearray(frame)
                 flipped[place] ^= 1 << bit
@@ -131,9 +129,13 @@ def test_bytes_inserted_anywhere_never_raise_and_cost_at_most_the_frame_they_are
     number = data.draw(st.integers(0, len(whole) - 1))
     place = data.draw(st.integers(1, len(whole[number])))
     torn = whole[number][:place] + junk + whole[number][place:]
-    found = damaged(b"".join([*whole[:number], torn, *whole[number + 1 :]]))
     others = payloads[:number] + payloads[number + 1 :]
-    assert found in (payloads, others)
+    try:
+        found = damaged(b"".join([*whole[:number], torn, *whole[number + 1 :]]))
+    except NewerJournal:
+        assert not others  # then the version is all there is to go by
+    else:
+        assert found in (payloads, others)
 
 
 @given(st.binary(max_size=300))

@@ -102,8 +102,7 @@ def _adopted(store: Store, tenant: str, orphan: Orphan) -> int:
     last_seen: dict[str, int] = {}
     batch: list[AnyEvent] = []
     # From the beginning: a run may have begun before what is new here, and been cut off after it.
-    told = (frame for frame in orphan.frames() if frame.offset > known or frame.sort == EVENT)
-    for end, event in events_of(told):
+    for end, event in events_of(orphan.frames()):
         match event:
             case RunStarted(run):
                 open_runs[run.id] = run

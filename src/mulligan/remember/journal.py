@@ -169,7 +169,8 @@ def frames(path: Path, start: int = 0) -> Iterator[Frame]:
         if os.fstat(file.fileno()).st_size <= start:
             return
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            if data[:2] == MARK[:2] and data[2] > MARK[2]:
+            # One with a frame of ours in it is ours, and only looks newer where it is damaged.
+            if data[:2] == MARK[:2] and data[2:3] > MARK[2:] and data.find(MARK) < 0:
                 raise NewerJournal(f"{path} was written by a newer mulligan")
             yield from _frames(data, start)
 

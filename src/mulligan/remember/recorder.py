@@ -224,7 +224,8 @@ class Recorder:
 
     def _end_thread(self, deadline: float) -> bool:
         """Ends the recorder's thread in time; one that hangs in its store goes on when it can."""
-        thread = self._thread
+        with self._lock:  # one that is being started cannot be waited for yet
+            thread = self._thread
         if thread is None:
             return True
         self._is_closing = True
