@@ -24,8 +24,29 @@ TELLING = frozenset(
 """Without one of these keys a dictionary is data."""
 SMALL = 16
 """Keys of a dictionary that are looked through one by one; a large one is asked for these instead."""
-HEAD = 200
+HEAD = 160
 """Characters in which a text says that it is an error, if it is one."""
+WORDS = (
+    "error",
+    "an ",
+    "a ",
+    "exit",
+    "unknown",
+    "tool",
+    "command",
+    "request",
+    "execution",
+    "mcp",
+    "traceback",
+    "<tool",
+)
+"""How a text may begin that is an error and has no colon."""
+LONGEST = max(map(len, WORDS))
+BEGINNINGS: dict[str, tuple[str, ...]] = {
+    **{letter: tuple(word for word in WORDS if word[0] == letter.lower()) for letter in "aAcCeEmMrRtTuU<"},
+    **dict.fromkeys(("{", *map(chr, range(33)), "\x85", "\xa0", "\u3000"), ("",)),
+}
+"""The same by its first character. An object, and whatever may stand before a text, is worth a closer look."""
 RESULTS = frozenset(
     {"results", "items", "documents", "docs", "hits", "matches", "data", "records", "rows", "entries", "chunks"}
 )
@@ -76,23 +97,16 @@ def is_error(result: Any) -> bool:
     if kind is dict:
         return not result.keys().isdisjoint(TELLING) and has_failed(result)
     if kind is str:
-        return may_say_error(result) and has_failed(result)
+        words = BEGINNINGS.get(result[:1])
+        if words is None or not result[:LONGEST].lower().startswith(words):
+            # Else it names an error and says more after a colon.
+            if result.find(":", 0, HEAD) < 0:
+                return False
+            head = result[:HEAD].lower()
+            if "error" not in head and "exception" not in head and "failure" not in head:
+                return False
+        return has_failed(result)
     return kind not in UNSUSPECTED and has_failed(result)
-
-
-def may_say_error(text: str) -> bool:
-    """Whether a text begins in a way that is worth a closer look. It errs on the side of looking."""
-    head = text[:HEAD].lower()
-    return (
-        "error" in head
-        or "fail" in head
-        or "exception" in head
-        or "exit" in head
-        or "unknown" in head
-        or "traceback" in head
-        or head[:1] == "{"
-        or head[:1].isspace()
-    )
 
 
 def is_empty(result: Any) -> bool:
