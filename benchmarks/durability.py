@@ -143,7 +143,7 @@ def child(library: str, scenario: str, calls: int, out: Path) -> None:
         case "multiprocessing, fork" | "multiprocessing, spawn":
             import multiprocessing
 
-            context = multiprocessing.get_context(scenario.rpartition(" ")[2])
+            context: Any = multiprocessing.get_context(scenario.rpartition(" ")[2])
             workers = [
                 context.Process(target=portion, args=(library, calls // WORKERS, str(out), each))
                 for each in range(WORKERS)

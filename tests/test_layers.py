@@ -17,6 +17,8 @@ SOURCE = Path(mulligan.__file__).parent
 
 BASE = ("failure", "redaction")
 ALLOWED: dict[str, tuple[str, ...]] = {
+    # `python -m mulligan`
+    "__main__": ("serve.cli",),
     # floor 7
     "serve": ("assembly", "capture", "classify", "remember", "report", "recover", "settings", "events", "prompt",
               "calls", "records", *BASE, ""),

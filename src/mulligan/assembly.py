@@ -14,7 +14,7 @@ from mulligan.capture.kit import MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Reco
 from mulligan.capture.tracer import ActiveRun
 from mulligan.capture.turns import Turns
 from mulligan.capture.wrap import ToolOptions, wrap
-from mulligan.classify.classifier import classify
+from mulligan.classify.classifier import Classifier, classify
 from mulligan.events import Listener, Stream, When
 from mulligan.failure import Failure, MulliganError, SettingsError, StoreError
 from mulligan.records import Effects, Precedent, StepType
@@ -52,6 +52,9 @@ class Parts:
             raise SettingsError(str(error)) from None
         if not settings.store_url.startswith("memory:"):
             sqlite_path(settings.store_url)  # opened when the first record is kept, understood or refused now
+        self.classify: Callable[..., Failure] = classify
+        if settings.kinds or settings.rules:
+            self.classify = Classifier.from_settings({"kinds": settings.kinds, "rules": settings.rules}).classify
         self.stream = Stream(redactor)
         keeps_a_journal = opening is None and not settings.store_url.startswith("memory:")
         self.recorder = Recorder(
@@ -62,7 +65,7 @@ class Parts:
             "publish": self.stream.publish,
             "succeed": self.stream.succeed,
             "is_watched": self.stream.is_watched,
-            "classify": classify,
+            "classify": self.classify,
             "policy": settings.policy,
             "mode": settings.mode,
             "record": settings.record,
@@ -86,7 +89,8 @@ class Parts:
         """Where this store's journals are; in the temporary folder, where they cannot be beside it."""
         folder = journals_of(sqlite_path(self.settings.store_url))
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.mkdir(exist_ok=True, mode=0o700)
         except OSError:
             folder = journals_of(refuge())
         return folder
@@ -271,7 +275,7 @@ class Mulligan:
         if environment is not None:
             about["environment"] = environment
         if session is not None:
-            about["session"] = session if isinstance(session, str) else session.id
+            about["session"] = self._nameable(session) if isinstance(session, str) else session.id
         return ActiveRun(kit, agent, limits=Limits(mode, record) if mode or record else NO_LIMITS, **about)
 
     def turns(self, limit: int = 10) -> Turns:
@@ -283,7 +287,15 @@ class Mulligan:
 
         Runs take part that were started with `mulligan.run(..., session=session)`.
         """
-        return Session(self._stream(), id)
+        return Session(self._stream(), None if id is None else self._nameable(id))
+
+    def _nameable(self, id: str) -> str:
+        """The id of a session as it may be kept: one that is a person's address or a secret is known by its hash."""
+        if not self._stream().finds(id):
+            return id
+        import hashlib  # few name their sessions so
+
+        return f"session_{hashlib.sha256(id.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
     def _stream(self) -> Stream:
         self._kit()
@@ -297,7 +309,8 @@ class Mulligan:
 
     def explain(self, error: object = None, **evidence: Any) -> Failure:
         """An error in, a `Failure` out: any exception, response, result or text. Never raises."""
-        return classify(error, **evidence)
+        self._kit()
+        return (self._parts.classify if self._parts is not None else classify)(error, **evidence)
 
     def listen(self, listener: Listener, when: When = "recorder") -> Callable[[], None]:
         """Calls `listener` with every event, on the recorder's thread or at once; answers with a way to end it."""

@@ -191,6 +191,10 @@ class Stream:
         """Names the recorder, which keeps each event and then calls `deliver` from its own thread."""
         self._carrier = carrier
 
+    def finds(self, text: str) -> bool:
+        """Whether there is anything in a text that must not be kept."""
+        return self._redactor.text(text) != text
+
     def is_watched(self) -> bool:
         """Whether anybody but the recorder listens, and so wants to hear of every beginning, or at once."""
         return bool(self._in_caller or self._on_recorder)

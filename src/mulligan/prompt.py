@@ -139,7 +139,13 @@ def _changed(changed: Change) -> str:
     path = _line(changed.path, PATH)
     if kind := secret(changed.path) if changed.how != "rename" else "":
         return f"another {path or kind}"
-    return f"{path} {_shown(changed.before)} -> {_shown(changed.after)}"
+    before, after = _shown(changed.before), _shown(changed.after)
+    if before == after:  # a cast: what was changed is the type
+        return f"{path} as {_TYPES.get(type(changed.after), 'another type')} {after}"
+    return f"{path} {before} -> {after}"
+
+
+_TYPES = {int: "the number", float: "the number", bool: "true or false:", str: "the text"}
 
 
 def epitaph(failure: Failure, *, attempts: int, seconds: float, waits: Sequence[float], why: str, run: str) -> str:

@@ -52,6 +52,10 @@ class Settings:
     off: bool = False
     """Everything passes through as if mulligan were not there. In the environment: `MULLIGAN=off`."""
     policy: Policy = field(default_factory=Policy)
+    kinds: Mapping[str, Any] = field(default_factory=dict)
+    """Kinds of failures of your own; docs/classify.md says how they are written."""
+    rules: tuple[Any, ...] = ()
+    """What tells your own kinds, or ours, asked before the built-in rules."""
 
     def __post_init__(self) -> None:
         _one_of("mode", self.mode, get_args(Mode))
@@ -67,7 +71,9 @@ class Settings:
         return self.store or str(self.folder / "mulligan.db")
 
 
-NAMES = tuple(each.name for each in dataclasses.fields(Settings) if each.name != "policy") + POLICY
+TABLES = ("kinds", "rules")
+"""Written in files or given to `configure`; no variable of the environment holds a table."""
+NAMES = tuple(each.name for each in dataclasses.fields(Settings) if each.name not in ("policy", *TABLES)) + POLICY
 
 
 def read(
@@ -98,6 +104,7 @@ def read(
         for name in ("secret", "patterns"):
             if name in values:
                 values[name] = (*found.get(name, ()), *values[name])
+        _merge_tables(found, values)
         found.update(values)
     found.update(_checked(dict(_from_environment(environ)), "the environment"))
     given = dict(arguments or {})
@@ -105,8 +112,18 @@ def read(
     twice = next((name for name in POLICY if name in given), None)
     if policy is not None and twice:
         raise SettingsError(f"configure: {twice} is part of the policy, and both were given. Pass one of them.")
-    found.update(_checked(given, "configure"))
+    values = _checked(given, "configure")
+    _merge_tables(found, values)
+    found.update(values)
     return _made(found, policy)
+
+
+def _merge_tables(found: Mapping[str, Any], values: dict[str, Any]) -> None:
+    """Kinds and rules are added to what is there; the nearer rules are asked first."""
+    if "kinds" in values:
+        values["kinds"] = {**found.get("kinds", {}), **values["kinds"]}
+    if "rules" in values:
+        values["rules"] = (*values["rules"], *found.get("rules", ()))
 
 
 def _made(found: dict[str, Any], policy: Policy | None) -> Settings:
@@ -123,11 +140,18 @@ def _checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _value(name: str, value: Any, where: str) -> Any:
+    if name == "kinds" and isinstance(value, Mapping):
+        return dict(value)
+    if name == "rules" and isinstance(value, list | tuple):
+        return tuple(value)
+    if name in TABLES:
+        raise SettingsError(f"{where}: {name} is a {'table' if name == 'kinds' else 'list of tables'}, got {value!r}.")
     if name not in NAMES:
         import difflib  # only bad input comes here
 
-        near = difflib.get_close_matches(name, NAMES, n=1)
-        meant = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(NAMES)}."
+        known = (*NAMES, *TABLES)
+        near = difflib.get_close_matches(name, known, n=1)
+        meant = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(known)}."
         raise SettingsError(f"{where}: there is no setting {name!r}. {meant}")
     kind = _KINDS[name]
     try:

@@ -429,3 +429,17 @@ def test_what_cannot_be_called_cannot_be_wrapped(thing: Any, said: str) -> None:
     with pytest.raises(SettingsError) as refused:
         mulligan.tool(thing)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("option", ["privileged", "released"])
+def test_a_misspelt_name_of_an_argument_to_protect_is_refused(option: str) -> None:
+    with pytest.raises(SettingsError, match=r"pay has no argument 'ammount'\. Its arguments are amount, note"):
+
+        @mulligan.tool(**{option: ["ammount"]})
+        def pay(amount: int, note: str = "") -> None: ...
+
+    @mulligan.tool(**{option: ["anything"]})
+    def open_to_all(**named: int) -> None: ...
+
+    @mulligan.tool(**{option: ["limit"]}, schema={"type": "object", "properties": {"limit": {"type": "integer"}}})
+    def by_schema(query: str) -> None: ...

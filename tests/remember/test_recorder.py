@@ -29,6 +29,7 @@ from mulligan.remember import journal as journals
 from mulligan.remember import recorder as recording
 from mulligan.remember.adoption import adopt, event_frame, events_of
 from mulligan.remember.journal import frames
+from mulligan.remember.losses import dropped
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.recorder import Recorder
 from mulligan.remember.sqlite import SqliteStore
@@ -835,3 +836,14 @@ def test_all_recorders_together_may_take_what_one_may(monkeypatch):
     recording._at_exit()
 
     assert given == [recording.EXIT, 0.0, 0.0]
+
+
+def test_what_was_dropped_is_counted_in_the_store():
+    store = Balky(poison=frozenset({2}))
+    recorder = recorder_to(store)
+    for n in (1, 2, 3):
+        recorder(step(n))
+    assert recorder.flush(PATIENCE)
+    recorder(step(4))
+    assert recorder.flush(PATIENCE)
+    assert (recorder.dropped, dropped(store, LOCAL)) == (1, 1)

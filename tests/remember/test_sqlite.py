@@ -137,7 +137,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
 
 
 def test_a_folder_in_the_place_of_the_file_is_told(tmp_path):
-    with pytest.raises(StoreError, match="MULLIGAN_HOME"):
+    with pytest.raises(StoreError, match="is a folder"):
         SqliteStore(tmp_path)
 
 

@@ -49,9 +49,12 @@ def test_a_call_that_worked_at_once_takes_one_line():
 
 
 def test_a_failed_attempt_says_its_kind_whether_it_ran_and_whose_move_it_was():
+    again = (step(1, "failure"), step(2, call=1, attempt=2))
+    assert "tool/timeout, may have run, remedy: wait" in text(terminal.run(history(*again), NOW))
     shown = text(terminal.run(history(step(1, "failure")), NOW))
     assert "weather (tool), given up" in shown
-    assert "x 500 ms  tool/timeout, may have run, remedy: wait" in shown
+    assert "remedy" not in shown  # nothing was done
+    assert "x 500 ms  tool/timeout, may have run" in shown
     assert "it took too long" in shown
 
 

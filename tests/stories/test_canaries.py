@@ -202,7 +202,6 @@ def test_at_level_shared_nothing_but_types_and_lengths_of_arguments_is_kept(user
     assert not [path.name for path in files if words.encode() in path.read_bytes()]
 
 
-@pytest.mark.xfail(reason="the id of a session is kept as it was given", strict=False)
 def test_a_session_named_like_a_person_or_a_secret_is_not_kept_by_that_name(user):
     done = user.runs_program(f"""
         import mulligan

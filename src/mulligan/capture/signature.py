@@ -37,6 +37,17 @@ class Signature:
         self._schema: dict[str, Any] | None = None
         self._is_read = False
 
+    @property
+    def names(self) -> list[str]:
+        """The arguments it has, by name."""
+        own = self._parameters[1:] if self._is_method else self._parameters
+        return [each.name for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes arguments of any name, or nobody knows which."""
+        return not self._parameters or any(each.kind is each.VAR_KEYWORD for each in self._parameters)
+
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The call's arguments by name. `self` is not one; positions beyond the names go under `*`."""
         bound = dict(zip(self._names, args, strict=False))

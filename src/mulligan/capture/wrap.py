@@ -96,6 +96,8 @@ class Wrapped:
         self.options = options
         self.name = options.name or name_of(function)
         self.signature = Signature(function)
+        self._refuse_unknown("privileged", options.privileged)
+        self._refuse_unknown("released", options.released)
         self.is_stream = inspect.isgeneratorfunction(code)
         self.is_async_stream = inspect.isasyncgenfunction(code)
         self.is_async = self.is_async_stream or inspect.iscoroutinefunction(code)
@@ -105,6 +107,16 @@ class Wrapped:
         self._rules: tuple[Kit | None, dict[Limits | None, Rules]] = (None, {})
         self._judge = Judge(options.type, self.name, options.errors, options.empty)
         self._closed: frozenset[str] | None = None
+
+    def _refuse_unknown(self, option: str, names: Iterable[str]) -> None:
+        """A misspelt name would protect nothing, and nobody would notice."""
+        given = self.options.schema or {}
+        known = (*self.signature.names, *(given.get("properties") or {}))
+        for name in names:
+            if not self.signature.is_open and name.partition(".")[0] not in known:
+                raise SettingsError(
+                    f"{option}: {self.name} has no argument {name!r}. Its arguments are {', '.join(known) or 'none'}."
+                )
 
     def schema(self) -> Mapping[str, Any] | None:
         return self.options.schema if self.options.schema is not None else self.signature.schema()

@@ -25,6 +25,7 @@ from mulligan.failure import MulliganError
 from mulligan.records import encode, new_id
 from mulligan.remember.adoption import adopt, event_frame, events_of, success_frame
 from mulligan.remember.journal import Journal, frames
+from mulligan.remember.losses import add_dropped
 from mulligan.remember.store import LOCAL, Store
 
 log = logging.getLogger("mulligan")
@@ -81,6 +82,7 @@ class Recorder:
         self._stream = stream
         self._tenant = tenant
         self.dropped = 0
+        self._told_dropped = 0
         self._reset()
         _recorders.add(self)
 
@@ -298,6 +300,7 @@ class Recorder:
             self._complain("store", f"recording waits: {type(error).__name__}: {error}")
             return self._set_aside(batch)
         self._kept_upto = upto or self._kept_upto
+        self._tell_dropped(store)
         self._done(len(batch))
         for event in events:
             self._stream.deliver(event)
@@ -343,6 +346,17 @@ class Recorder:
         with self._progress:
             self._kept += count
             self._progress.notify_all()
+
+    def _tell_dropped(self, store: Store) -> None:
+        """Counts what was dropped where `mulligan doctor` sees it, once the store can be written again."""
+        count = self.dropped
+        if count > self._told_dropped:
+            try:
+                add_dropped(store, self._tenant, count - self._told_dropped)
+            except Exception as error:  # noqa: BLE001 - the batch itself is kept; the count is told with the next
+                self._complain("dropped", f"what was dropped is not counted yet: {error}")
+            else:
+                self._told_dropped = count
 
     def _make_room(self) -> None:
         """Lets go from memory what the journal has too; what is in no journal is dropped, and counted."""

@@ -19,6 +19,8 @@ from mulligan.remember.store import Health, Question, RunQuery
 from mulligan.remember.tables import APPLICATION, MIGRATIONS
 
 BUSY_MS = 5000
+SEEN = 10_000
+"""Runs that are remembered, to tell a run that begins from one whose steps come in disorder."""
 
 
 class _Connection:
@@ -62,6 +64,7 @@ class SqliteStore:
         self._readers: list[_Connection] = []
         self._quiet: set[tuple[str, str]] = set()
         """Runs under way in which nothing has failed."""
+        self._seen: set[tuple[str, str]] = set()
         self._is_closed = False
         with _told(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -127,8 +130,12 @@ class SqliteStore:
 
         All of them, but for those whose every step we have seen since the first, and none failed: as in most.
         """
+        if len(self._seen) > SEEN:
+            self._seen.clear()
         if are_new:
-            self._quiet.update((tenant, step.run) for step in steps if step.seq == 1)
+            begun = {(tenant, step.run) for step in steps if step.seq == 1}
+            self._quiet |= begun - self._seen  # not if a later step came before the first
+        self._seen.update((tenant, step.run) for step in steps)
         self._quiet.difference_update((tenant, step.run) for step in steps if step.failure is not None)
         loud = {step.run for step in steps if (tenant, step.run) not in self._quiet}
         self._quiet.difference_update((tenant, run) for run in ended)
@@ -339,7 +346,8 @@ def _told(path: Path) -> Iterator[None]:
         text = str(error)
         if "not a database" in text or "malformed" in text:
             raise StoreError(
-                f"{path} is damaged ({text}). It was left as it is. Move it away, and a new one is made: "
+                f"{path} is not a mulligan store, or is damaged ({text}). It was left as it is. Name another one with "
+                f"--store or MULLIGAN_STORE; if it was yours, move it away, and a new one is made: "
                 f"mv '{path}' '{path}.damaged'"
             ) from error
         if "full" in text:
@@ -347,6 +355,8 @@ def _told(path: Path) -> Iterator[None]:
         if "locked" in text:
             raise StoreError(f"{path} is held by another process ({text}). Try again in a moment.") from error
         raise StoreError(f"{path} cannot be used ({text}). Check its rights, or set MULLIGAN_HOME.") from error
+    except IsADirectoryError as error:
+        raise StoreError(f"{path} is a folder. Name a file in it, such as {path / 'mulligan.db'}.") from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise StoreError(
@@ -356,9 +366,12 @@ def _told(path: Path) -> Iterator[None]:
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 _forking: list[SqliteStore] = []
+_one_fork = threading.RLock()
+"""Two threads that fork at once would otherwise let go of each other's stores."""
 
 
 def _before_fork() -> None:
+    _one_fork.acquire()
     _forking[:] = _stores
     for store in _forking:
         store.before_fork()
@@ -368,6 +381,7 @@ def _after_fork() -> None:
     for store in _forking:
         store.after_fork()
     _forking.clear()
+    _one_fork.release()
 
 
 if hasattr(os, "register_at_fork"):

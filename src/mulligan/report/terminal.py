@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from mulligan import calls
+from mulligan.failure import Remedy
 from mulligan.records import Change, History, Link, Recovery, Run, Stats, Step
 from mulligan.redaction import clean
 
@@ -156,7 +157,7 @@ def _call(call: calls.Call, link: Link | None, begin: int, end: int) -> Iterator
     for step in call.steps:
         if step.after is not None:
             yield f"{INDENT}> {_recovery(step.after)}"
-        yield f"{'':5}  {_bar(step, begin, end)}  {MARKS[step.outcome]} {_attempt(step)}"
+        yield f"{'':5}  {_bar(step, begin, end)}  {MARKS[step.outcome]} {_attempt(step, step is call.last)}"
         if step.failure is not None and step.failure.message:
             yield f"{INDENT}  {line(step.failure.message, 160)}"
     if link is not None and is_overcome and link.changes:
@@ -173,12 +174,14 @@ def _bar(step: Step, begin: int, end: int) -> str:
     return "." * left + ("#" if step.has_failed else "=") * length + "." * (BAR - left - length)
 
 
-def _attempt(step: Step) -> str:
+def _attempt(step: Step, is_last: bool) -> str:
     told = duration(step.seconds)
     if step.failure is None:
         return told if step.outcome == "success" else f"{told}  {step.outcome}"
     ran = {"no": "did not run", "yes": "ran", "unknown": "may have run"}[step.failure.ran.value]
-    return f"{told}  {step.failure.kind}, {ran}, remedy: {step.failure.remedy.value}"
+    # What could have helped, where nothing more was done, would read as if it had been.
+    remedy = "" if is_last and step.failure.remedy in (Remedy.WAIT, Remedy.REPAIR) else step.failure.remedy.value
+    return f"{told}  {step.failure.kind}, {ran}" + (f", remedy: {remedy}" if remedy else "")
 
 
 def _recovery(recovery: Recovery) -> str:

@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def _fail(message: str) -> None:
-    from mulligan.report.terminal import line  # only bad news comes here
-
-    click.echo(f"error: {line(message, 1000)}", err=True)
+    # What a person typed, and file names, may hold anything; but the sentence is ours, and is to be copied from.
+    shown = "".join(character if character.isprintable() else " " for character in message[:2000])
+    click.echo(f"error: {' '.join(shown.split())}", err=True)
     sys.exit(2)

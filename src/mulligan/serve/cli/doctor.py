@@ -40,7 +40,7 @@ def doctor(store: str | None, as_json: bool) -> None:
     else:
         click.echo("All is well." if not ills else "\n".join(ills))
         click.echo("")
-        print_lines(terminal.columns([(name, terminal.line(_spoken(value), 200)) for name, value in facts.items()]))
+        print_lines(terminal.columns(_rows(facts)))
     sys.exit(1 if ills else 0)
 
 
@@ -100,7 +100,17 @@ def _ills(facts: dict[str, Any]) -> list[str]:
     return ills
 
 
-def _spoken(value: Any) -> str:
-    if value is None or value == "":
-        return "-"
-    return f"{value:,}" if type(value) is int else str(value)
+def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """The facts that say something, in words."""
+    share = facts.get("with_context")
+    kept = [f"{facts[what]:,} {what}" for what in ("runs", "steps", "bytes") if what in facts]
+    rows = {
+        "mulligan": f"{facts['mulligan']} on Python {facts['python']}, SQLite {facts['sqlite']}",
+        "store": facts["store"],
+        "journals": facts["journals"],
+        "kept": ", ".join(kept),
+        "dropped": terminal.count(facts.get("dropped", 0), "record") if kept else "",
+        "context": f"{share:.0%} of recent runs say what they are about" if share is not None else "",
+        "note": facts["note"],
+    }
+    return [(name, terminal.line(told, 300)) for name, told in rows.items() if told]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 import click
 
-from mulligan.classify.classifier import classify
+from mulligan import settings as settings_file
+from mulligan.classify.classifier import Classifier
 from mulligan.classify.fingerprint import VERSION, template
 from mulligan.failure import Failure, Remedy
 from mulligan.redaction import clean
@@ -75,7 +76,7 @@ def explain(
     if not text.strip():
         raise click.UsageError("there is no text to explain. Pipe one in, or type `mulligan explain build.log`.")
     asked = {"text": text, "tool": tool, "source": source, "status": status, "exception": exception}
-    failure = classify(**asked)  # type: ignore[arg-type]
+    failure = _classify()(**asked)
     if as_json:
         click.echo(json.dumps(_facts(failure, asked, why), ensure_ascii=False))
         return
@@ -92,6 +93,12 @@ def _opened(file: str | None) -> IO[bytes]:
         raise click.UsageError(f"{clean(str(file), 200)} cannot be read: {error.strerror}.") from None
 
 
+def _classify() -> Callable[..., Failure]:
+    """The classifier of the settings in force here: kinds and rules of one's own count in the command too."""
+    settings = settings_file.read()
+    return Classifier.from_settings({"kinds": settings.kinds, "rules": settings.rules}).classify
+
+
 def _lines(stream: IO[bytes]) -> Iterator[bytes]:
     while line := stream.readline(_MOST):
         yield line
@@ -101,6 +108,7 @@ def _each(lines: Iterator[bytes], as_json: bool, why: bool) -> None:
     """One answer for each line, in order, as it comes. A line that cannot be read gets an `error` in its place."""
     rows: list[tuple[str, ...]] = []
     bad = 0
+    classify = _classify()
     for number, line in enumerate(lines, 1):
         try:
             asked = _asked(line)

@@ -42,7 +42,8 @@ def runs(agent: str | None, past: str | None, limit: int, store: str | None, as_
     if as_json:
         print_json([_summary(history) for history in found])
     elif not found:
-        click.echo(f"No runs in {settings.store_url}.")
+        url = settings.store_url
+        click.echo(f"No runs in {url}." if kept is not None else f"There is no {url} yet.")
         if agent is None and past is None:
             click.echo("Wrap a function with @mulligan.tool and call it, or try: mulligan demo")
     else:
@@ -77,14 +78,14 @@ def _found(kept: Store, wanted: str) -> History:
         if not newest:
             raise SettingsError("there are no runs yet.")
         return newest[0]
-    prefix = wanted if wanted.startswith("run_") else f"run_{wanted}"
+    prefix = wanted if wanted.startswith("run_") or "run_".startswith(wanted) else f"run_{wanted}"
     matches = kept.find(LOCAL, prefix, limit=4)
     if len(matches) > 1 and not any(each.id == prefix for each in matches):
         told = ", ".join(
             f"{each.id} ({terminal.ago(each.started, now())}, {each.agent or 'no agent'})" for each in matches[:3]
         )
-        more = " and more" if len(matches) > 3 else ""
-        raise SettingsError(f"{len(matches)} runs start with {prefix}: {told}{more}. Type more of the id.")
+        many = "more than 3" if len(matches) > 3 else str(len(matches))
+        raise SettingsError(f"{many} runs start with {prefix}: {told}. Type more of the id.")
     history = kept.run(LOCAL, prefix if len(matches) != 1 else matches[0].id)
     if history is None:
         raise SettingsError(f"there is no run {wanted!r}. See the ones there are: mulligan runs")

@@ -95,7 +95,8 @@ class Narrator:
 
     def say(self, text: str, **style: Any) -> None:
         if not self._is_quiet:
-            click.secho(text, **style)
+            plainly = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+            click.echo(text if plainly else click.style(text, **style))
 
     def title(self, text: str) -> None:
         self._number = 0
