@@ -1,4 +1,4 @@
-"""The two players, and the two streams, differ only where they await."""
+"""The two players, the two streams and the two first attempts differ only where they await."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.capture import drive, stream
+from mulligan.capture import drive, stream, wrap
 from mulligan.failure import AgentError, InfraError, Ran
 from mulligan.recover.policy import Policy
 from mulligan.testing import Rehearsal
@@ -28,6 +28,7 @@ SYNC_NAMES = {
     "athrow": "throw",
     "aclose": "close",
     "astreaming": "streaming",
+    "_awaiting": "_calling",
     "AsyncGenerator": "Generator",
     "StopAsyncIteration": "StopIteration",
 }
@@ -67,7 +68,13 @@ def as_if_sync(function: Callable[..., Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("sync", "async_"), [(drive.play, drive.aplay), (stream.streaming, stream.astreaming)], ids=["players", "streams"]
+    ("sync", "async_"),
+    [
+        (drive.play, drive.aplay),
+        (stream.streaming, stream.astreaming),
+        (wrap.Wrapped._calling, wrap.Wrapped._awaiting),
+    ],
+    ids=["players", "streams", "first attempts"],
 )
 def test_the_source_of_the_two_differs_only_where_one_awaits(
     sync: Callable[..., Any], async_: Callable[..., Any]
