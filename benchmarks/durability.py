@@ -70,7 +70,7 @@ def otel_tool(out: Path) -> Callable[[int], int]:
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-    class Lines(SpanExporter):
+    class Lines(SpanExporter):  # type: ignore[misc, unused-ignore]  # its types are there only with the bench group
         """A line a span, into a file."""
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
