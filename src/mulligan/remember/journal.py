@@ -17,7 +17,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from mulligan.records import new_id
 
@@ -139,6 +139,8 @@ class Journal:
             self.abandon()
 
 
+CHUNK = 1024 * 1024
+"""Bytes that are read at a time."""
 ROOM = 1024 * 1024
 """Bytes that are promised at a time."""
 
@@ -164,28 +166,49 @@ def framed(sort: int, payload: bytes) -> bytes:
 
 
 def frames(path: Path, start: int = 0) -> Iterator[Frame]:
-    """The sound frames of a journal from an offset on."""
+    """The sound frames of a journal from an offset on.
+
+    Read, not mapped: its owner may cut it off meanwhile, and to look into memory that is gone ends a process.
+    """
     with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size <= start:
-            return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            # One with a frame of ours in it is ours, and only looks newer where it is damaged.
-            if data[:2] == MARK[:2] and data[2:3] > MARK[2:] and data.find(MARK) < 0:
-                raise NewerJournal(f"{path} was written by a newer mulligan")
-            yield from _frames(data, start)
+        beginning = file.read(len(MARK))
+        is_ours = False
+        for frame in _frames(file, start):
+            is_ours = True
+            yield frame
+        # One with a frame of ours in it is ours, and only looks newer where it is damaged.
+        if not is_ours and beginning[:2] == MARK[:2] and beginning[2:] > MARK[2:]:
+            raise NewerJournal(f"{path} was written by a newer mulligan")
 
 
-def _frames(data: mmap.mmap, place: int) -> Iterator[Frame]:
-    while 0 <= place <= len(data) - HEAD.size:
-        mark, sort, length, checksum = HEAD.unpack_from(data, place)
-        end = place + HEAD.size + length
-        if mark == MARK and length <= LARGEST and end <= len(data):
-            payload = data[place + HEAD.size : end]
-            if zlib.crc32(payload, sort) == checksum:
-                yield Frame(end, sort, payload)
-                place = end
+def _frames(file: BinaryIO, place: int) -> Iterator[Frame]:
+    file.seek(place)
+    data, at = b"", 0
+    """What was read last, and how far it has been looked at; the latter is `place` in the file."""
+    while True:
+        if len(data) - at < HEAD.size:
+            more = file.read(CHUNK)
+            if not more:
+                return
+            data, at = data[at:] + more, 0
+            continue
+        mark, sort, length, checksum = HEAD.unpack_from(data, at)
+        end = at + HEAD.size + length
+        if mark == MARK and length <= LARGEST:
+            if end > len(data) and (more := file.read(max(CHUNK, end - len(data)))):
+                data, at = data[at:] + more, 0
                 continue
-        place = data.find(MARK, place + 1)
+            payload = data[at + HEAD.size : end]
+            if len(payload) == length and zlib.crc32(payload, sort) == checksum:
+                place += end - at
+                at = end
+                yield Frame(place, sort, payload)
+                continue
+        # Damaged, or the end: on to the next mark, or to where one may begin that is not read yet.
+        found = data.find(MARK, at + 1)
+        skipped = (found if found >= 0 else max(at + 1, len(data) - len(MARK) + 1)) - at
+        place += skipped
+        at += skipped
 
 
 class Orphan:
