@@ -112,10 +112,11 @@ def pairs(text: str) -> list[tuple[str, str]]:
     return found
 
 
-# A value's string is possessive in effect: each character fits exactly one alternative, so that it cannot backtrack.
+# A value's string unrolled: each character fits in exactly one way, so that there is nothing to go back to. (A group
+# that never gives back would say it shorter, but the first Pythons that have it take more than they should.)
 _PAIR = (
     r"""["'](\w{1,40})["']\s{0,5}:\s{0,5}"""
-    r"""(?:("(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?)|(-?\d[\d.]{0,20}|null|none|true|false))"""
+    r"""(?:("[^"\\]*+(?:\\.[^"\\]*+)*"?|'[^'\\]*+(?:\\.[^'\\]*+)*'?)|(-?\d[\d.]{0,20}|null|none|true|false))"""
 )
 
 

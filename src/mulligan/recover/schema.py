@@ -183,7 +183,7 @@ def _is_number(value: Any) -> bool:
 
 # Possessive throughout: no text makes them look at a character more than a fixed number of times. A number with a unit,
 # a share, a thousands mark or a range behind it is not the bound it seems to be.
-_NUMBER = r"(-?[0-9]{1,15}+(?:\.[0-9]{1,6}+)?+)(?![\w/]| ?%|[.,:-][0-9])"
+_NUMBER = r"(-?[0-9]{1,15}+(?:\.[0-9]{1,6}+)?)(?![\w/]| ?%|[.,:-][0-9])"
 _ALONE = rf"(?<![\w.,:/-]){_NUMBER}"
 _UPPER = re.compile(
     rf"(?:at most|no more than|not exceed|cannot exceed|can't exceed|exceeds? (?:the )?(?:maximum|max|limit|cap)"

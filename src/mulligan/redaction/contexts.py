@@ -99,7 +99,7 @@ def _is_value(meaning: _Meaning, value: str, is_quoted: bool, is_assigned: bool)
 # where it tells, and most separators are done with after one letter. One expression for each separator: what begins
 # with a letter of its own is found twice as fast.
 _NAME = (
-    r"(?=[a-z0-9_\"'\])`\\? ])(?:[ \t\r\n\"'\])`\\?]{1,8}+)?+(?:[0-9]{1,4}[_.\- ]?)?"
+    r"(?=[a-z0-9_\"'\])`\\? ])[ \t\r\n\"'\])`\\?]{0,8}+(?:[0-9]{1,4}[_.\- ]?)?"
     rf"(?:(?:{_backwards(names.FORMS | _FILLERS)})[_.\- ]{{0,2}}){{0,3}}"
     rf"(?:eulav|{_backwards(names.SAID | _LOOSE)})"
 )
@@ -125,7 +125,7 @@ _PAIRED = Expression(
 _SENTENCE = Expression(
     r"(pass(?:word|phrase|code|wd)|pwd|secret|token|api[ _-]?key|access[ _-]?key|credential|identified by)s?"
     r"(?:[ \t]{1,3}(?:is|was|are|(?:for|of) [\w.@-]{1,40}+|to|the|user|account|provided|using|with|set|now"
-    r"|value|new|old|[\w.]{1,20}+@\S{1,60})){0,3}+[ \t:=]{1,3}[\"'`(]?([^\s\"'`()]{4,200}+)"
+    r"|value|new|old|[\w.]{1,20}+@\S{1,60})){0,3}[ \t:=]{1,3}[\"'`(]?([^\s\"'`()]{4,200}+)"
 )
 _SHORT = Expression(
     r"(?:mysql(?:dump|admin)?|mariadb|sshpass|redis-cli|mongo(?:sh|dump)?|docker login|twine upload)[^\n|;&]{0,200}?"

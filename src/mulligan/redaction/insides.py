@@ -24,7 +24,7 @@ _TELLING = ("password=", "pwd=", "user id", "uid=", "accountkey", "sharedaccess"
 _PYTHON = Expression(
     r"Traceback \(most recent call last\):?"
     # The lines of source under a frame go with it.
-    r"|File \\{0,3}\"[^\"\n]{1,300}\\{0,3}\", line \d{1,7}(?:, in [^\s\\]{1,120}+)?(?:\n {4,}[^\n]{0,300}+)*+"
+    r"|File \\{0,3}\"[^\"\n]{1,300}\\{0,3}\", line \d{1,7}(?:, in [^\s\\]{1,120}+)?(?:\n {4}[^\n]{0,400}+)*"
 )
 _AT = Expression(
     r"at (?<!\w.{3})(?:"
