@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -116,6 +118,7 @@ class Mulligan:
         self._is_off = False
         self._unheard: Kit | None = None
         self._lock = threading.Lock()
+        _all.add(self)
 
     def configure(self, **settings: Any) -> None:
         """Changes the defaults, before the first recorded call: later, some calls would follow other rules."""
@@ -325,6 +328,32 @@ class Mulligan:
         if self._parts is not None:
             self._parts.recorder.close()
 
+
+_all: weakref.WeakSet[Mulligan] = weakref.WeakSet()
+
+
+_held: list[threading.Lock] = []
+
+
+def _before_fork() -> None:
+    # A thread that is making the parts, and importing for it, would leave the child waiting for both for ever.
+    _held[:] = [lock for lock in (each._lock for each in tuple(_all)) if lock.acquire(timeout=2.0)]
+
+
+def _after_fork_in_parent() -> None:
+    for lock in _held:
+        lock.release()
+    _held.clear()
+
+
+def _after_fork_in_child() -> None:
+    _held.clear()
+    for each in tuple(_all):
+        each._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 default: Mulligan = Mulligan()
 """What the functions of `import mulligan` belong to."""

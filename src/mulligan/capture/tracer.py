@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from contextvars import Token
 from types import TracebackType
@@ -19,6 +20,17 @@ from mulligan.failure import Failure, Kind, SettingsError
 from mulligan.records import Outcome, Run, Status, Step, StepType, new_id
 
 Raised = type[BaseException] | None
+_lock = threading.Lock()
+"""For what runs keep of themselves. One for all: it is held for an append, and a forked child is given a new one."""
+
+
+def _after_fork() -> None:
+    global _lock  # a thread that held it is not in the child to let go of it
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 TOLD = "__mulligan_told__"
 """Where an exception says which run has a step that tells of it."""
 
@@ -48,7 +60,6 @@ class ActiveRun:
         self.is_open = True
         self.record: Run = Run(id=self.id, agent=agent or kit.agent, started=kit.now(), **about)
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
         self._notes: list[str] = []
         self._telling: list[Step] = []
         self.has_begun = False
@@ -58,7 +69,7 @@ class ActiveRun:
     @property
     def status(self) -> Status:
         """What the run comes to so far: success, recovered, partial or failure."""
-        with self._lock:
+        with _lock:
             steps = list(self._telling)
         return calls.status(self.record, steps, calls.overcame(steps))
 
@@ -67,12 +78,12 @@ class ActiveRun:
 
     def announce(self, note: str) -> None:
         """Keeps what the model should hear of a repair until it is asked for."""
-        with self._lock:
+        with _lock:
             self._notes.append(note)
 
     def notes(self) -> list[str]:
         """What was repaired, in the model's words, since they were last asked for."""
-        with self._lock:
+        with _lock:
             told, self._notes = self._notes, []
         return told
 
@@ -128,7 +139,7 @@ class ActiveRun:
         kit = kit or self.kit
         if kit.is_silent and not self.kit.is_silent:
             return  # a run's status is that of its record; one that is not recorded has one all the same
-        with self._lock:
+        with _lock:
             self.has_failures = self.has_failures or step.has_failed
             if self.has_failures:
                 # A success before the first failure can overcome nothing, so most runs keep nothing at all.

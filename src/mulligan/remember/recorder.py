@@ -102,6 +102,8 @@ class Recorder:
         # One that a thread may take twice: a signal handler, or a finaliser, may record in the middle of a record.
         self._lock = threading.RLock()
         self._closing = threading.RLock()
+        self._arriving = threading.Lock()
+        """Held while a store is opened and imported: a child forked meanwhile would wait for that import for ever."""
         self._wake = Bell()
         self._hurry = Bell()
         self._is_asleep = True
@@ -322,7 +324,8 @@ class Recorder:
     def _opened(self) -> Store:
         """The store, with what dead processes left for it; opened here, so that no caller waits for it."""
         if self.store is None:
-            store = self._opening()
+            with self._arriving:
+                store = self._opening()
             if self._journals is not None:
                 try:
                     adopt(store, self._tenant, self._journals())
@@ -476,6 +479,19 @@ class Recorder:
 _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
+_held: list[threading.Lock] = []
+
+
+def _before_fork() -> None:
+    _held[:] = [lock for lock in (each._arriving for each in tuple(_recorders)) if lock.acquire(timeout=EXIT)]
+
+
+def _after_fork_in_parent() -> None:
+    for lock in _held:
+        lock.release()
+    _held.clear()
+
+
 def _after_fork() -> None:
     # The parent writes what it has; a child starts with nothing, its own journal and its own connection.
     for recorder in tuple(_recorders):
@@ -501,4 +517,4 @@ def _at_exit() -> None:
 
 atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)

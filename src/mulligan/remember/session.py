@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -51,6 +53,7 @@ class Session:
         self._runs: set[str] = set()
         self._reminder = ""
         self._lock = threading.Lock()
+        _sessions.add(self)
         self._deafen: Callable[[], None] | None = stream.listen(self.hear, when="caller")
 
     def hear(self, event: AnyEvent) -> None:
@@ -156,3 +159,15 @@ def _link(failed: Step, success: Step) -> Link | None:
         success = msgspec.structs.replace(success, run=failed.run, seq=failed.seq + 1, call=failed.seq + 1, after=None)
     links = calls.overcame([failed, success])
     return links[0] if links else None
+
+
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for session in tuple(_sessions):  # a thread that held the lock is not in the child to let go of it
+        session._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
