@@ -277,3 +277,9 @@ def test_lists_in_the_environment_are_separated_by_commas(places):
 
 def test_a_path_is_as_good_as_a_text(places):
     assert places.read(home=Path("/data")).store_url == str(Path("/data") / "mulligan.db")
+
+
+def test_a_variable_that_is_nearly_ours_is_refused_and_one_that_is_not_is_left_alone(places):
+    with pytest.raises(SettingsError, match=r"no setting MULLIGAN_ATEMPTS\. Did you mean MULLIGAN_ATTEMPTS"):
+        places.read({"MULLIGAN_ATEMPTS": "2"})
+    assert places.read({"MULLIGAN_TEST_POSTGRES": "x", "MULLIGANS": "3"}) == places.read()

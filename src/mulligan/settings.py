@@ -225,9 +225,17 @@ _KINDS: dict[str, Any] = {
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     if environ.get("MULLIGAN", "").casefold() in ("off", "0", "false"):
         yield "off", "true"
-    for name in NAMES:
-        # Only names we know: another program may well have variables that begin as ours do.
-        value = environ.get(f"MULLIGAN_{name.upper()}")
+    variables = {f"MULLIGAN_{name.upper()}": name for name in NAMES}
+    for given in environ:
+        if given.startswith("MULLIGAN_") and given not in variables:
+            import difflib  # few have any
+
+            # Only what is nearly ours: another program may well have variables that begin as ours do.
+            near = difflib.get_close_matches(given, variables, n=1, cutoff=0.9)
+            if near:
+                raise SettingsError(f"the environment: there is no setting {given}. Did you mean {near[0]}?")
+    for variable, name in variables.items():
+        value = environ.get(variable)
         if value is not None:
             yield name, value
 

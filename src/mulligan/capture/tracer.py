@@ -73,6 +73,10 @@ class ActiveRun:
             steps = list(self._telling)
         return calls.status(self.record, steps, calls.overcame(steps))
 
+    def __repr__(self) -> str:
+        running = ", running" if self.is_open else ""
+        return f"<run {self.id} of {self.record.agent or 'no agent'}, {self.status}{running}>"
+
     def next_number(self) -> int:
         return next(self._numbers)
 
