@@ -368,19 +368,26 @@ _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 _forking: list[SqliteStore] = []
 _one_fork = threading.RLock()
 """Two threads that fork at once would otherwise let go of each other's stores."""
+_is_forking = False
 
 
 def _before_fork() -> None:
+    global _is_forking
     _one_fork.acquire()
+    _is_forking = True
     _forking[:] = _stores
     for store in _forking:
         store.before_fork()
 
 
 def _after_fork() -> None:
+    global _is_forking
+    if not _is_forking:
+        return  # this file was imported by one thread while another was in the middle of a fork
     for store in _forking:
         store.after_fork()
     _forking.clear()
+    _is_forking = False
     _one_fork.release()
 
 
