@@ -357,16 +357,3 @@ if hasattr(os, "register_at_fork"):
 
 default: Mulligan = Mulligan()
 """What the functions of `import mulligan` belong to."""
-
-
-def open_for_reading(settings: Settings) -> Store | None:
-    """The store for a command that asks, or None if nothing was ever kept there: a question makes no files."""
-    url = settings.store_url
-    if not url.startswith("memory:"):
-        path = sqlite_path(url)
-        try:
-            if not path.exists():
-                return None
-        except OSError as error:
-            raise StoreError(f"{path} cannot be read ({error.strerror}). Check its rights.") from None
-    return open_store(url)
