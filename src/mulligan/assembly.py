@@ -20,8 +20,8 @@ from mulligan.classify.classifier import Classifier, classify
 from mulligan.events import Listener, Stream, When
 from mulligan.failure import Failure, MulliganError, SettingsError, StoreError
 from mulligan.records import Effects, Precedent, StepType
-from mulligan.recover.plan import Mode
 from mulligan.recover.policy import Policy
+from mulligan.recover.tool import Mode
 from mulligan.redaction import Redactor
 from mulligan.remember.recorder import Recorder
 from mulligan.remember.session import Session

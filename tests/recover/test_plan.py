@@ -11,8 +11,9 @@ from hypothesis import given
 
 from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.records import Precedent, Recovery
-from mulligan.recover.plan import Ask, GivenUp, Move, Questions, Tool, Try, Wait, next_step, recovery
+from mulligan.recover.plan import Ask, GivenUp, Move, Questions, Try, Wait, next_step, recovery
 from mulligan.recover.policy import Policy
+from mulligan.recover.tool import Tool
 
 SCHEMA = {"type": "object", "properties": {"k": {"type": "integer", "maximum": 10}}}
 PRECEDENT = Precedent(how="retry")

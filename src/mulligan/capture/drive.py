@@ -18,8 +18,9 @@ from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS
 from mulligan.events import RecoveryPlanned, StepStarted
 from mulligan.failure import Failure, Ran
 from mulligan.records import Change, Outcome, Precedent, Step, StepType
-from mulligan.recover.plan import Ask, GivenUp, Move, Questions, Recovering, Tool, Try, Wait, recovery
+from mulligan.recover.plan import Ask, GivenUp, Move, Questions, Recovering, Try, Wait, recovery
 from mulligan.recover.policy import Policy
+from mulligan.recover.tool import Tool
 from mulligan.redaction import plain
 
 STREAM = object()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from mulligan.events import AnyEvent, Success
 from mulligan.failure import Failure, Kind
 from mulligan.records import Precedent
-from mulligan.recover.plan import Mode
 from mulligan.recover.policy import Policy
+from mulligan.recover.tool import Mode
 
 if TYPE_CHECKING:
     from mulligan.capture.tracer import ActiveRun

@@ -17,7 +17,7 @@ from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.capture.wrap import ToolOptions, Wrapped
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS, TOOL_UNKNOWN_TOOL
 from mulligan.failure import AgentError, InfraError, SettingsError
-from mulligan.recover.plan import Tool
+from mulligan.recover.tool import Tool
 
 Tools = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
 OURS = "mulligan"

@@ -19,8 +19,8 @@ from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.failure import AgentError, SettingsError
 from mulligan.records import Effects, StepType
 from mulligan.recover import schema as schemas
-from mulligan.recover.plan import Mode, Tool
 from mulligan.recover.policy import Policy
+from mulligan.recover.tool import Mode, Tool
 
 TYPES = ("tool", "model", "retrieval")
 

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from mulligan.failure import Failure, Ran, Remedy
-from mulligan.records import Effects, Precedent, Recovery
-from mulligan.recover import schema
+from mulligan.records import Precedent, Recovery
 from mulligan.recover.policy import Policy
-
-Arguments = Mapping[str, Any]
-Mode = Literal["observe", "suggest", "repair"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
-    """What recovery must know of the function behind a call."""
-
-    name: str
-    effects: Effects = "once"
-    mode: Mode = "repair"
-    schema: Callable[[], Mapping[str, Any] | None] = field(default=lambda: None)
-    """Asked for on the first failure only: to work it out from a signature takes time."""
-    privileged: frozenset[str] = frozenset()
-    released: frozenset[str] = frozenset()
-
-    @property
-    def is_repeatable(self) -> bool:
-        return self.effects != "once"
+from mulligan.recover.repair import suggest
+from mulligan.recover.tool import Arguments, Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +106,12 @@ def next_step(
         if not tool.is_repeatable:
             return "the same call is not made twice, because it may have side effects"
         return arguments, Recovery(remedy=Remedy.WAIT, seconds=seconds)
-    suggestion = schema.suggest(
-        arguments, failure.message, tool.schema(), privileged=tool.privileged, released=tool.released
-    )
-    if suggestion is None:
+    suggestions = suggest(arguments, failure, tool, confidence=policy.confidence)
+    if not suggestions:
         return "nothing known would mend its arguments"
-    if tool.mode != "repair":
-        return "repairs are only suggested"
-    if suggestion.confidence <= policy.confidence:  # SAFETY 2: what is tried exceeds it
-        return "no repair is sure enough"
+    suggestion = suggestions[0]
+    if not suggestion.automatic:
+        return suggestion.why
     return suggestion.arguments, Recovery(
         remedy=Remedy.REPAIR,
         seconds=seconds,
