@@ -89,7 +89,7 @@ def test_kind_and_tool_are_part_of_it() -> None:
 
 
 def test_it_names_its_version() -> None:
-    assert fingerprint(KIND, "a", "x").startswith("1:")
+    assert fingerprint(KIND, "a", "x").startswith("2:")
 
 
 WORDS = st.lists(
@@ -113,3 +113,13 @@ def test_it_changes_with_the_words(words: list[str], others: list[str]) -> None:
 def test_any_text_has_one_of_bounded_size(text: str, arguments: dict[str, str]) -> None:
     assert len(template(text, arguments)) <= LONGEST
     assert fingerprint(KIND, None, text, arguments) == fingerprint(KIND, None, text, arguments)
+
+
+def test_where_a_compiler_points_belongs_to_the_file():
+    assert same("lib/tree.go:42:24: undefined: x", "lib/other/state.go:1110:2: undefined: x")
+    assert template("main.c:7: error: 3 arguments") == template("deep/er/list.c:11:59: error: 3 arguments")
+
+
+def test_a_person_may_refuse_a_call_in_any_words():
+    assert fingerprint("none/user_rejected", "edit", "no, stop") == fingerprint("none/user_rejected", "edit", "not now")
+    assert fingerprint("none/user_rejected", "edit", "no") != fingerprint("none/cancelled", "edit", "no")

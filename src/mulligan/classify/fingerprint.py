@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-VERSION = "1"
+VERSION = "2"
 """Grows whenever the same text may give another fingerprint. Stores compare only within one version."""
 
 LONGEST = 1_000
@@ -29,12 +29,13 @@ _TOKENS = r"""
     | \bsqlstate[\s\[(:=]{0,3}[0-9A-Z]{5}\b | \[errno\ -?\d{1,5}\] | \[winerror\ \d{1,5}\])
 | (?P<quoted>(?<!\w)"[^"\n]{0,300}" | (?<!\w)'[^'\n]{0,300}'(?!\w) | `[^`\n]{0,300}`
     | [\u201c\u2018][^\u201d\u2019\n]{0,300}[\u201d\u2019])
-| (?P<path>(?<![\w<])(?:~|\.{1,2}|[a-z]:)?(?:[/\\][\w.@+\-$%]{1,120}){2,40}[/\\]?
+| (?P<path>(?:(?<![\w<])(?:~|\.{1,2}|[a-z]:)?(?:[/\\][\w.@+\-$%]{1,120}){2,40}[/\\]?
     | (?<![\w<./\\])(?:~|\.{1,2}|[a-z]:)[/\\][\w.@+\-$%]{1,120}
     | \b[\w\-]{1,80}(?:[/\\][\w.\-]{1,80}){1,20}\.\w{1,8}\b
     | (?<![\w<.])/[\w.@+\-$%]{1,120}
     | \b[\w\-]{1,80}\.(?:py|go|rs|tsx?|jsx?|mjs|java|kt|c|cc|cpp|h|hpp|rb|php|cs|swift|json|ya?ml|toml|txt|md|csv|html?
         |css|sh|sql|log|lock|xml|pdf|docx?|xlsx?|png|jpe?g)\b)
+    (?::\d{1,7}){0,3}(?!\d))   # where a compiler points: line and column belong to the file
 | (?P<hex>\b0x[0-9a-f]{1,32}\b | \b(?=[a-f]{0,64}\d)(?=\d{0,64}[a-f])[0-9a-f]{7,64}\b)
 | (?P<id>\#\w{1,64} | \b(?:[a-z]{1,32}[_-]){1,6}[a-z]{0,20}\d[\w\-]{0,64}\b | \b[a-z]{1,20}\d[\w\-]{2,64}\b
     | \b\d{1,32}[a-z_][\w\-]{4,64}\b)
@@ -85,10 +86,12 @@ def _compiled(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
 
 
 def fingerprint(kind: str, tool: str | None, text: str, arguments: Mapping[str, Any] | None = None) -> str:
-    """A short name that two failures share when they are the same failure: `1:9f2c41d07ab3`."""
+    """A short name that two failures share when they are the same failure: `2:9f2c41d07ab3`."""
     from hashlib import blake2b  # on the first failure, not on import: it loads OpenSSL
 
-    said = f"{kind}\n{tool or ''}\n{template(text, arguments)}"
+    # Of what is no failure, only which it is counts: a person may refuse a call in any words.
+    masked = "" if kind.startswith("none/") else template(text, arguments)
+    said = f"{kind}\n{tool or ''}\n{masked}"
     return f"{VERSION}:{blake2b(said.encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
 
 

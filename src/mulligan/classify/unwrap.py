@@ -191,6 +191,7 @@ _NOISE = (
     r"traceback \(most recent call last\):|during handling of the above.*|the above exception was.*|stderr:|"
     r"stdout:|output:|"
     r"file \".*|\s+at .*|\s*\^+\s*|\.\.\.|\w{0,20} ?error:?|failed:?|\{|\[|usage:.*|\[\w[\w:-]{0,20}\] \$ .*|"
+    r"\[\w[\w:-]{0,20}\] error task failed|"
     r"ok\s.*|\?\s.*\[no test files\]|=== (?:run|pause|cont|name).*|--- (?:pass|skip).*|pass|fail|collected \d+ items?|"
     r"platform .*|rootdir: .*|plugins: .*|compiling .*|finished .*|running \d+ tests?|> .*|test .* \.\.\. ok)$"
 )
