@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mulligan import calls
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
@@ -19,6 +20,8 @@ from mulligan.remember.store import Health, Question, RunQuery
 from mulligan.remember.tables import APPLICATION, MIGRATIONS
 
 BUSY_MS = 5000
+TOGETHER = 50
+"""Rows that are kept by one statement."""
 SEEN = 10_000
 """Runs that are remembered, to tell a run that begins from one whose steps come in disorder."""
 
@@ -108,19 +111,14 @@ class SqliteStore:
                 return 0
             writer.execute("INSERT OR REPLACE INTO journals VALUES (?, ?, ?)", (*place, offset))
             before = writer.total_changes
-            for event in batch:
-                if isinstance(event, RunStarted):
-                    _put_run(writer, "NOTHING", tenant, event.run)
-                elif isinstance(event, RunEnded):
-                    _put_run(writer, _UPDATE, tenant, event.run)
+            told = [event for event in batch if isinstance(event, RunStarted | RunEnded)]
+            for kind, events in itertools.groupby(told, key=type):  # in their order
+                _put(writer, _RUN_PUT[kind], [_run_row(tenant, event.run) for event in events])
             runs = writer.total_changes - before
             steps = [event.step for event in batch if isinstance(event, StepEnded)]
-            writer.executemany(
-                "INSERT OR IGNORE INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [_row(tenant, step) for step in steps],
-            )
+            _put(writer, _STEP, [_row(tenant, step) for step in steps])
             kept = writer.total_changes - before
-            ended = {event.run.id for event in batch if isinstance(event, RunEnded)}
+            ended = {event.run.id for event in told if isinstance(event, RunEnded)}
             for run in self._to_link(tenant, steps, ended, are_new=kept - runs == len(steps)):
                 self._relink(writer, tenant, run)
             return kept
@@ -132,13 +130,14 @@ class SqliteStore:
         """
         if len(self._seen) > SEEN:
             self._seen.clear()
+        touched = {(tenant, run) for run in {step.run for step in steps}}
         if are_new:
             begun = {(tenant, step.run) for step in steps if step.seq == 1}
             self._quiet |= begun - self._seen  # not if a later step came before the first
-        self._seen.update((tenant, step.run) for step in steps)
-        self._quiet.difference_update((tenant, step.run) for step in steps if step.failure is not None)
-        loud = {step.run for step in steps if (tenant, step.run) not in self._quiet}
-        self._quiet.difference_update((tenant, run) for run in ended)
+        self._seen |= touched
+        self._quiet.difference_update([(tenant, step.run) for step in steps if step.failure is not None])
+        loud = {run for _, run in touched - self._quiet}
+        self._quiet.difference_update([(tenant, run) for run in ended])
         return loud
 
     def _relink(self, writer: sqlite3.Connection, tenant: str, run: str) -> None:
@@ -265,12 +264,6 @@ class SqliteStore:
             writer.execute("INSERT OR REPLACE INTO shelf VALUES (?, ?, ?, ?)", (tenant, kind, key, value))
 
 
-_UPDATE = """
-    UPDATE SET agent = excluded.agent, session = excluded.session, started = excluded.started, body = excluded.body
-    WHERE body <> excluded.body
-"""
-
-
 def _row(tenant: str, step: Step) -> tuple[Any, ...]:
     failure = step.failure
     if failure is not None and not step.has_failed:
@@ -289,10 +282,43 @@ def _row(tenant: str, step: Step) -> tuple[Any, ...]:
     )
 
 
-def _put_run(writer: sqlite3.Connection, known: str, tenant: str, run: Run) -> int:
-    row = (tenant, run.id, run.agent, run.session, run.started, encode(run))
-    sql = f"INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, id) DO {known}"
-    return writer.execute(sql, row).rowcount
+def _run_row(tenant: str, run: Run) -> tuple[Any, ...]:
+    return (tenant, run.id, run.agent, run.session, run.started, encode(run))
+
+
+class _Insert(NamedTuple):
+    """A row into a table, and many of them in one statement."""
+
+    one: str
+    many: str
+
+    @classmethod
+    def of(cls, start: str, columns: int, end: str = "") -> _Insert:
+        row = f"({', '.join('?' * columns)})"
+        return cls(f"{start} VALUES {row} {end}", f"{start} VALUES {', '.join([row] * TOGETHER)} {end}")
+
+
+_STEP = _Insert.of("INSERT OR IGNORE INTO steps", 10)
+_RUN_PUT: dict[type[AnyEvent], _Insert] = {
+    RunStarted: _Insert.of("INSERT INTO runs", 6, "ON CONFLICT (tenant, id) DO NOTHING"),
+    RunEnded: _Insert.of(
+        "INSERT INTO runs",
+        6,
+        """
+        ON CONFLICT (tenant, id) DO UPDATE
+        SET agent = excluded.agent, session = excluded.session, started = excluded.started, body = excluded.body
+        WHERE body <> excluded.body
+        """,
+    ),
+}
+
+
+def _put(writer: sqlite3.Connection, insert: _Insert, rows: list[tuple[Any, ...]]) -> None:
+    """Many rows a statement: each statement lets go of the interpreter's lock, and a busy host gives it back late."""
+    whole = len(rows) - len(rows) % TOGETHER
+    for start in range(0, whole, TOGETHER):
+        writer.execute(insert.many, list(itertools.chain.from_iterable(rows[start : start + TOGETHER])))
+    writer.executemany(insert.one, rows[whole:])
 
 
 def _refuse(path: Path) -> None:
