@@ -22,21 +22,22 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "__main__": ("serve.cli",),
     # floor 7
     "serve": ("assembly", "capture", "classify", "remember", "report", "recover", "settings", "events", "prompt",
-              "calls", "records", *BASE, ""),
+              "figures", "calls", "records", *BASE, ""),
     "testing": ("assembly", "capture", "classify", "remember", "report", "recover", "settings", "events", "prompt",
-                "calls", "records", *BASE),
+                "figures", "calls", "records", *BASE),
     # floor 6
-    "assembly": ("capture", "classify", "remember", "report", "recover", "settings", "events", "prompt", "calls",
-                 "records", *BASE),
+    "assembly": ("capture", "classify", "remember", "report", "recover", "settings", "events", "prompt", "figures",
+                 "calls", "records", *BASE),
     # floor 5
-    "report": ("remember.store", "events", "prompt", "calls", "records", *BASE),
+    "report": ("remember.store", "events", "prompt", "figures", "calls", "records", *BASE),
     # floor 4
     "capture": ("classify", "recover", "events", "prompt", "calls", "records", *BASE),
-    "remember": ("classify.fingerprint", "events", "prompt", "calls", "records", *BASE),
+    "remember": ("classify.fingerprint", "events", "prompt", "figures", "calls", "records", *BASE),
     # floor 3
     "settings": ("recover.policy", "failure"),
     "events": ("calls", "records", *BASE),
     "prompt": ("calls", "records", *BASE),
+    "figures": ("calls", "records", "failure"),
     # floor 2
     "classify": ("records", *BASE),
     "recover": ("calls", "records", "failure"),

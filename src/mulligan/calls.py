@@ -13,14 +13,12 @@ import msgspec
 from mulligan.failure import Failure, Remedy
 from mulligan.records import (
     Change,
-    History,
     How,
     Link,
     Overcome,
     Precedent,
     Record,
     Run,
-    Stats,
     Status,
     Step,
     encode,
@@ -112,40 +110,6 @@ def status(run: Run, steps: Iterable[Step], links: Iterable[Link] = ()) -> Statu
         return "success"
     linked = {link.failed for link in links}
     return "recovered" if all(call.has_succeeded or call.id in linked for call in failed) else "partial"
-
-
-def stats(histories: Iterable[History]) -> Stats:
-    """What these runs come to. A step that stands for the run itself is not a call."""
-    runs: dict[Status, int] = {"success": 0, "recovered": 0, "partial": 0, "failure": 0}
-    kinds: dict[str, int] = {}
-    calls = first_try = recovered = given_up = attempts = 0
-    waited = 0.0
-    for history in histories:
-        runs[status(history.run, history.steps, history.links)] += 1
-        linked = {link.failed for link in history.links}
-        for call in joined(step for step in history.steps if step.type != "run"):
-            calls += 1
-            attempts += len(call.steps)
-            waited += call.waited
-            if not call.has_failed:
-                first_try += call.has_succeeded
-            elif call.has_succeeded or call.id in linked:
-                recovered += 1
-            else:
-                given_up += 1
-            for step in call.steps:
-                if step.has_failed and step.failure:
-                    kinds[step.failure.kind] = kinds.get(step.failure.kind, 0) + 1
-    return Stats(
-        runs=runs,
-        calls=calls,
-        first_try=first_try,
-        recovered=recovered,
-        given_up=given_up,
-        attempts=attempts,
-        waited=waited,
-        kinds={str(kind): count for kind, count in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))},
-    )
 
 
 def precedents(links: Iterable[Link], seen: int) -> list[Precedent]:

@@ -131,6 +131,8 @@ class Compaction(Record, frozen=True):
 
     run: str | None = None
     session: str | None = None
+    at: int = 0
+    """UTC milliseconds."""
     attempt: int = 0
     reason: str = ""
     steps: int = 0
@@ -141,11 +143,12 @@ class Compaction(Record, frozen=True):
 
 
 class History(Record, frozen=True):
-    """A run as it was kept: its steps in order, and what overcame what."""
+    """A run as it was kept: its steps in order, what overcame what, and when its conversation was made smaller."""
 
     run: Run
     steps: tuple[Step, ...] = ()
     links: tuple[Link, ...] = ()
+    compactions: tuple[Compaction, ...] = ()
 
 
 class Precedent(Record, frozen=True):
@@ -158,22 +161,6 @@ class Precedent(Record, frozen=True):
     """In how many runs."""
     seen: int = 1
     """In how many runs the failure was met at all."""
-
-
-class Stats(Record, frozen=True):
-    """Counts over the runs of a time range."""
-
-    runs: dict[Status, int]
-    calls: int = 0
-    first_try: int = 0
-    recovered: int = 0
-    """Calls that failed first and worked in the end, by recovery or by a later call."""
-    given_up: int = 0
-    attempts: int = 0
-    waited: float = 0.0
-    """Seconds spent waiting between attempts."""
-    kinds: dict[str, int] = {}
-    """How many attempts failed with each kind."""
 
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"

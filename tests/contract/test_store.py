@@ -6,15 +6,16 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from mulligan import calls
+from mulligan import calls, figures
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, StepStarted, redacted
 from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.figures import StatsQuery
 from mulligan.records import Change, Compaction, History, Recovery, Run, Step
 from mulligan.redaction import Redactor
 from mulligan.remember.memory import MemoryStore
@@ -194,7 +195,7 @@ def test_a_forgotten_run_is_gone_from_everything(store, write):
     assert store.find(LOCAL, "run_") == []
     assert list(store.export(LOCAL)) == []
     assert store.recall(LOCAL, ASKED) == []
-    assert store.stats(LOCAL, RunQuery()) == calls.stats([])
+    assert store.stats(LOCAL, EVERYTHING) == figures.stats([])
     assert (store.health(LOCAL).runs, store.health(LOCAL).steps) == (0, 0)
     assert store.forget(LOCAL, "run_1") is False
 
@@ -215,7 +216,7 @@ def test_tenants_never_meet(store):
     assert store.run("theirs", "run_1").steps == ()
     assert store.run("ours", "run_1").run.agent == ""
     assert store.recall("theirs", ASKED) == []
-    assert store.stats("theirs", RunQuery()).calls == 0
+    assert store.stats("theirs", EVERYTHING).total.calls == 0
     assert store.get("theirs", "session", "s") is None
     assert len(store.runs("theirs", RunQuery())) == len(store.find("theirs", "run_")) == 1
     assert store.health("theirs").steps == 0
@@ -310,6 +311,9 @@ def test_what_worked_is_known_by_the_failure_it_came_after(store, write):
 # Figures and shelf
 
 
+EVERYTHING = StatsQuery(now=0)
+
+
 def counted(histories: list[History]) -> dict[str, Any]:
     """The same figures, counted by hand."""
     groups = [
@@ -328,25 +332,37 @@ def counted(histories: list[History]) -> dict[str, Any]:
         "first_try": sum(g[-1].outcome == "success" for _, g in groups if not any(each.has_failed for each in g)),
         "recovered": len(overcome),
         "given_up": len(failed) - len(overcome),
-        "kinds": Counter(str(each.failure.kind) for _, g in groups for each in g if each.has_failed and each.failure),
+        "runs": Counter(calls.status(h.run, h.steps, h.links) for h in histories),
     }
 
 
-def test_stats_count_the_runs_of_a_time_range(store, write):
-    write(*failed_then_worked("run_1", 1), *failed_then_worked("run_2", 2))
+def test_stats_count_what_was_begun_in_a_time_range(store, write):
+    hour = figures.HOUR
+    write(*failed_then_worked("run_1", 1), *failed_then_worked("run_2", 2 * hour))
     write(
-        RunEnded(run("run_3", 3, end="finished")),
-        StepEnded(step(1, run="run_3", failure=TIMEOUT)),
-        StepEnded(step(2, 1, 2, run="run_3", failure=TIMEOUT, after=Recovery(remedy=Remedy.WAIT, seconds=1.5))),
-        StepEnded(step(3, run="run_3", name="other")),
+        RunEnded(run("run_3", 3 * hour, end="finished")),
+        StepEnded(step(1, run="run_3", failure=TIMEOUT, started=3 * hour)),
+        StepEnded(
+            step(
+                2,
+                1,
+                2,
+                run="run_3",
+                failure=TIMEOUT,
+                started=3 * hour,
+                after=Recovery(remedy=Remedy.WAIT, seconds=1.5),
+            )
+        ),
+        StepEnded(step(3, run="run_3", name="other", started=3 * hour)),
     )
 
-    stats = store.stats(LOCAL, RunQuery(since=2, limit=1))
+    stats = store.stats(LOCAL, StatsQuery(now=5 * hour, since=hour))
 
-    assert stats.runs == {"success": 0, "recovered": 1, "partial": 1, "failure": 0}
-    assert (stats.calls, stats.first_try, stats.recovered, stats.given_up) == (4, 2, 1, 1)
-    assert (stats.attempts, stats.waited) == (5, 1.5)
-    assert stats.kinds == {"tool/timeout": 2, "tool/invalid_arguments": 1}
+    assert (stats.grain, stats.since) == ("hour", hour)
+    assert stats.total.runs == {"recovered": 1, "partial": 1}
+    assert (stats.total.calls, stats.total.first_try, stats.total.given_up) == (2, 1, 1)
+    assert (stats.total.attempts, stats.total.waited) == (3, 1_500_000)
+    assert {kind: each.failures for kind, each in stats.total.kinds.items()} == {"tool/timeout": 2}
 
 
 def test_the_shelf_gives_back_what_was_put_there_last(store):
@@ -439,6 +455,10 @@ TENANTS = itertools.count()
 
 # All stores give the same answers
 
+WAITED = Recovery(remedy=Remedy.WAIT, seconds=0.1)
+MENDED = Recovery(
+    remedy=Remedy.REPAIR, changes=(Change(path="k", how="clamp", before=50, after=10),), source="schema", confidence=0.9
+)
 ARGUMENTS = st.fixed_dictionaries({"k": st.integers(0, 2), "q": st.sampled_from(["cats", "dogs"])})
 
 
@@ -448,7 +468,13 @@ def batches(draw: st.DrawFn) -> list[list[AnyEvent]]:
     events: list[AnyEvent] = []
     for id in ("run_a", "run_b", "run_c")[: draw(st.integers(1, 3))]:
         started = draw(st.integers(0, 3))
-        about = {"agent": draw(st.sampled_from("xy")), "session": draw(st.sampled_from([None, "s"]))}
+        about = {
+            "agent": draw(st.sampled_from("xy")),
+            "session": draw(st.sampled_from([None, "s"])),
+            "version": draw(st.sampled_from([None, "1", "2"])),
+            "environment": draw(st.sampled_from([None, "live"])),
+            "metadata": draw(st.sampled_from([None, {"model": "big-1"}])),
+        }
         if draw(st.booleans()):
             events.append(RunStarted(run(id, started, **about)))
         call = attempt = 0
@@ -456,13 +482,40 @@ def batches(draw: st.DrawFn) -> list[list[AnyEvent]]:
             call, attempt = (call, attempt + 1) if call and draw(st.booleans()) else (seq, 1)
             failure = draw(st.sampled_from([None, TIMEOUT, REJECTED, REFUSED]))
             name = draw(st.sampled_from(["search", "lookup"])) if attempt == 1 else name  # noqa: F821
-            ended = step(seq, call, attempt, run=id, name=name, arguments=draw(ARGUMENTS), failure=failure)
+            ended = step(
+                seq,
+                call,
+                attempt,
+                run=id,
+                name=name,
+                arguments=draw(ARGUMENTS),
+                failure=failure,
+                started=draw(st.sampled_from([1, figures.HOUR, 2 * figures.DAY])),
+                seconds=draw(st.sampled_from([0.0, 0.1, 31.0])),
+                after=draw(st.sampled_from([None, WAITED, MENDED])) if attempt > 1 else None,
+                tokens=draw(st.sampled_from([None, {"input": 3}])),
+            )
             events.append(StepEnded(ended))
         if draw(st.booleans()):
             events.append(RunEnded(run(id, started, end=draw(st.sampled_from(["finished", "raised"])), **about)))
     order = draw(st.permutations(events + events[: draw(st.integers(0, 2))]))
     cuts = sorted(draw(st.lists(st.integers(0, len(order)), max_size=3)))
     return [list(order[a:b]) for a, b in itertools.pairwise([0, *cuts, len(order)]) if b > a]
+
+
+NOW = 10 * figures.DAY
+QUESTIONS = [
+    EVERYTHING,
+    *(StatsQuery(now=NOW, by=by) for by in get_args(figures.By)),
+    *(StatsQuery(now=NOW, by=by, agent="x") for by in get_args(figures.By)),
+    *(StatsQuery(now=NOW, by=by, kind="tool/timeout") for by in get_args(figures.By)),
+    StatsQuery(now=NOW, agent="x"),
+    StatsQuery(now=NOW, tool="search"),
+    StatsQuery(now=NOW, tool="search", agent="x"),
+    StatsQuery(now=NOW, kind="tool"),
+    StatsQuery(now=2 * figures.DAY, since=figures.HOUR, until=2 * figures.HOUR),
+    StatsQuery(now=NOW, since=2 * figures.HOUR, until=3 * figures.DAY),
+]
 
 
 def answers(store: Store, tenant: str) -> dict[str, Any]:
@@ -472,7 +525,7 @@ def answers(store: Store, tenant: str) -> dict[str, Any]:
         "session": store.runs(tenant, RunQuery(session="s")),
         "exported": list(store.export(tenant, since=1)),
         "found": store.find(tenant, "run_"),
-        "stats": store.stats(tenant, RunQuery()),
+        "stats": [store.stats(tenant, query) for query in QUESTIONS],
         "recalled": [
             store.recall(tenant, Question(tool=tool, fingerprint=fingerprint, run="run_b"))
             for tool in ("search", "lookup")
@@ -507,4 +560,4 @@ def test_all_stores_give_the_same_answers(all_stores, published, forgotten):
     for history in first["runs"]:
         assert history.links == tuple(calls.overcame(history.steps))
     expected = counted(first["runs"])
-    assert {name: getattr(first["stats"], name) for name in expected} == expected
+    assert {name: getattr(first["stats"][0].total, name) for name in expected} == expected

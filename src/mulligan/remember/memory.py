@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from threading import RLock
 
-from mulligan import calls
+from mulligan import calls, figures
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.records import History, Link, Precedent, Run, Stats, Step
+from mulligan.figures import Stats, StatsQuery
+from mulligan.records import History, Link, Precedent, Run, Step
 from mulligan.remember.store import Health, Question, RunQuery
 
 
@@ -113,8 +114,8 @@ class MemoryStore:
                 seen.add(run)
         return calls.precedents(links, len(seen))[: max(question.limit, 0)]
 
-    def stats(self, tenant: str, query: RunQuery) -> Stats:
-        return calls.stats(self._history(tenant, run) for run in self._found(tenant, query))
+    def stats(self, tenant: str, query: StatsQuery) -> Stats:
+        return figures.stats(self.export(tenant), query)
 
     def get(self, tenant: str, kind: str, key: str) -> bytes | None:
         return self._shelf.get((tenant, kind, key))

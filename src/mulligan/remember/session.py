@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -127,7 +128,13 @@ class Session:
             )
         self._stream.publish(
             ContextCompacted(
-                Compaction(session=self.id, reason="agent", chars_before=chars_before, chars_after=chars_after)
+                Compaction(
+                    session=self.id,
+                    at=int(time.time() * 1000),
+                    reason="agent",
+                    chars_before=chars_before,
+                    chars_after=chars_after,
+                )
             )
         )
 

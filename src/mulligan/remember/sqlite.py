@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mulligan import calls
+from mulligan import calls, figures
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.failure import StoreError
-from mulligan.records import History, Link, Precedent, Run, Stats, Step, decode, encode
+from mulligan.figures import Stats, StatsQuery
+from mulligan.records import History, Link, Precedent, Run, Step, decode, encode
 from mulligan.remember.store import Health, Question, RunQuery
 from mulligan.remember.tables import APPLICATION, MIGRATIONS
 
@@ -252,8 +253,8 @@ class SqliteStore:
         seen = others + any(link.run == question.run for link in links)
         return calls.precedents(links, seen)[: max(question.limit, 0)]
 
-    def stats(self, tenant: str, query: RunQuery) -> Stats:
-        return calls.stats(self._history(tenant, run) for run in self._found(tenant, query))
+    def stats(self, tenant: str, query: StatsQuery) -> Stats:
+        return figures.stats(self.export(tenant), query)
 
     def get(self, tenant: str, kind: str, key: str) -> bytes | None:
         rows = self._read("SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, kind, key))

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from mulligan.events import AnyEvent
-from mulligan.records import History, Precedent, Record, Run, Stats
+from mulligan.figures import Stats, StatsQuery
+from mulligan.records import History, Precedent, Record, Run
 
 LOCAL = "local"
 """The tenant of a store that has one user."""
@@ -79,7 +80,8 @@ class Memory(Protocol):
 
 
 class Figures(Protocol):
-    def stats(self, tenant: str, query: RunQuery) -> Stats: ...
+    def stats(self, tenant: str, query: StatsQuery) -> Stats:
+        """What `figures.stats` would answer of everything that was ever kept, and not forgotten."""
 
 
 class Shelf(Protocol):

@@ -8,9 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from mulligan import calls
+from mulligan import calls, figures
 from mulligan.failure import Remedy
-from mulligan.records import Change, History, Link, Recovery, Run, Stats, Step
+from mulligan.figures import Cell
+from mulligan.records import Change, History, Link, Recovery, Run, Step
 from mulligan.redaction import clean
 
 MARKS = {"success": "+", "failure": "x", "cancelled": "-", "refused": "-"}
@@ -58,7 +59,7 @@ def columns(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> Iterato
 
 def runs(histories: Sequence[History], now: int) -> Iterator[str]:
     """The newest runs, a line each."""
-    totals = calls.stats(histories)
+    totals = figures.stats(histories).total
     told = ", ".join(f"{number} {status}" for status, number in totals.runs.items() if number)
     yield f"{count(len(histories), 'run')}: {told}. {totals.recovered} of {_failed(totals)} failed calls overcome."
     yield ""
@@ -79,7 +80,7 @@ def runs(histories: Sequence[History], now: int) -> Iterator[str]:
     yield from columns(rows, right=(2, 3))
 
 
-def _failed(totals: Stats) -> int:
+def _failed(totals: Cell) -> int:
     return totals.recovered + totals.given_up
 
 

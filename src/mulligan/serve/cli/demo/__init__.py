@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
-from mulligan import prompt
+from mulligan import figures, prompt
 from mulligan import settings as settings_file
 from mulligan.assembly import Mulligan
 from mulligan.events import AnyEvent, RecoveryPlanned, StepEnded
 from mulligan.failure import StoreError
-from mulligan.records import Stats
+from mulligan.figures import Cell
 from mulligan.remember.store import LOCAL, RunQuery
 from mulligan.remember.urls import open_store, refuge
 from mulligan.report.terminal import columns, duration, line
@@ -57,8 +57,8 @@ def demo(fast: bool, as_json: bool) -> None:
         world.close()
     mulligan.flush()
     store = open_store(str(place))
-    before = store.stats(LOCAL, RunQuery(since=began, until=middle))
-    after = store.stats(LOCAL, RunQuery(since=middle))
+    before = figures.stats(store.runs(LOCAL, RunQuery(since=began, until=middle))).total
+    after = figures.stats(store.runs(LOCAL, RunQuery(since=middle))).total
     if as_json:
         print_json(
             {
@@ -171,24 +171,28 @@ def _command() -> str:
         return typed
 
 
-def _facts(done: Work, stats: Stats) -> dict[str, Any]:
+def _facts(done: Work, cell: Cell) -> dict[str, Any]:
     return {
         "run": done.run,
         "status": done.status,
         "turns": done.turns,
-        "failed_attempts": sum(stats.kinds.values()),
-        "recovered": stats.recovered,
-        "given_up": stats.given_up,
-        "waited": stats.waited,
-        "kinds": stats.kinds,
+        "failed_attempts": _failed_attempts(cell),
+        "recovered": cell.recovered,
+        "given_up": cell.given_up,
+        "waited": cell.waited / 1e6,
+        "kinds": {kind: each.failures for kind, each in cell.kinds.items()},
     }
 
 
-def _comparison(first: Work, second: Work, before: Stats, after: Stats) -> Any:
+def _failed_attempts(cell: Cell) -> int:
+    return sum(kind.failures for kind in cell.kinds.values())
+
+
+def _comparison(first: Work, second: Work, before: Cell, after: Cell) -> Any:
     rows = [
         ("", "first", "second"),
         ("turns of the model", str(first.turns), str(second.turns)),
-        ("failed attempts", str(sum(before.kinds.values())), str(sum(after.kinds.values()))),
+        ("failed attempts", str(_failed_attempts(before)), str(_failed_attempts(after))),
         ("failed calls overcome", str(before.recovered), str(after.recovered)),
         ("failed calls given up", str(before.given_up), str(after.given_up)),
     ]

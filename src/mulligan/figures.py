@@ -1,0 +1,609 @@
+"""What is counted, defined once: a run's history in, counters out; and how counters answer a question.
+
+Counters are whole numbers, so that they add up to the same in any order, and can be taken back. They belong to a
+place: an hour, and who did what there. A store keeps their sums by hour and by day; `stats` counts histories anew, and
+must come to the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from mulligan import calls
+from mulligan.calls import Call
+from mulligan.failure import Remedy
+from mulligan.records import History, Link, Record, Run, Status, Step, StepType
+
+HOUR = 3_600_000
+DAY = 24 * HOUR
+"""Milliseconds."""
+HOURS = 3 * DAY
+"""How far back a question may be asked by the hour. Counters by the hour are needed a day longer than that."""
+BUCKETS = 128
+MANY_ATTEMPTS = 10
+"""Attempts from here on are counted as one."""
+PATH = 80
+"""Characters of an argument's path that are told apart."""
+
+Grain = Literal["hour", "day"]
+By = Literal["agent", "tool", "step", "kind", "model", "version", "environment", "attempt", "time"]
+Slice = Literal["all", "agent", "version", "environment", "model", "step", "place"]
+"""How a store keeps sums: of everything, of one value of one dimension, and of each place by itself."""
+Means = Literal["waiting", "schema", "run", "memory", "rule", "error", "compression", "fallback", "model", "person"]
+"""What overcame a failure. From schema to error: changed arguments, by where the change came from."""
+REPAIRS = frozenset({"schema", "run", "memory", "rule", "error"})
+
+Histogram = dict[int, int]
+"""How many took how long, by bucket; buckets nobody fell into are left out."""
+
+
+class KindCell(msgspec.Struct, omit_defaults=True):
+    """Counters of one kind of failure."""
+
+    failures: int = 0
+    """Attempts that failed so."""
+    calls: int = 0
+    """Calls that met it, once or more."""
+    recovered: int = 0
+    repaired: int = 0
+    given_up: int = 0
+    overcome: dict[str, int] = {}
+    seconds: Histogram = {}
+    """How long the attempts took before they failed."""
+    micros: int = 0
+
+
+class Cell(msgspec.Struct, omit_defaults=True):
+    """Counters of one place, or the sum of many. A run's own failure is in `kinds`, and is no call."""
+
+    runs: dict[str, int] = {}
+    """By status."""
+    running: int = 0
+    """Those of them that have not ended."""
+    calls: int = 0
+    first_try: int = 0
+    recovered: int = 0
+    """Failed first and worked in the end, by recovery or by a later call."""
+    repaired: int = 0
+    """Those of them whose arguments recovery changed on the way."""
+    given_up: int = 0
+    attempts: int = 0
+    made: dict[int, int] = {}
+    """Attempts by their number: first, second ..."""
+    worked: dict[int, int] = {}
+    """Those of them that succeeded."""
+    suggested: int = 0
+    """Attempts made with changed arguments."""
+    hits: int = 0
+    """Those of them that succeeded."""
+    overcome: dict[str, int] = {}
+    """Recovered calls, by what overcame them."""
+    seconds: Histogram = {}
+    """How long the attempts took that succeeded."""
+    micros: int = 0
+    """The same, added up: millionths of a second."""
+    waited: int = 0
+    """Millionths of a second between attempts."""
+    retrying: int = 0
+    """Millionths of a second in attempts after the first."""
+    to_repair: Histogram = {}
+    """From the beginning of a recovered call to the end of what overcame it."""
+    tokens: int = 0
+    recovery_tokens: int = 0
+    """Those of them spent in attempts after the first."""
+    repeats: int = 0
+    """Failures that had been met in the same run before its conversation was compacted."""
+    wrong: dict[str, int] = {}
+    """Arguments that had to change before it worked: `path how`, by calls."""
+    kinds: dict[str, KindCell] = {}
+
+
+class Place(NamedTuple):
+    """What a counter belongs to. Empty where it is not known; a run's own counters have no type and no name."""
+
+    hour: int
+    agent: str
+    version: str
+    environment: str
+    model: str
+    type: str
+    name: str
+
+
+Cells = dict[Place, Cell]
+
+# Time
+
+
+def bucket(micros: int) -> int:
+    """Four buckets to each doubling, from a microsecond to 2.4 hours: whole numbers only, so every machine agrees."""
+    if micros < 4:
+        return max(micros, 0)
+    octave = micros.bit_length() - 1
+    return min(4 * (octave - 1) + (micros >> (octave - 2) & 3), BUCKETS - 1)
+
+
+def bounds(index: int) -> tuple[int, int]:
+    """The microseconds from which and below which a bucket counts."""
+    if index < 4:
+        return index, index + 1
+    octave, quarter = index // 4 + 1, index % 4
+    return (4 + quarter) << (octave - 2), (5 + quarter) << (octave - 2)
+
+
+def enough(share: float) -> int:
+    """How many must have been seen before a percentile of them says anything: at least one beyond it, and ten."""
+    return max(10, round(1 / (1 - share)))
+
+
+def percentile(histogram: Histogram, share: float) -> float | None:
+    """The seconds within which this share came to an end, to about a tenth; None if there are too few to say."""
+    total = sum(histogram.values())
+    if total < enough(share):
+        return None
+    wanted, below = share * total, 0
+    for index in sorted(histogram):
+        count = histogram[index]
+        if below + count >= wanted:
+            low, high = bounds(index)
+            return (low + (high - low) * (wanted - below) / count) / 1e6
+        below += count
+    return None  # unreachable: the shares add up
+
+
+def _micros(seconds: float) -> int:
+    return max(0, round(seconds * 1e6)) if math.isfinite(seconds) else 0
+
+
+# Counting
+
+
+def cells(history: History) -> Cells:
+    """What one run comes to: its own counters, and those of each of its calls."""
+    run = history.run
+    found = of_run(run, calls.status(run, history.steps, history.links))
+    joined = calls.joined(history.steps)
+    by_id = {call.id: call for call in joined}
+    links = {link.failed: link for link in history.links}
+    again = repeated(history, joined)
+    for call in joined:
+        link = links.get(call.id)
+        add(found, of_call(run, call, link, by_id.get(link.overcame) if link else None, call.id in again))
+    return found
+
+
+def of_run(run: Run, status: Status) -> Cells:
+    place = Place(run.started // HOUR * HOUR, run.agent, run.version or "", run.environment or "", "", "", "")
+    return {place: Cell(runs={status: 1}, running=int(run.end is None))}
+
+
+def of_call(run: Run, call: Call, link: Link | None, by: Call | None, is_repeat: bool = False) -> Cells:
+    """The counters of one call. `link` says that it was overcome, and `by` is the call that did it."""
+    place = place_of(run, call.first)
+    cell = Cell()
+    for step in call.steps:
+        _count_attempt(cell, step)
+    if call.first.type == "run":
+        return {place: Cell(kinds=cell.kinds)}
+    cell.calls, cell.attempts, cell.repeats = 1, len(call.steps), int(is_repeat)
+    if not call.has_failed:
+        cell.first_try = int(call.has_succeeded)
+        return {place: cell}
+    overcome = call.has_succeeded or link is not None
+    means = _means(call, by) if overcome else None
+    ended = (call if call.has_succeeded else by) if overcome else None
+    cell.recovered, cell.given_up = int(overcome), int(not overcome)
+    cell.repaired = int(means in REPAIRS)
+    if means is not None:
+        cell.overcome = {means: 1}
+    if ended is not None:
+        took = (ended.last.started - call.first.started) * 1000 + _micros(ended.last.seconds)
+        cell.to_repair = {bucket(took): 1}
+    changes = call.changes if call.has_succeeded else link.changes if link else ()
+    cell.wrong = {f"{_path(change.path)} {change.how}": 1 for change in changes}
+    for kind in cell.kinds.values():
+        kind.calls, kind.recovered, kind.given_up = 1, cell.recovered, cell.given_up
+        kind.repaired, kind.overcome = cell.repaired, dict(cell.overcome)
+    return {place: cell}
+
+
+def of_success(run: Run, step: Step, into: Cells) -> None:
+    """Adds what `of_call` says of a call that worked at its first attempt, as most do, without building anything."""
+    place = place_of(run, step)
+    cell = into.get(place)
+    if cell is None:
+        cell = into[place] = Cell()
+    cell.calls += 1
+    cell.attempts += 1
+    cell.first_try += 1
+    _count_attempt(cell, step)
+
+
+def _count_attempt(cell: Cell, step: Step) -> None:
+    micros = _micros(step.seconds)
+    number = min(step.attempt, MANY_ATTEMPTS)
+    cell.made[number] = cell.made.get(number, 0) + 1
+    if step.outcome == "success":
+        cell.worked[number] = cell.worked.get(number, 0) + 1
+        index = bucket(micros)
+        cell.seconds[index] = cell.seconds.get(index, 0) + 1
+        cell.micros += micros
+    elif failure := _failure(step):
+        kind = cell.kinds.setdefault(str(failure.kind), KindCell())
+        kind.failures += 1
+        kind.micros += micros
+        index = bucket(micros)
+        kind.seconds[index] = kind.seconds.get(index, 0) + 1
+    tokens = sum(step.tokens.values()) if step.tokens else 0
+    cell.tokens += tokens
+    if step.attempt > 1:
+        cell.retrying += micros
+        cell.recovery_tokens += tokens
+    if step.after is not None:
+        cell.waited += _micros(step.after.seconds)
+        if step.after.changes:
+            cell.suggested += 1
+            cell.hits += step.outcome == "success"
+
+
+def _failure(step: Step) -> Any:
+    return step.failure if step.has_failed else None
+
+
+def _means(call: Call, by: Call | None) -> Means:
+    """What overcame a call: the last move of recovery that could have, else whoever made the call that worked."""
+    if not call.has_succeeded:
+        said = by.last.metadata if by is not None else None
+        return "person" if said and said.get("by") == "person" else "model"
+    changed = next((step.after for step in reversed(call.steps) if step.after and step.after.changes), None)
+    if changed is not None:
+        return changed.source if changed.source in REPAIRS else "schema"  # type: ignore[return-value]
+    after = call.last.after
+    if after is None:
+        return "model"  # made again, and not by recovery
+    if after.source == "fallback":
+        return "fallback"
+    return "compression" if after.remedy is Remedy.COMPRESS else "waiting"
+
+
+def repeated(history: History, joined: Iterable[Call]) -> set[int]:
+    """The calls whose failure had been met, in the same run, before its conversation was last made smaller."""
+    if not history.compactions:
+        return set()
+    moments = sorted(compaction.at for compaction in history.compactions)
+    first: dict[tuple[str, str], int] = {}
+    again: set[int] = set()
+    for call in joined:
+        failure = call.failure
+        if failure is None:
+            continue
+        met = first.setdefault((call.name, failure.fingerprint or failure.kind), call.first.started)
+        if any(met < moment <= call.first.started for moment in moments):
+            again.add(call.id)
+    return again
+
+
+def place_of(run: Run, step: Step) -> Place:
+    name = step.name if step.type in ("tool", "model", "retrieval") else _masked(step.name)
+    hour = step.started // HOUR * HOUR
+    return Place(hour, run.agent, run.version or "", run.environment or "", model_of(run, step), step.type, name)
+
+
+def model_of(run: Run, step: Step) -> str:
+    """The model a step called, where it says so; else the one its run says it is driven by."""
+    named: Any = None
+    if step.metadata:
+        named = step.metadata.get("model")
+    if named is None and step.type == "model" and isinstance(step.arguments, dict):
+        named = step.arguments.get("model")
+    if named is None and run.metadata:
+        named = run.metadata.get("model")
+    return named if isinstance(named, str) else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _masked(name: str) -> str:
+    """A step named by its author, without its numbers: each of a thousand pages is the same step."""
+    return re.sub(r"[0-9]+", "#", name)
+
+
+@functools.lru_cache(maxsize=4096)
+def _path(path: str) -> str:
+    return re.sub(r"[0-9]{2,}", "#", path).replace(" ", "_")[:PATH] or "(all)"
+
+
+# Adding up
+
+K = TypeVar("K")
+
+
+def add(into: dict[K, Cell], other: Mapping[K, Cell], sign: Literal[1, -1] = 1) -> None:
+    """Adds counters, or takes them back. A place of which nothing is left is gone."""
+    for place, cell in other.items():
+        known = into.get(place)
+        if known is None:
+            known = into[place] = Cell()
+        merge(known, cell, sign)
+        if sign < 0 and known == _NOTHING:
+            del into[place]
+
+
+_NUMBERS = tuple(field.name for field in msgspec.structs.fields(Cell) if field.type is int)
+_COUNTS = ("runs", "made", "worked", "overcome", "seconds", "to_repair", "wrong")
+_KIND_NUMBERS = ("failures", "calls", "recovered", "repaired", "given_up", "micros")
+_NOTHING = Cell()
+_NO_KIND = KindCell()
+
+
+def merge(into: Cell, other: Cell, sign: Literal[1, -1] = 1) -> None:
+    for name in _NUMBERS:
+        if number := getattr(other, name):
+            setattr(into, name, getattr(into, name) + sign * number)
+    for name in _COUNTS:
+        if counts := getattr(other, name):
+            _merge_counts(getattr(into, name), counts, sign)
+    for name, kind in other.kinds.items():
+        known = into.kinds.setdefault(name, KindCell())
+        for number in _KIND_NUMBERS:
+            setattr(known, number, getattr(known, number) + sign * getattr(kind, number))
+        _merge_counts(known.overcome, kind.overcome, sign)
+        _merge_counts(known.seconds, kind.seconds, sign)
+        if sign < 0 and known == _NO_KIND:
+            del into.kinds[name]
+
+
+def _merge_counts(into: dict[Any, int], other: Mapping[Any, int], sign: int) -> None:
+    for key, count in other.items():
+        left = into.get(key, 0) + sign * count
+        if left:
+            into[key] = left
+        else:
+            into.pop(key, None)
+
+
+_packed = msgspec.msgpack.Encoder()
+_unpacked = msgspec.msgpack.Decoder(Cell)
+
+
+def pack(cell: Cell) -> bytes:
+    """Counters as few bytes: those at zero are left out, and a version to come may add others."""
+    return _packed.encode(cell)
+
+
+def unpack(data: bytes) -> Cell:
+    return _unpacked.decode(data)
+
+
+# Slices: in which sums a place is kept, and which sums answer a question
+
+_BETWEEN = "\x1f"
+
+
+def slices(place: Place) -> Iterator[tuple[Slice, str]]:
+    """The sums a place is part of, each by the slice and the value in it."""
+    yield "all", ""
+    yield "agent", place.agent
+    if place.version:
+        yield "version", _key(place.agent, place.version)
+    if place.environment:
+        yield "environment", place.environment
+    if place.model:
+        yield "model", place.model
+    if place.type:
+        yield "step", f"{place.type} {place.name}"
+    yield "place", _key(*place[1:])
+
+
+def _key(*parts: str) -> str:
+    return _BETWEEN.join(part.replace(_BETWEEN, " ") for part in parts)
+
+
+class StatsQuery(Record, frozen=True):
+    """What is asked. Times are UTC milliseconds, and the clock is the asker's.
+
+    The answer covers whole hours, or whole days (UTC) if it goes back more than three, and says which.
+    """
+
+    now: int
+    since: int | None = None
+    until: int | None = None
+    by: By | None = None
+    agent: str | None = None
+    tool: str | None = None
+    kind: str | None = None
+    """`tool/timeout`, or `tool` for all kinds of that type."""
+    model: str | None = None
+    version: str | None = None
+    environment: str | None = None
+    type: StepType | None = None
+
+
+class Stats(Record, frozen=True):
+    """The answer: everything asked for in sum, and in parts if it was asked by something."""
+
+    total: Cell
+    parts: dict[str, Cell] = msgspec.field(default_factory=dict)
+    by: By | None = None
+    grain: Grain = "day"
+    since: int | None = None
+    until: int | None = None
+
+
+class Reading(NamedTuple):
+    """Which sums are needed: of the grain, from and until a bucket, of a slice, of these values or of all."""
+
+    grain: Grain
+    since: int | None
+    until: int | None
+    slice: Slice
+    values: tuple[str, ...] | None
+
+
+def readings(query: StatsQuery) -> tuple[Reading, Reading | None]:
+    """What is to be read for the total, and for the parts where those are other sums."""
+    span = _span(query)
+    asked = [name for name in ("agent", "tool", "model", "version", "environment", "type") if getattr(query, name)]
+    if query.agent == "":
+        asked.append("agent")
+    slice, values = _narrowest(query, asked)
+    by = _SLICE_OF.get(query.by or "")
+    if by is None:
+        return Reading(*span, slice, values), None
+    if asked:
+        return Reading(*span, "place", None), None
+    return Reading(*span, "all", ("",)), Reading(*span, by, None)
+
+
+_SLICE_OF: dict[str, Slice] = {
+    "agent": "agent",
+    "version": "version",
+    "environment": "environment",
+    "model": "model",
+    "tool": "step",
+    "step": "step",
+}
+TOOLS = ("tool", "retrieval")
+"""The types of steps that are tools."""
+
+
+def _narrowest(query: StatsQuery, asked: list[str]) -> tuple[Slice, tuple[str, ...] | None]:
+    match asked:
+        case []:
+            return "all", ("",)
+        case ["agent"]:
+            return "agent", (query.agent or "",)
+        case ["model"]:
+            return "model", (query.model or "",)
+        case ["environment"]:
+            return "environment", (query.environment or "",)
+        case ["tool"]:
+            return "step", tuple(f"{type} {query.tool}" for type in TOOLS)
+        case ["agent", "version"]:
+            return "version", (_key(query.agent or "", query.version or ""),)
+        case _:
+            return "place", None
+
+
+def _span(query: StatsQuery) -> tuple[Grain, int | None, int | None]:
+    by_hour = query.since is not None and query.since >= query.now - HOURS
+    length = HOUR if by_hour else DAY
+    since = None if query.since is None else query.since // length * length
+    until = None if query.until is None else -(-query.until // length) * length
+    return "hour" if by_hour else "day", since, until
+
+
+class Row(NamedTuple):
+    """A sum as it is kept: the bucket is the hour or day it is of, in UTC milliseconds."""
+
+    bucket: int
+    value: str
+    cell: Cell
+
+
+def answer(query: StatsQuery, whole: Iterable[Row], parts: Iterable[Row] = ()) -> Stats:
+    """The answer, from the sums that `readings` asked for."""
+    (grain, since, until, slice, _), separate = readings(query)
+    total, divided = Cell(), dict[str, Cell]()
+    for row in whole:
+        place = Place(0, *row.value.split(_BETWEEN)) if slice == "place" else None
+        if place is not None and not _is_asked(query, place):
+            continue
+        cell = only(row.cell, query.kind) if query.kind else row.cell
+        merge(total, cell)
+        if separate is None and query.by is not None:
+            label = str(row.bucket) if query.by == "time" else _label(query.by, place)
+            add(divided, {label: cell} if label is not None else _inside(query.by, cell))
+    for row in parts if separate is not None else ():
+        label = _labelled(query.by, row.value)
+        if label is not None:
+            add(divided, {label: only(row.cell, query.kind) if query.kind else row.cell})
+    return Stats(total=total, parts=divided, by=query.by, grain=grain, since=since, until=until)
+
+
+def _is_asked(query: StatsQuery, place: Place) -> bool:
+    return (
+        (query.agent is None or place.agent == query.agent)
+        and (not query.version or place.version == query.version)
+        and (not query.environment or place.environment == query.environment)
+        and (not query.model or place.model == query.model)
+        and (not query.type or place.type == query.type)
+        and (not query.tool or (place.name == query.tool and place.type in TOOLS))
+    )
+
+
+def _label(by: By, place: Place | None) -> str | None:
+    """The part a place belongs to; None if it belongs to none, or to several that are inside its counters."""
+    if place is None or by not in _SLICE_OF:
+        return None
+    for slice, value in slices(place):
+        if slice == _SLICE_OF[by]:
+            return _labelled(by, value)
+    return None
+
+
+def _labelled(by: By | None, value: str) -> str | None:
+    if by == "tool":
+        type, _, name = value.partition(" ")
+        return name if type in TOOLS else None
+    return value.replace(_BETWEEN, " ") if by == "version" else value
+
+
+def _inside(by: By, cell: Cell) -> dict[str, Cell]:
+    """Counters divided by what is inside them: a part for each kind, or for each number of an attempt."""
+    if by == "kind":
+        return {kind: only(cell, kind) for kind in cell.kinds}
+    if by == "attempt":
+        return {str(n): Cell(attempts=m, made={n: m}, worked=_some(cell.worked, n)) for n, m in cell.made.items()}
+    return {}
+
+
+def _some(counts: dict[int, int], key: int) -> dict[int, int]:
+    return {key: counts[key]} if key in counts else {}
+
+
+def only(cell: Cell, kind: str) -> Cell:
+    """What is known of one kind, or of all kinds of a type: the calls that met it, and what came of them.
+
+    Attempts are then those that failed so. A call that met two kinds of a type is counted in both.
+    """
+    found = Cell()
+    for name, known in cell.kinds.items():
+        if name == kind or name.partition("/")[0] == kind:
+            one = Cell(
+                calls=known.calls,
+                recovered=known.recovered,
+                repaired=known.repaired,
+                given_up=known.given_up,
+                attempts=known.failures,
+                overcome=known.overcome,
+                kinds={name: known},
+            )
+            merge(found, one)
+    return found
+
+
+def rows(places: Mapping[Place, Cell], reading: Reading) -> Iterator[Row]:
+    """The sums a store would keep of these places, as far as a reading asks for them."""
+    length = HOUR if reading.grain == "hour" else DAY
+    for place, cell in places.items():
+        start = place.hour // length * length
+        if (reading.since is None or start >= reading.since) and (reading.until is None or start < reading.until):
+            for slice, value in slices(place):
+                if slice == reading.slice and (reading.values is None or value in reading.values):
+                    yield Row(start, value, cell)
+
+
+def stats(histories: Iterable[History], query: StatsQuery | None = None) -> Stats:
+    """The answer from the histories themselves; of all of them, if nothing is asked in particular."""
+    found: Cells = {}
+    for history in histories:
+        add(found, cells(history))
+    query = query or StatsQuery(now=0)
+    whole, parts = readings(query)
+    return answer(query, rows(found, whole), rows(found, parts) if parts else ())
