@@ -26,6 +26,8 @@ DAY = 24 * HOUR
 HOURS = 3 * DAY
 """How far back a question may be asked by the hour. Counters by the hour are needed a day longer than that."""
 BUCKETS = 128
+LANE = 5
+"""Bytes to count up to a million million in."""
 MANY_ATTEMPTS = 10
 """Attempts from here on are counted as one."""
 PATH = 80
@@ -39,28 +41,56 @@ Means = Literal["waiting", "schema", "run", "memory", "rule", "error", "compress
 """What overcame a failure. From schema to error: changed arguments, by where the change came from."""
 REPAIRS = frozenset({"schema", "run", "memory", "rule", "error"})
 
-Histogram = dict[int, int]
-"""How many took how long, by bucket; buckets nobody fell into are left out."""
+
+class Histogram:
+    """How many took how long. Each of 128 buckets is a lane of one long whole number: to add two is one addition."""
+
+    __slots__ = ("lanes",)
+
+    def __init__(self, lanes: int = 0) -> None:
+        self.lanes = lanes
+
+    @classmethod
+    def of(cls, *micros: int) -> Histogram:
+        return cls(sum(ONE[bucket(each)] for each in micros))
+
+    def counts(self) -> dict[int, int]:
+        """How many fell into each bucket that is not empty."""
+        left = self.lanes.to_bytes(BUCKETS * LANE, "little")
+        lanes = ((index, int.from_bytes(left[index * LANE : (index + 1) * LANE], "little")) for index in range(BUCKETS))
+        return {index: count for index, count in lanes if count}
+
+    def __len__(self) -> int:
+        return sum(self.counts().values())
+
+    def __bool__(self) -> bool:
+        return self.lanes != 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Histogram) and self.lanes == other.lanes
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Histogram({self.counts()})" if self.lanes >= 0 else f"Histogram(lanes={self.lanes})"
+
+    def __bytes__(self) -> bytes:
+        """The lanes from the first to the last that is not empty, after the number of the first."""
+        lanes = self.lanes
+        if not lanes:
+            return b""
+        first = ((lanes & -lanes).bit_length() - 1) // (8 * LANE)
+        lanes >>= first * 8 * LANE
+        # Signed: what is to be taken from other counters is below zero until it is.
+        return bytes((first,)) + lanes.to_bytes(lanes.bit_length() // 8 + 1, "little", signed=True)
+
+    @classmethod
+    def read(cls, data: bytes) -> Histogram:
+        return cls(int.from_bytes(data[1:], "little", signed=True) << (data[0] * 8 * LANE)) if data else cls()
 
 
-class KindCell(msgspec.Struct, omit_defaults=True):
-    """Counters of one kind of failure."""
-
-    failures: int = 0
-    """Attempts that failed so."""
-    calls: int = 0
-    """Calls that met it, once or more."""
-    recovered: int = 0
-    repaired: int = 0
-    given_up: int = 0
-    overcome: dict[str, int] = {}
-    seconds: Histogram = {}
-    """How long the attempts took before they failed."""
-    micros: int = 0
-
-
-class Cell(msgspec.Struct, omit_defaults=True):
-    """Counters of one place, or the sum of many. A run's own failure is in `kinds`, and is no call."""
+class Outline(msgspec.Struct, omit_defaults=True):
+    """The counters that every table shows, and that are quickly read."""
 
     runs: dict[str, int] = {}
     """By status."""
@@ -74,17 +104,11 @@ class Cell(msgspec.Struct, omit_defaults=True):
     """Those of them whose arguments recovery changed on the way."""
     given_up: int = 0
     attempts: int = 0
-    made: dict[int, int] = {}
-    """Attempts by their number: first, second ..."""
-    worked: dict[int, int] = {}
-    """Those of them that succeeded."""
     suggested: int = 0
     """Attempts made with changed arguments."""
     hits: int = 0
     """Those of them that succeeded."""
-    overcome: dict[str, int] = {}
-    """Recovered calls, by what overcame them."""
-    seconds: Histogram = {}
+    seconds: Histogram = msgspec.field(default_factory=Histogram)
     """How long the attempts took that succeeded."""
     micros: int = 0
     """The same, added up: millionths of a second."""
@@ -92,13 +116,40 @@ class Cell(msgspec.Struct, omit_defaults=True):
     """Millionths of a second between attempts."""
     retrying: int = 0
     """Millionths of a second in attempts after the first."""
-    to_repair: Histogram = {}
-    """From the beginning of a recovered call to the end of what overcame it."""
     tokens: int = 0
     recovery_tokens: int = 0
     """Those of them spent in attempts after the first."""
     repeats: int = 0
     """Failures that had been met in the same run before its conversation was compacted."""
+
+
+class KindCell(msgspec.Struct, omit_defaults=True):
+    """Counters of one kind of failure."""
+
+    failures: int = 0
+    """Attempts that failed so."""
+    calls: int = 0
+    """Calls that met it, once or more."""
+    recovered: int = 0
+    repaired: int = 0
+    given_up: int = 0
+    overcome: dict[str, int] = {}
+    seconds: Histogram = msgspec.field(default_factory=Histogram)
+    """How long the attempts took before they failed."""
+    micros: int = 0
+
+
+class Cell(Outline, omit_defaults=True):
+    """Counters of one place, or the sum of many. A run's own failure is in `kinds`, and is no call."""
+
+    made: dict[int, int] = {}
+    """Attempts by their number: first, second ..."""
+    worked: dict[int, int] = {}
+    """Those of them that succeeded."""
+    overcome: dict[str, int] = {}
+    """Recovered calls, by what overcame them."""
+    to_repair: Histogram = msgspec.field(default_factory=Histogram)
+    """From the beginning of a recovered call to the end of what overcame it."""
     wrong: dict[str, int] = {}
     """Arguments that had to change before it worked: `path how`, by calls."""
     kinds: dict[str, KindCell] = {}
@@ -137,6 +188,10 @@ def bounds(index: int) -> tuple[int, int]:
     return (4 + quarter) << (octave - 2), (5 + quarter) << (octave - 2)
 
 
+ONE = tuple(1 << (index * 8 * LANE) for index in range(BUCKETS))
+"""The lanes of a histogram of one."""
+
+
 def enough(share: float) -> int:
     """How many must have been seen before a percentile of them says anything: at least one beyond it, and ten."""
     return max(10, round(1 / (1 - share)))
@@ -144,12 +199,12 @@ def enough(share: float) -> int:
 
 def percentile(histogram: Histogram, share: float) -> float | None:
     """The seconds within which this share came to an end, to about a tenth; None if there are too few to say."""
-    total = sum(histogram.values())
+    counts = histogram.counts()
+    total = sum(counts.values())
     if total < enough(share):
         return None
     wanted, below = share * total, 0
-    for index in sorted(histogram):
-        count = histogram[index]
+    for index, count in counts.items():
         if below + count >= wanted:
             low, high = bounds(index)
             return (low + (high - low) * (wanted - below) / count) / 1e6
@@ -204,7 +259,7 @@ def of_call(run: Run, call: Call, link: Link | None, by: Call | None, is_repeat:
         cell.overcome = {means: 1}
     if ended is not None:
         took = (ended.last.started - call.first.started) * 1000 + _micros(ended.last.seconds)
-        cell.to_repair = {bucket(took): 1}
+        cell.to_repair = Histogram.of(took)
     changes = call.changes if call.has_succeeded else link.changes if link else ()
     cell.wrong = {f"{_path(change.path)} {change.how}": 1 for change in changes}
     for kind in cell.kinds.values():
@@ -231,15 +286,13 @@ def _count_attempt(cell: Cell, step: Step) -> None:
     cell.made[number] = cell.made.get(number, 0) + 1
     if step.outcome == "success":
         cell.worked[number] = cell.worked.get(number, 0) + 1
-        index = bucket(micros)
-        cell.seconds[index] = cell.seconds.get(index, 0) + 1
+        cell.seconds.lanes += ONE[bucket(micros)]
         cell.micros += micros
     elif failure := _failure(step):
         kind = cell.kinds.setdefault(str(failure.kind), KindCell())
         kind.failures += 1
         kind.micros += micros
-        index = bucket(micros)
-        kind.seconds[index] = kind.seconds.get(index, 0) + 1
+        kind.seconds.lanes += ONE[bucket(micros)]
     tokens = sum(step.tokens.values()) if step.tokens else 0
     cell.tokens += tokens
     if step.attempt > 1:
@@ -323,7 +376,7 @@ def _path(path: str) -> str:
 K = TypeVar("K")
 
 
-def add(into: dict[K, Cell], other: Mapping[K, Cell], sign: Literal[1, -1] = 1) -> None:
+def add(into: dict[K, Cell], other: Mapping[K, Outline], sign: Literal[1, -1] = 1) -> None:
     """Adds counters, or takes them back. A place of which nothing is left is gone."""
     for place, cell in other.items():
         known = into.get(place)
@@ -334,27 +387,59 @@ def add(into: dict[K, Cell], other: Mapping[K, Cell], sign: Literal[1, -1] = 1) 
             del into[place]
 
 
-_NUMBERS = tuple(field.name for field in msgspec.structs.fields(Cell) if field.type is int)
-_COUNTS = ("runs", "made", "worked", "overcome", "seconds", "to_repair", "wrong")
-_KIND_NUMBERS = ("failures", "calls", "recovered", "repaired", "given_up", "micros")
 _NOTHING = Cell()
 _NO_KIND = KindCell()
 
 
-def merge(into: Cell, other: Cell, sign: Literal[1, -1] = 1) -> None:
-    for name in _NUMBERS:
-        if number := getattr(other, name):
-            setattr(into, name, getattr(into, name) + sign * number)
-    for name in _COUNTS:
-        if counts := getattr(other, name):
-            _merge_counts(getattr(into, name), counts, sign)
+def merge(into: Cell, other: Outline, sign: Literal[1, -1] = 1) -> None:
+    # Field by field, and what is mostly zero only if it is not: a question comes here thousands of times.
+    into.calls += sign * other.calls
+    into.attempts += sign * other.attempts
+    into.first_try += sign * other.first_try
+    into.micros += sign * other.micros
+    into.seconds.lanes += sign * other.seconds.lanes
+    if other.recovered:
+        into.recovered += sign * other.recovered
+    if other.repaired:
+        into.repaired += sign * other.repaired
+    if other.given_up:
+        into.given_up += sign * other.given_up
+    if other.suggested or other.hits:
+        into.suggested += sign * other.suggested
+        into.hits += sign * other.hits
+    if other.waited:
+        into.waited += sign * other.waited
+    if other.retrying:
+        into.retrying += sign * other.retrying
+    if other.tokens or other.recovery_tokens:
+        into.tokens += sign * other.tokens
+        into.recovery_tokens += sign * other.recovery_tokens
+    if other.repeats:
+        into.repeats += sign * other.repeats
+    if other.runs:
+        _merge_counts(into.runs, other.runs, sign)
+    if other.running:
+        into.running += sign * other.running
+    if not isinstance(other, Cell):
+        return
+    _merge_counts(into.made, other.made, sign)
+    _merge_counts(into.worked, other.worked, sign)
+    _merge_counts(into.overcome, other.overcome, sign)
+    _merge_counts(into.wrong, other.wrong, sign)
+    into.to_repair.lanes += sign * other.to_repair.lanes
     for name, kind in other.kinds.items():
-        known = into.kinds.setdefault(name, KindCell())
-        for number in _KIND_NUMBERS:
-            setattr(known, number, getattr(known, number) + sign * getattr(kind, number))
+        known = into.kinds.get(name)
+        if known is None:
+            known = into.kinds[name] = KindCell()
+        known.failures += sign * kind.failures
+        known.calls += sign * kind.calls
+        known.recovered += sign * kind.recovered
+        known.repaired += sign * kind.repaired
+        known.given_up += sign * kind.given_up
+        known.micros += sign * kind.micros
+        known.seconds.lanes += sign * kind.seconds.lanes
         _merge_counts(known.overcome, kind.overcome, sign)
-        _merge_counts(known.seconds, kind.seconds, sign)
-        if sign < 0 and known == _NO_KIND:
+        if known == _NO_KIND:
             del into.kinds[name]
 
 
@@ -367,8 +452,13 @@ def _merge_counts(into: dict[Any, int], other: Mapping[Any, int], sign: int) -> 
             into.pop(key, None)
 
 
-_packed = msgspec.msgpack.Encoder()
-_unpacked = msgspec.msgpack.Decoder(Cell)
+def _read(type: type, value: Any) -> Any:
+    return Histogram.read(value)
+
+
+_packed = msgspec.msgpack.Encoder(enc_hook=bytes)
+_whole = msgspec.msgpack.Decoder(Cell, dec_hook=_read)
+_outline = msgspec.msgpack.Decoder(Outline, dec_hook=_read)
 
 
 def pack(cell: Cell) -> bytes:
@@ -377,7 +467,12 @@ def pack(cell: Cell) -> bytes:
 
 
 def unpack(data: bytes) -> Cell:
-    return _unpacked.decode(data)
+    return _whole.decode(data)
+
+
+def unpack_outline(data: bytes) -> Outline:
+    """The outline of a packed cell, in a fraction of the time."""
+    return _outline.decode(data)
 
 
 # Slices: in which sums a place is kept, and which sums answer a question
@@ -422,6 +517,8 @@ class StatsQuery(Record, frozen=True):
     version: str | None = None
     environment: str | None = None
     type: StepType | None = None
+    detail: bool = False
+    """Whether the parts by agent, tool and the like are wanted with all that is in them, and not in outline."""
 
 
 class Stats(Record, frozen=True):
@@ -443,6 +540,8 @@ class Reading(NamedTuple):
     until: int | None
     slice: Slice
     values: tuple[str, ...] | None
+    outline: bool = False
+    """Whether the outline of each sum is enough."""
 
 
 def readings(query: StatsQuery) -> tuple[Reading, Reading | None]:
@@ -457,7 +556,7 @@ def readings(query: StatsQuery) -> tuple[Reading, Reading | None]:
         return Reading(*span, slice, values), None
     if asked:
         return Reading(*span, "place", None), None
-    return Reading(*span, "all", ("",)), Reading(*span, by, None)
+    return Reading(*span, "all", ("",)), Reading(*span, by, None, not (query.detail or query.kind))
 
 
 _SLICE_OF: dict[str, Slice] = {
@@ -503,27 +602,39 @@ class Row(NamedTuple):
 
     bucket: int
     value: str
-    cell: Cell
+    cell: Outline
 
 
 def answer(query: StatsQuery, whole: Iterable[Row], parts: Iterable[Row] = ()) -> Stats:
     """The answer, from the sums that `readings` asked for."""
-    (grain, since, until, slice, _), separate = readings(query)
+    reading, separate = readings(query)
     total, divided = Cell(), dict[str, Cell]()
     for row in whole:
-        place = Place(0, *row.value.split(_BETWEEN)) if slice == "place" else None
+        place = Place(0, *row.value.split(_BETWEEN)) if reading.slice == "place" else None
         if place is not None and not _is_asked(query, place):
             continue
         cell = only(row.cell, query.kind) if query.kind else row.cell
         merge(total, cell)
         if separate is None and query.by is not None:
-            label = str(row.bucket) if query.by == "time" else _label(query.by, place)
-            add(divided, {label: cell} if label is not None else _inside(query.by, cell))
+            if query.by in ("kind", "attempt"):
+                add(divided, _inside(query.by, cell))
+            elif (label := str(row.bucket) if query.by == "time" else _label(query.by, place)) is not None:
+                merge(divided.setdefault(label, Cell()), cell)
     for row in parts if separate is not None else ():
         label = _labelled(query.by, row.value)
         if label is not None:
-            add(divided, {label: only(row.cell, query.kind) if query.kind else row.cell})
-    return Stats(total=total, parts=divided, by=query.by, grain=grain, since=since, until=until)
+            known = divided.get(label)
+            if known is None:
+                known = divided[label] = Cell()
+            merge(known, only(row.cell, query.kind) if query.kind else row.cell)
+    if query.by in _SLICE_OF and not (query.detail or query.kind):
+        divided = {label: _outlined(cell) for label, cell in divided.items()}
+    return Stats(total=total, parts=divided, by=query.by, grain=reading.grain, since=reading.since, until=reading.until)
+
+
+def _outlined(cell: Cell) -> Cell:
+    cell.kinds, cell.made, cell.worked, cell.overcome, cell.wrong, cell.to_repair = {}, {}, {}, {}, {}, Histogram()
+    return cell
 
 
 def _is_asked(query: StatsQuery, place: Place) -> bool:
@@ -554,8 +665,10 @@ def _labelled(by: By | None, value: str) -> str | None:
     return value.replace(_BETWEEN, " ") if by == "version" else value
 
 
-def _inside(by: By, cell: Cell) -> dict[str, Cell]:
+def _inside(by: By, cell: Outline) -> dict[str, Cell]:
     """Counters divided by what is inside them: a part for each kind, or for each number of an attempt."""
+    if not isinstance(cell, Cell):
+        return {}
     if by == "kind":
         return {kind: only(cell, kind) for kind in cell.kinds}
     if by == "attempt":
@@ -567,13 +680,13 @@ def _some(counts: dict[int, int], key: int) -> dict[int, int]:
     return {key: counts[key]} if key in counts else {}
 
 
-def only(cell: Cell, kind: str) -> Cell:
+def only(cell: Outline, kind: str) -> Cell:
     """What is known of one kind, or of all kinds of a type: the calls that met it, and what came of them.
 
     Attempts are then those that failed so. A call that met two kinds of a type is counted in both.
     """
     found = Cell()
-    for name, known in cell.kinds.items():
+    for name, known in cell.kinds.items() if isinstance(cell, Cell) else ():
         if name == kind or name.partition("/")[0] == kind:
             one = Cell(
                 calls=known.calls,

@@ -509,6 +509,7 @@ QUESTIONS = [
     *(StatsQuery(now=NOW, by=by) for by in get_args(figures.By)),
     *(StatsQuery(now=NOW, by=by, agent="x") for by in get_args(figures.By)),
     *(StatsQuery(now=NOW, by=by, kind="tool/timeout") for by in get_args(figures.By)),
+    *(StatsQuery(now=NOW, by=by, detail=True) for by in get_args(figures.By)),
     StatsQuery(now=NOW, agent="x"),
     StatsQuery(now=NOW, tool="search"),
     StatsQuery(now=NOW, tool="search", agent="x"),
