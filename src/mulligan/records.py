@@ -21,6 +21,8 @@ Origin = Literal["call", "run", "schema", "rule", "memory", "error"]
 """Where a changed value comes from. `error` is a number in an error text that served as a bound (SAFETY S1)."""
 Overcome = Literal["retry", "repair", "recipe", "agent"]
 Effects = Literal["none", "repeatable", "once"]
+PatternState = Literal["new", "active", "resolved", "muted"]
+"""`new` is seen within one day only, `active` on later ones too; a person says `resolved` and `muted`."""
 
 STEP_TYPES: tuple[StepType, ...] = ("plan", "tool", "model", "retrieval", "respond", "custom", "run")
 
@@ -126,6 +128,51 @@ class Lesson(Record, frozen=True):
     state: Literal["proposed", "active", "disabled", "expired"] = "proposed"
 
 
+class Example(Record, frozen=True):
+    """A step in which a pattern was met."""
+
+    run: str
+    seq: int
+    started: int = 0
+
+
+class Pattern(Record, frozen=True):
+    """Failures of one fingerprint and one tool: the same thing going wrong again.
+
+    Its figures include those of the patterns that a person merged into it. `count` is `overcome` and `given_up`
+    together, in failed attempts.
+    """
+
+    id: str
+    tool: str
+    fingerprint: str
+    kind: str
+    server: str | None = None
+    message: str = ""
+    """As the first one put it."""
+    template: str = ""
+    """Why these are one: the message with what varies masked, and codes and limits kept."""
+    count: int = 0
+    overcome: int = 0
+    given_up: int = 0
+    runs: int = 0
+    """How many runs met it."""
+    first: int = 0
+    last: int = 0
+    """UTC milliseconds."""
+    agents: dict[str, int] = {}
+    """The agents that met it most, with how often."""
+    examples: tuple[Example, ...] = ()
+    """The newest."""
+    days: dict[int, int] = {}
+    """How often in each day it was met, by the day's first millisecond; of the time asked about."""
+    state: PatternState = "new"
+    reopened: int = 0
+    """How often it came back after it was resolved."""
+    merged: tuple[str, ...] = ()
+    """The ids of the patterns merged into it."""
+
+
 class Compaction(Record, frozen=True):
     """A conversation that was made smaller, by the agent or by recovery."""
 
@@ -175,6 +222,14 @@ def new_id(prefix: str = "run") -> str:
         f"{prefix}_{pairs[bits & 1023]}{pairs[bits >> 10 & 1023]}{pairs[bits >> 20 & 1023]}{pairs[bits >> 30 & 1023]}"
         f"{pairs[bits >> 40 & 1023]}{pairs[bits >> 50 & 1023]}{pairs[bits >> 60 & 1023]}{pairs[bits >> 70]}"
     )
+
+
+def pattern_id(tool: str, fingerprint: str) -> str:
+    """`pat_` and 12 digits, the same in every store."""
+    from hashlib import blake2b  # only failures come here, and it loads OpenSSL
+
+    said = f"{fingerprint}\n{tool}".encode("utf-8", "surrogatepass")
+    return f"pat_{blake2b(said, digest_size=6).hexdigest()}"
 
 
 T = TypeVar("T")

@@ -9,18 +9,41 @@ from pathlib import Path
 from typing import Any, get_args
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from mulligan import calls, figures
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, StepStarted, redacted
-from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.failure import Failure, Kind, Ran, Remedy, StoreError
 from mulligan.figures import StatsQuery
-from mulligan.records import Change, Compaction, History, Recovery, Run, Step
+from mulligan.records import (
+    Change,
+    Compaction,
+    Example,
+    History,
+    Pattern,
+    Recovery,
+    Run,
+    Step,
+    encode,
+    pattern_id,
+)
 from mulligan.redaction import Redactor
+from mulligan.remember.forgetting import FORGOTTEN
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, Question, RunQuery, Store
+from mulligan.remember.store import (
+    DAY,
+    LOCAL,
+    Command,
+    Forget,
+    Forgotten,
+    PatternQuery,
+    Question,
+    RunQuery,
+    Store,
+)
 
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda folder: MemoryStore(),
@@ -189,7 +212,7 @@ def test_export_tells_every_run_the_oldest_first(store, write):
 def test_a_forgotten_run_is_gone_from_everything(store, write):
     write(*failed_then_worked("run_1", 1))
 
-    assert store.forget(LOCAL, "run_1") is True
+    assert store.forget(LOCAL, Forget(run="run_1")) == Forgotten(runs=1, steps=2, patterns=1)
 
     assert store.run(LOCAL, "run_1") is None
     assert store.find(LOCAL, "run_") == []
@@ -197,7 +220,7 @@ def test_a_forgotten_run_is_gone_from_everything(store, write):
     assert store.recall(LOCAL, ASKED) == []
     assert store.stats(LOCAL, EVERYTHING) == figures.stats([])
     assert (store.health(LOCAL).runs, store.health(LOCAL).steps) == (0, 0)
-    assert store.forget(LOCAL, "run_1") is False
+    assert not store.forget(LOCAL, Forget(run="run_1"))
 
 
 def test_health_says_how_much_is_kept(store, write):
@@ -220,7 +243,7 @@ def test_tenants_never_meet(store):
     assert store.get("theirs", "session", "s") is None
     assert len(store.runs("theirs", RunQuery())) == len(store.find("theirs", "run_")) == 1
     assert store.health("theirs").steps == 0
-    assert store.forget("theirs", "run_1") is True
+    assert store.forget("theirs", Forget(run="run_1"))
     assert len(store.run("ours", "run_1").steps) == 2
 
 
@@ -306,6 +329,274 @@ def test_what_worked_is_known_by_the_failure_it_came_after(store, write):
     )
     assert len(store.recall(LOCAL, ASKED)) == 1
     assert store.recall(LOCAL, Question(tool="search", fingerprint="f-timeout")) == []
+
+
+# Patterns
+
+
+def found(store: Store, **query: Any) -> list[Pattern]:
+    return store.patterns(LOCAL, PatternQuery(**query))
+
+
+K = pattern_id("search", "f-k")
+SLOW = pattern_id("search", "f-timeout")
+
+
+def test_failures_of_one_fingerprint_and_tool_are_one_pattern(store, write):
+    write(*failed_then_worked("run_1", 1), *failed_then_worked("run_2", DAY + 2))
+    write(RunStarted(run("run_3", 3, agent="x")), StepEnded(step(1, run="run_3", started=3 * DAY, failure=REJECTED)))
+
+    (listed,) = found(store)
+    pattern = store.pattern(LOCAL, K)
+
+    assert listed == msgspec.structs.replace(pattern, examples=())
+    assert (pattern.tool, pattern.fingerprint, pattern.kind) == ("search", "f-k", "tool/invalid_arguments")
+    assert (pattern.count, pattern.overcome, pattern.given_up, pattern.runs) == (3, 2, 1, 3)
+    assert (pattern.first, pattern.last, pattern.state) == (0, 3 * DAY, "active")
+    assert pattern.agents == {"": 2, "x": 1}
+    assert pattern.days == {0: 2, 3 * DAY: 1}
+    assert pattern.examples[0] == Example(run="run_3", seq=1, started=3 * DAY)
+    assert len(pattern.examples) == 3
+
+
+def test_a_pattern_says_why_its_failures_are_one(store, write):
+    failure = Failure.of(TIMEOUT.kind, "no answer from 10.0.0.7 after 31 s (limit 30 s)", fingerprint="f-timeout")
+    write(RunStarted(run()), StepEnded(step(1, failure=failure)))
+    (pattern,) = found(store)
+    assert pattern.message == failure.message
+    assert "<ip>" in pattern.template
+    assert "limit 30 s" in pattern.template
+
+
+def test_the_message_is_that_of_the_first_failure_whatever_came_first(store, write):
+    late, early = (Failure.of(TIMEOUT.kind, text, fingerprint="f-timeout") for text in ("late", "early"))
+    write(RunStarted(run()), StepEnded(step(1, started=9, failure=late)), StepEnded(step(2, started=5, failure=early)))
+    assert found(store)[0].message == "early"
+
+
+def test_what_is_no_failure_or_has_no_fingerprint_makes_no_pattern(store, write):
+    unknown = Failure.of(TIMEOUT.kind, "?")
+    write(RunStarted(run()), StepEnded(step(1, failure=REFUSED)), StepEnded(step(2, failure=unknown)))
+    assert found(store) == []
+    assert store.pattern(LOCAL, K) is None
+
+
+def test_a_pattern_is_overcome_later_and_not_when_a_late_step_shows_otherwise(store, write):
+    write(RunStarted(run()), StepEnded(step(1, arguments={"q": "cats"}, failure=TIMEOUT)))
+    assert found(store)[0].given_up == 1
+    write(StepEnded(step(3, arguments={"q": "cats"})))
+    assert found(store)[0].overcome == 1
+    write(StepEnded(step(2, 1, 2, arguments={"subject": "another thing altogether"}, failure=TIMEOUT)))
+    assert (found(store)[0].overcome, found(store)[0].given_up) == (0, 2)
+
+
+def test_patterns_are_found_by_what_they_are_and_when(store, write):
+    write(
+        RunStarted(run("run_1", agent="x")),
+        StepEnded(step(1, run="run_1", started=DAY, failure=REJECTED)),
+        StepEnded(step(2, run="run_1", started=5 * DAY, failure=REJECTED)),
+        RunStarted(run("run_2", agent="y")),
+        StepEnded(step(1, run="run_2", name="fetch", started=3 * DAY, failure=TIMEOUT)),
+    )
+    slow = pattern_id("fetch", "f-timeout")
+
+    def ids(**query: Any) -> list[str]:
+        return [pattern.id for pattern in found(store, **query)]
+
+    assert ids() == [K, slow]
+    assert ids(tool="fetch") == ids(agent="y") == ids(kind="tool/timeout") == ids(text="TOO SLOW") == [slow]
+    assert sorted(ids(kind="tool/")) == sorted([K, slow])
+    assert ids(kind="model/") == ids(agent="z") == ids(text="nothing") == []
+    assert ids(state="active") == [K]
+    assert ids(state="new") == [slow]
+    assert ids(new_since=2 * DAY) == [slow]
+    assert ids(order="last") == [K, slow]
+    assert ids(order="first") == [slow, K]
+    assert ids(limit=1) == [K]
+    assert ids(limit=0) == ids(limit=-1) == []
+    (recent,) = found(store, since=4 * DAY)
+    assert (recent.id, recent.count, recent.days) == (K, 1, {5 * DAY: 1})
+
+
+def decide(store: Store, do: str, pattern: str, **fields: Any) -> Pattern | None:
+    return store.change(LOCAL, Command(do=do, pattern=pattern, **fields))
+
+
+def test_a_muted_pattern_is_not_listed_and_still_counted(store, write):
+    write(*failed_then_worked("run_1", 1))
+    assert decide(store, "mute", K).state == "muted"
+    write(*failed_then_worked("run_2", 2))
+    assert found(store) == []
+    assert found(store, state="muted")[0].count == 2
+    assert decide(store, "unmute", K).state == "new"
+    assert found(store)[0].count == 2
+
+
+def test_a_resolved_pattern_reopens_when_it_is_seen_again(store, write):
+    write(RunStarted(run()), StepEnded(step(1, started=10, failure=TIMEOUT)))
+    assert decide(store, "resolve", SLOW, at=20).state == "resolved"
+
+    write(StepEnded(step(2, started=15, failure=TIMEOUT)))  # it came late, and happened before
+    assert store.pattern(LOCAL, SLOW).state == "resolved"
+
+    write(StepEnded(step(3, started=25, failure=TIMEOUT)))
+    assert (store.pattern(LOCAL, SLOW).state, store.pattern(LOCAL, SLOW).reopened) == ("active", 1)
+    assert decide(store, "resolve", SLOW, at=30).state == "resolved"
+    write(StepEnded(step(4, started=35, failure=TIMEOUT)))
+    assert (found(store)[0].state, found(store)[0].reopened) == ("active", 2)
+    assert decide(store, "reopen", SLOW).reopened == 2
+
+
+def test_merged_patterns_are_counted_as_one_until_they_are_split(store, write):
+    write(*failed_then_worked("run_1", 1), StepEnded(step(9, run="run_1", failure=TIMEOUT, started=5)))
+
+    merged = decide(store, "merge", SLOW, into=K)
+
+    assert (merged.id, merged.merged, merged.count, merged.overcome) == (K, (SLOW,), 2, 1)
+    assert store.pattern(LOCAL, SLOW) == merged
+    assert [pattern.id for pattern in found(store)] == [K]
+    write(StepEnded(step(10, run="run_1", failure=TIMEOUT)))  # and what comes later too
+    assert found(store)[0].count == 3
+    assert [pattern.id for pattern in found(store, since=0)] == [K]
+    assert [history.run.id for history in store.runs(LOCAL, RunQuery(pattern=K))] == ["run_1"]
+
+    assert decide(store, "split", SLOW).count == 2
+    assert {pattern.id: pattern.count for pattern in found(store)} == {K: 1, SLOW: 2}
+
+
+def test_what_is_said_about_a_merged_pattern_is_said_about_the_whole(store, write):
+    write(*failed_then_worked("run_1", 1), StepEnded(step(9, run="run_1", failure=TIMEOUT)))
+    decide(store, "merge", SLOW, into=K)
+    assert decide(store, "mute", SLOW).id == K
+    assert found(store) == []
+    with pytest.raises(StoreError, match="one pattern already"):
+        decide(store, "merge", K, into=SLOW)
+    with pytest.raises(StoreError, match="no pattern pat_x"):
+        decide(store, "merge", K, into="pat_x")
+    with pytest.raises(StoreError, match="takes two"):
+        decide(store, "merge", K)
+
+
+def test_an_unknown_pattern_changes_nothing(store, write):
+    assert decide(store, "mute", K) is None
+    write(*failed_then_worked("run_1", 1))
+    assert decide(store, "mute", "pat_x") is None
+    assert decide(store, "mute", K[:8]).id == store.pattern(LOCAL, K[:8]).id == K
+
+
+def test_runs_are_found_by_what_happened_in_them(store, write):
+    write(*failed_then_worked("run_1", 10))
+    write(
+        RunStarted(run("run_2", 20, environment="prod", version="2")),
+        StepEnded(step(1, run="run_2", name="gpt", type="model", failure=TIMEOUT)),
+        RunEnded(run("run_2", 20, environment="prod", version="2", end="finished")),
+        RunEnded(run("run_3", 30, end="finished")),
+        StepEnded(step(1, run="run_3", name="fetch")),
+    )
+
+    def ids(**query: Any) -> list[str]:
+        return [history.run.id for history in store.runs(LOCAL, RunQuery(**query))]
+
+    assert ids(tool="search") == ids(kind="tool/invalid_arguments") == ids(status="recovered") == ids(pattern=K)
+    assert ids(tool="search") == ["run_1"]
+    assert ids(environment="prod") == ids(version="2") == ids(model="gpt") == ids(status="partial") == ["run_2"]
+    assert ids(kind="tool/") == ["run_2", "run_1"]
+    assert ids(status="success") == ids(tool="fetch") == ["run_3"]
+    assert ids(model="search") == ids(pattern="pat_x") == ids(status="failure") == ids(tool="fetch", until=30) == []
+    assert ids(limit=1, before=(30, "run_3")) == ["run_2"]
+    assert ids(before=(20, "run_2")) == ["run_1"]
+
+
+# Forgetting
+
+
+def everywhere(store: Store) -> str:
+    """All a store says, in one text."""
+    told = [
+        list(store.export(LOCAL)),
+        found(store, limit=100),
+        [store.pattern(LOCAL, each.id) for each in found(store)],
+    ]
+    return encode(told).decode()
+
+
+def test_a_forgotten_tool_is_gone_and_the_rest_of_its_runs_stays(store, write):
+    write(*failed_then_worked("run_1", 1), StepEnded(step(3, run="run_1", name="fetch")))
+    write(RunStarted(run("run_2")), StepEnded(step(1, run="run_2")))
+
+    assert store.forget(LOCAL, Forget(tool="search")) == Forgotten(runs=1, steps=3, patterns=1)
+
+    assert [each.name for each in store.run(LOCAL, "run_1").steps] == ["fetch"]
+    assert store.run(LOCAL, "run_1").links == ()
+    assert store.run(LOCAL, "run_2") is None  # nothing else was in it
+    assert store.recall(LOCAL, ASKED) == []
+    assert "search" not in everywhere(store)
+
+
+def test_a_forgotten_session_is_gone_with_its_runs_and_its_shelf(store, write):
+    write(RunStarted(run("run_1", session="s")), StepEnded(step(1, run="run_1", failure=TIMEOUT)))
+    write(RunStarted(run("run_2", session="other")))
+    store.put(LOCAL, "session", "s", b"what failed")
+    store.put(LOCAL, "session", "other", b"what failed")
+
+    assert store.forget(LOCAL, Forget(session="s")) == Forgotten(runs=1, steps=1, patterns=1, shelf=1)
+
+    assert [each.run.id for each in store.runs(LOCAL, RunQuery())] == ["run_2"]
+    assert store.get(LOCAL, "session", "s") is None
+    assert store.get(LOCAL, "session", "other") == b"what failed"
+
+
+def test_a_forgotten_text_is_gone_from_every_record_and_the_records_stay(store, write):
+    secret = 'ze"bra \u00e9 4711'
+    failure = Failure.of(TIMEOUT.kind, f"{secret} was slow", detail=secret, fingerprint="f-timeout")
+    write(
+        RunStarted(run(agent=secret, context=f"about {secret}!", session=secret)),
+        StepEnded(step(1, arguments={"q": secret, secret: [1, {"n": secret}], "k": 50}, failure=failure)),
+        StepEnded(step(2, arguments={"q": secret, secret: [1, {"n": secret}], "k": 10}, result=secret)),
+    )
+    store.put(LOCAL, "session", "s", encode({"about": secret}))
+
+    assert store.forget(LOCAL, Forget(text=secret)) == Forgotten(runs=1, steps=2, shelf=1)
+
+    assert "4711" not in everywhere(store)
+    history = store.run(LOCAL, "run_a")
+    assert history.run.context == f"about {FORGOTTEN}!"
+    assert history.steps[0].failure.message == f"{FORGOTTEN} was slow"
+    assert history.steps[1].arguments["k"] == 10
+    assert history.links == tuple(calls.overcame(history.steps)) != ()
+    assert found(store)[0].message == f"{FORGOTTEN} was slow"
+    assert found(store)[0].agents == {FORGOTTEN: 1}
+    assert store.get(LOCAL, "session", "s") is None
+    assert not store.forget(LOCAL, Forget(text=secret))
+
+
+def test_a_number_is_a_text_where_a_user_put_it(store, write):
+    write(RunStarted(run(started=47114711)), StepEnded(step(1, started=47114711, arguments={"card": 47114711})))
+    assert store.forget(LOCAL, Forget(text="4711471")).steps == 1
+    assert store.run(LOCAL, "run_a").steps[0].arguments == {"card": FORGOTTEN}
+    assert store.run(LOCAL, "run_a").run.started == 47114711
+
+
+def test_a_run_whose_name_holds_a_forgotten_text_goes_as_a_whole(store, write):
+    write(RunStarted(run("of-jane-doe-7")), StepEnded(step(1, run="of-jane-doe-7")))
+    assert store.forget(LOCAL, Forget(text="jane-doe")) == Forgotten(runs=1, steps=1)
+    assert store.find(LOCAL, "of-") == []
+
+
+@pytest.mark.parametrize("what", [Forget(), Forget(run="a", tool="b"), Forget(text=""), Forget(text="abc")])
+def test_what_is_to_be_forgotten_must_be_clear(store, what):
+    with pytest.raises(StoreError):
+        store.forget(LOCAL, what)
+
+
+def test_decisions_about_a_pattern_go_with_its_last_failure(store, write):
+    write(*failed_then_worked("run_1", 1), RunStarted(run()), StepEnded(step(1, failure=TIMEOUT)))
+    decide(store, "mute", K)
+    decide(store, "merge", SLOW, into=K)
+    store.forget(LOCAL, Forget(run="run_1"))
+    assert [pattern.id for pattern in found(store)] == [SLOW]
+    write(*failed_then_worked("run_2", 2))
+    assert store.pattern(LOCAL, K).state == "new"
 
 
 # Figures and shelf
@@ -552,7 +843,7 @@ def test_all_stores_give_the_same_answers(all_stores, published, forgotten):
     for name, store in all_stores.items():
         write = Writer(store, tenant)
         kept = [write(*batch) for batch in published]
-        was_there = store.forget(tenant, forgotten) if forgotten else None
+        was_there = store.forget(tenant, Forget(run=forgotten)) if forgotten else None
         told[name] = {"kept": kept, "forgotten": was_there, **answers(store, tenant)}
 
     first = told["memory"]

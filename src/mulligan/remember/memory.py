@@ -2,42 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from threading import RLock
 
 from mulligan import calls, figures
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.failure import StoreError
 from mulligan.figures import Stats, StatsQuery
-from mulligan.records import History, Link, Precedent, Run, Step
-from mulligan.remember.store import Health, Question, RunQuery
+from mulligan.records import History, Link, Pattern, Precedent, Run, Step, pattern_id
+from mulligan.remember import forgetting, patterns, retention
+from mulligan.remember.patterns import Decision, Sighting, Tally
+from mulligan.remember.store import (
+    IMPORTED,
+    Command,
+    Forget,
+    Forgotten,
+    Health,
+    PatternQuery,
+    Progress,
+    Pruned,
+    Question,
+    Retention,
+    RunQuery,
+)
+
+
+def now() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class MemoryStore:
     """Keeps everything for as long as the process lives."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = now) -> None:
         self._lock = RLock()
+        self._clock = clock
         self._runs: dict[tuple[str, str], Run] = {}
         self._steps: dict[tuple[str, str], dict[int, Step]] = {}
+        self._kept: dict[tuple[str, str], tuple[int, bool]] = {}
+        """When a run came, and whether it happened elsewhere."""
         self._offsets: dict[tuple[str, str], int] = {}
         self._shelf: dict[tuple[str, str, str], bytes] = {}
+        self._decisions: dict[str, dict[str, Decision]] = {}
+        self._pruned: dict[str, list[Sighting]] = {}
+        """What is gone and still counted."""
 
     def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int) -> int:
         with self._lock:
             if offset <= self._offsets.get((tenant, journal), 0):
                 return 0
             self._offsets[tenant, journal] = offset
-            return sum(self._keep(tenant, event) for event in batch)
+            is_imported = journal.startswith(IMPORTED)
+            return sum(self._keep(tenant, event, is_imported) for event in batch)
 
-    def _keep(self, tenant: str, event: AnyEvent) -> bool:
+    def _keep(self, tenant: str, event: AnyEvent, is_imported: bool) -> bool:
         match event:
             case RunStarted(run):
                 is_new = (tenant, run.id) not in self._runs
-                self._runs.setdefault((tenant, run.id), run)
+                if is_new:
+                    self._put_run(tenant, run, is_imported)
                 return is_new
             case RunEnded(run):
                 is_new = self._runs.get((tenant, run.id)) != run
-                self._runs[tenant, run.id] = run
+                if is_new:
+                    self._put_run(tenant, run, is_imported)
                 return is_new
             case StepEnded(step):
                 steps = self._steps.setdefault((tenant, step.run), {})
@@ -47,24 +77,27 @@ class MemoryStore:
             case _:
                 return False
 
+    def _put_run(self, tenant: str, run: Run, is_imported: bool) -> None:
+        self._runs[tenant, run.id] = run
+        self._kept[tenant, run.id] = self._clock(), is_imported
+
     def offset(self, tenant: str, journal: str) -> int:
         return self._offsets.get((tenant, journal), 0)
 
     def runs(self, tenant: str, query: RunQuery) -> list[History]:
-        return [self._history(tenant, run) for run in self._found(tenant, query)[: max(query.limit, 0)]]
+        return self._found(tenant, query)[: max(query.limit, 0)]
 
-    def _found(self, tenant: str, query: RunQuery) -> list[Run]:
+    def _found(self, tenant: str, query: RunQuery) -> list[History]:
         with self._lock:
-            found = [
-                run
-                for (owner, _), run in self._runs.items()
-                if owner == tenant
-                and (query.agent is None or run.agent == query.agent)
-                and (query.session is None or run.session == query.session)
-                and (query.since is None or run.started >= query.since)
-                and (query.until is None or run.started < query.until)
-            ]
-        return sorted(found, key=lambda run: (run.started, run.id), reverse=True)
+            runs = [run for (owner, _), run in self._runs.items() if owner == tenant and is_run_asked(run, query)]
+            newest = sorted(runs, key=lambda run: (run.started, run.id), reverse=True)
+            histories = [self._history(tenant, run) for run in newest]
+            asked = self._asked_patterns(tenant, query.pattern)
+        return [history for history in histories if is_history_asked(history, query, asked)]
+
+    def _asked_patterns(self, tenant: str, id: str | None) -> set[str]:
+        known = self.pattern(tenant, id) if id is not None else None
+        return {known.id, *known.merged} if known is not None else set()
 
     def run(self, tenant: str, id: str) -> History | None:
         with self._lock:
@@ -80,16 +113,110 @@ class MemoryStore:
             return sorted(self._steps.get((tenant, run), {}).values(), key=lambda step: step.seq)
 
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
-        return [run for run in self._found(tenant, RunQuery()) if run.id.startswith(prefix)][: max(limit, 0)]
+        runs = [history.run for history in self._found(tenant, RunQuery())]
+        return [run for run in runs if run.id.startswith(prefix)][: max(limit, 0)]
 
     def export(self, tenant: str, since: int = 0) -> Iterator[History]:
-        for run in reversed(self._found(tenant, RunQuery(since=since))):
-            yield self._history(tenant, run)
+        yield from reversed(self._found(tenant, RunQuery(since=since)))
 
-    def forget(self, tenant: str, run: str) -> bool:
+    def prune(
+        self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
+    ) -> Pruned:
+        """By age and by sampling; there is no file whose size could be bounded."""
+        runs = steps = sampled = 0
         with self._lock:
-            steps = self._steps.pop((tenant, run), None)
-            return self._runs.pop((tenant, run), None) is not None or steps is not None
+            for history in self._found(tenant, RunQuery()):
+                kept, is_imported = self._kept[tenant, history.run.id]
+                if is_imported and not policy.imports:
+                    continue
+                status = calls.status(history.run, history.steps, history.links)
+                if retention.is_expired(status, kept, policy, now):
+                    runs, steps = runs + 1, steps + len(history.steps)
+                    left = None
+                elif kept < now - policy.sample_after:
+                    left = retention.sampled(history, policy.sample)
+                    sampled += len(history.steps) - len(left.steps if left else ())
+                else:
+                    continue
+                if not dry_run:
+                    self._shrink(tenant, history, left)
+        return Pruned(runs=runs, steps=steps, sampled=sampled)
+
+    def _shrink(self, tenant: str, history: History, left: History | None) -> None:
+        key = tenant, history.run.id
+        if left is None:
+            self._pruned.setdefault(tenant, []).extend(patterns.sightings(history))
+            del self._runs[key], self._kept[key]
+            self._steps.pop(key, None)
+        else:
+            self._steps[key] = {step.seq: step for step in left.steps}
+
+    def forget(self, tenant: str, what: Forget) -> Forgotten:
+        forgetting.check(what)
+        with self._lock:
+            before = set(self._tallies(tenant))
+            runs = steps = 0
+            for owner, run in sorted({*self._runs, *self._steps}):
+                if owner == tenant:
+                    gone, touched = self._forget_in(tenant, run, what)
+                    runs, steps = runs + gone, steps + touched
+            self._forget_pruned(tenant, what)
+            shelf = self._forget_shelf(tenant, what)
+            lost = before - set(self._tallies(tenant))
+            decisions = self._decisions.get(tenant, {})
+            self._decisions[tenant] = {
+                id: decision for id, decision in decisions.items() if id not in lost and decision.into not in lost
+            }
+        return Forgotten(runs=runs, steps=steps, patterns=len(lost), shelf=shelf)
+
+    def _forget_in(self, tenant: str, id: str, what: Forget) -> tuple[int, int]:
+        """How many runs (none or one) and steps were removed or changed."""
+        run, steps = self._runs.get((tenant, id)), self._steps.get((tenant, id), {})
+        is_text_in_id = what.text is not None and what.text in id
+        if what.run == id or is_text_in_id or (what.session is not None and run and run.session == what.session):
+            return self._forget_run(tenant, id)
+        if what.tool is not None:
+            left = {seq: step for seq, step in steps.items() if step.name != what.tool}
+            if len(left) == len(steps):
+                return 0, 0
+            if not left:
+                return self._forget_run(tenant, id)
+            self._steps[tenant, id] = left
+            return 0, len(steps) - len(left)
+        if what.text is not None:
+            cleaned = {seq: forgetting.without(step, what.text) for seq, step in steps.items()}
+            changed = sum(cleaned[seq] != step for seq, step in steps.items())
+            self._steps[tenant, id] = cleaned
+            if run is not None and (clean := forgetting.without(run, what.text)) != run:
+                self._runs[tenant, id] = clean
+                return 1, changed
+            return 0, changed
+        return 0, 0
+
+    def _forget_run(self, tenant: str, id: str) -> tuple[int, int]:
+        steps = self._steps.pop((tenant, id), {})
+        self._kept.pop((tenant, id), None)
+        return int(self._runs.pop((tenant, id), None) is not None), len(steps)
+
+    def _forget_pruned(self, tenant: str, what: Forget) -> None:
+        """Of what is only counted any more, names and messages are left."""
+        left = [each for each in self._pruned.get(tenant, ()) if each.step.name != what.tool]
+        if what.text is not None:
+            left = [each._replace(step=forgetting.without(each.step, what.text)) for each in left]
+        self._pruned[tenant] = left
+
+    def _forget_shelf(self, tenant: str, what: Forget) -> int:
+        gone = [
+            place
+            for place, value in self._shelf.items()
+            if place[0] == tenant and is_forgotten(*place[1:], value, what)
+        ]
+        for place in gone:
+            del self._shelf[place]
+        return len(gone)
+
+    def backup(self, to: Path, progress: Progress | None = None) -> Health:
+        raise StoreError("a store in memory cannot be backed up. Name a file: --store sqlite:///PATH")
 
     def health(self, tenant: str) -> Health:
         with self._lock:
@@ -114,6 +241,43 @@ class MemoryStore:
                 seen.add(run)
         return calls.precedents(links, len(seen))[: max(question.limit, 0)]
 
+    def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
+        with self._lock:
+            parts = [tally.pattern(query.since) for tally in self._tallies(tenant).values()]
+            whole = patterns.shown(parts, self._decisions.get(tenant, {}))
+        found = patterns.in_order((each for each in whole if patterns.is_asked(each, query)), query)
+        return [patterns.told(pattern) for pattern in found]
+
+    def _tallies(self, tenant: str) -> dict[str, Tally]:
+        found: dict[str, Tally] = {}
+        for sighting in self._pruned.get(tenant, ()):
+            found.setdefault(sighting.pattern, Tally(sighting)).add(sighting, is_gone=True)
+        for history in self._found(tenant, RunQuery()):
+            for sighting in patterns.sightings(history):
+                found.setdefault(sighting.pattern, Tally(sighting)).add(sighting)
+        return found
+
+    def pattern(self, tenant: str, id: str) -> Pattern | None:
+        with self._lock:
+            tallies = self._tallies(tenant)
+            decisions = self._decisions.get(tenant, {})
+        exact = patterns.whole_id(id, tallies)
+        whole = patterns.shown([tally.pattern() for tally in tallies.values()], decisions)
+        found = next((each for each in whole if exact in (each.id, *each.merged)), None)
+        return None if found is None else patterns.told(found, with_examples=True)
+
+    def change(self, tenant: str, command: Command) -> Pattern | None:
+        with self._lock:
+            decisions = self._decisions.setdefault(tenant, {})
+            found = patterns.named(command, self._tallies(tenant), decisions)
+            if found is None:
+                return None
+            command, changed = found
+            current = self.pattern(tenant, changed)
+            assert current is not None
+            decisions[changed] = patterns.decided(command, decisions.get(changed, Decision()), current)
+            return self.pattern(tenant, changed)
+
     def stats(self, tenant: str, query: StatsQuery) -> Stats:
         return figures.stats(self.export(tenant), query)
 
@@ -122,6 +286,39 @@ class MemoryStore:
 
     def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
         self._shelf[tenant, kind, key] = value
+
+
+def is_run_asked(run: Run, query: RunQuery) -> bool:
+    return (
+        (query.agent is None or run.agent == query.agent)
+        and (query.session is None or run.session == query.session)
+        and (query.environment is None or run.environment == query.environment)
+        and (query.version is None or run.version == query.version)
+        and (query.since is None or run.started >= query.since)
+        and (query.until is None or run.started < query.until)
+        and (query.before is None or (run.started, run.id) < tuple(query.before))
+    )
+
+
+def is_history_asked(history: History, query: RunQuery, pattern: set[str]) -> bool:
+    steps = history.steps
+    failures = [(step, step.failure) for step in steps if step.has_failed and step.failure]
+    return (
+        (query.status is None or calls.status(history.run, steps, history.links) == query.status)
+        and (query.tool is None or any(step.name == query.tool for step in steps))
+        and (query.model is None or any(step.type == "model" and step.name == query.model for step in steps))
+        and (query.kind is None or any(patterns.is_kind(failure.kind, query.kind) for _, failure in failures))
+        and (
+            query.pattern is None or any(pattern_id(step.name, each.fingerprint) in pattern for step, each in failures)
+        )
+    )
+
+
+def is_forgotten(kind: str, key: str, value: bytes, what: Forget) -> bool:
+    """Whether something on the shelf goes with what is forgotten."""
+    if what.session is not None:
+        return kind == "session" and key == what.session
+    return what.text is not None and (what.text in key or forgetting.holds(value, what.text))
 
 
 def is_asked(call: calls.Call, question: Question) -> bool:

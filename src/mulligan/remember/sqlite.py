@@ -16,8 +16,23 @@ from mulligan import calls, figures
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.failure import StoreError
 from mulligan.figures import Stats, StatsQuery
-from mulligan.records import History, Link, Precedent, Run, Step, decode, encode
-from mulligan.remember.store import Health, Question, RunQuery
+from mulligan.records import History, Link, Pattern, Precedent, Run, Step, decode, encode
+from mulligan.remember import forgetting, patterns, retention
+from mulligan.remember.memory import is_forgotten, is_history_asked
+from mulligan.remember.patterns import Decision, Tally
+from mulligan.remember.store import (
+    LOCAL,
+    Command,
+    Forget,
+    Forgotten,
+    Health,
+    PatternQuery,
+    Progress,
+    Pruned,
+    Question,
+    Retention,
+    RunQuery,
+)
 from mulligan.remember.tables import APPLICATION, MIGRATIONS
 
 BUSY_MS = 5000
@@ -166,22 +181,33 @@ class SqliteStore:
         return int(rows[0][0]) if rows else 0
 
     def runs(self, tenant: str, query: RunQuery) -> list[History]:
-        return [self._history(tenant, run) for run in self._found(tenant, query, max(query.limit, 0))]
+        known = self.pattern(tenant, query.pattern) if query.pattern is not None else None
+        asked = {known.id, *known.merged} if known is not None else set()
+        histories = (self._history(tenant, run) for run in self._found(tenant, query))
+        found = (history for history in histories if is_history_asked(history, query, asked))
+        return list(itertools.islice(found, max(query.limit, 0)))
 
     def _found(self, tenant: str, query: RunQuery, limit: int = -1) -> list[Run]:
-        conditions = {
-            "agent = ?": query.agent,
-            "session = ?": query.session,
-            "started >= ?": query.since,
-            "started < ?": query.until,
+        conditions: dict[str, tuple[Any, ...]] = {
+            "agent = ?": (query.agent,),
+            "session = ?": (query.session,),
+            "started >= ?": (query.since,),
+            "started < ?": (query.until,),
+            "(started, id) < (?, ?)": query.before or (None, None),
         }
-        given = {condition: value for condition, value in conditions.items() if value is not None}
+        given = {condition: values for condition, values in conditions.items() if values[0] is not None}
         where = " AND ".join(["tenant = ?", *given])
         rows = self._read(
             f"SELECT body FROM runs WHERE {where} ORDER BY started DESC, id DESC LIMIT ?",
-            (tenant, *given.values(), limit),
+            (tenant, *(value for values in given.values() for value in values), limit),
         )
-        return [decode(body, Run) for (body,) in rows]
+        runs = (decode(body, Run) for (body,) in rows)
+        return [
+            run
+            for run in runs
+            if (query.environment is None or run.environment == query.environment)
+            and (query.version is None or run.version == query.version)
+        ]
 
     def run(self, tenant: str, id: str) -> History | None:
         rows = self._read("SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))
@@ -207,11 +233,88 @@ class SqliteStore:
         for run in reversed(self._found(tenant, RunQuery(since=since))):
             yield self._history(tenant, run)
 
-    def forget(self, tenant: str, run: str) -> bool:
+    def prune(
+        self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
+    ) -> Pruned:
+        runs = steps = 0
+        for history in self.export(tenant):
+            status = calls.status(history.run, history.steps, history.links)
+            if retention.is_expired(status, history.run.ended or history.run.started, policy, now):
+                runs, steps = runs + 1, steps + len(history.steps)
+                if not dry_run:
+                    with self._writing() as writer:
+                        self._remove(writer, tenant, history.run.id)
+        return Pruned(runs=runs, steps=steps)
+
+    def forget(self, tenant: str, what: Forget) -> Forgotten:
+        forgetting.check(what)
+        before = set(self._tallies(tenant))
+        runs = steps = 0
         with self._writing() as writer:
-            writer.execute("DELETE FROM links WHERE tenant = ? AND run = ?", (tenant, run))
-            steps = writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", (tenant, run)).rowcount
-            return writer.execute("DELETE FROM runs WHERE tenant = ? AND id = ?", (tenant, run)).rowcount + steps > 0
+            writer.execute("PRAGMA secure_delete=ON")
+            for (id,) in writer.execute(
+                "SELECT DISTINCT run FROM steps WHERE tenant = ?1 UNION SELECT id FROM runs WHERE tenant = ?1",
+                (tenant,),
+            ).fetchall():
+                gone, touched = self._forget_in(writer, tenant, id, what)
+                runs, steps = runs + gone, steps + touched
+            shelf = [
+                (tenant, kind, key)
+                for kind, key, value in writer.execute("SELECT kind, key, value FROM shelf WHERE tenant = ?", (tenant,))
+                if is_forgotten(kind, key, value, what)
+            ]
+            writer.executemany("DELETE FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", shelf)
+        lost = before - set(self._tallies(tenant))
+        left = {
+            id: decision
+            for id, decision in self._decisions(tenant).items()
+            if id not in lost and decision.into not in lost
+        }
+        self.put(tenant, "patterns", "decisions", encode(left))
+        return Forgotten(runs=runs, steps=steps, patterns=len(lost), shelf=len(shelf))
+
+    def _forget_in(self, writer: sqlite3.Connection, tenant: str, id: str, what: Forget) -> tuple[int, int]:
+        """How many runs (none or one) and steps were removed or changed."""
+        place = (tenant, id)
+        known = writer.execute("SELECT body FROM runs WHERE tenant = ? AND id = ?", place).fetchone()
+        run = decode(known[0], Run) if known else None
+        is_text_in_id = what.text is not None and what.text in id
+        if what.run == id or is_text_in_id or (what.session is not None and run and run.session == what.session):
+            return self._remove(writer, tenant, id)
+        rows = writer.execute("SELECT body FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", place).fetchall()
+        steps = [decode(body, Step) for (body,) in rows]
+        changed = steps
+        if what.tool is not None:
+            changed = [step for step in steps if step.name != what.tool]
+            if steps and not changed:
+                return self._remove(writer, tenant, id)
+        elif what.text is not None:
+            changed = [forgetting.without(step, what.text) for step in steps]
+        touched = len(steps) - sum(step in changed for step in steps)
+        if touched:
+            writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", place)
+            _put(writer, _STEP, [_row(tenant, step) for step in changed])
+            self._relink(writer, tenant, id)
+        cleaned = forgetting.without(run, what.text) if run is not None and what.text is not None else run
+        if cleaned is not None and cleaned != run:
+            _put(writer, _RUN_PUT[RunEnded], [_run_row(tenant, cleaned)])
+            return 1, touched
+        return 0, touched
+
+    def _remove(self, writer: sqlite3.Connection, tenant: str, run: str) -> tuple[int, int]:
+        place = (tenant, run)
+        writer.execute("DELETE FROM links WHERE tenant = ? AND run = ?", place)
+        steps = writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", place).rowcount
+        return writer.execute("DELETE FROM runs WHERE tenant = ? AND id = ?", place).rowcount, steps
+
+    def backup(self, to: Path, progress: Progress | None = None) -> Health:
+        with _told(to), self._writer as writer, contextlib.closing(sqlite3.connect(to)) as copy:
+            writer.backup(copy)
+        copied = SqliteStore(to)
+        try:
+            return copied.health(LOCAL)
+        finally:
+            copied.close()
 
     def health(self, tenant: str) -> Health:
         (verdict,) = self._read("PRAGMA quick_check(1)")[0]
@@ -252,6 +355,41 @@ class SqliteStore:
         )
         seen = others + any(link.run == question.run for link in links)
         return calls.precedents(links, seen)[: max(question.limit, 0)]
+
+    def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
+        parts = [tally.pattern(query.since) for tally in self._tallies(tenant).values()]
+        whole = patterns.shown(parts, self._decisions(tenant))
+        found = patterns.in_order((each for each in whole if patterns.is_asked(each, query)), query)
+        return [patterns.told(pattern) for pattern in found]
+
+    def _tallies(self, tenant: str) -> dict[str, Tally]:
+        found: dict[str, Tally] = {}
+        for history in self.export(tenant):
+            for sighting in patterns.sightings(history):
+                found.setdefault(sighting.pattern, Tally(sighting)).add(sighting)
+        return found
+
+    def _decisions(self, tenant: str) -> dict[str, Decision]:
+        return decode(self.get(tenant, "patterns", "decisions") or b"{}", dict[str, Decision])
+
+    def pattern(self, tenant: str, id: str) -> Pattern | None:
+        tallies = self._tallies(tenant)
+        exact = patterns.whole_id(id, tallies)
+        whole = patterns.shown([tally.pattern() for tally in tallies.values()], self._decisions(tenant))
+        found = next((each for each in whole if exact in (each.id, *each.merged)), None)
+        return None if found is None else patterns.told(found, with_examples=True)
+
+    def change(self, tenant: str, command: Command) -> Pattern | None:
+        decisions = self._decisions(tenant)
+        found = patterns.named(command, self._tallies(tenant), decisions)
+        if found is None:
+            return None
+        command, changed = found
+        current = self.pattern(tenant, changed)
+        assert current is not None
+        decisions[changed] = patterns.decided(command, decisions.get(changed, Decision()), current)
+        self.put(tenant, "patterns", "decisions", encode(decisions))
+        return self.pattern(tenant, changed)
 
     def stats(self, tenant: str, query: StatsQuery) -> Stats:
         return figures.stats(self.export(tenant), query)

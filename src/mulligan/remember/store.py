@@ -5,15 +5,20 @@ Synchronous. `append` is called from the recorder's thread only; everything else
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
 
 from mulligan.events import AnyEvent
 from mulligan.figures import Stats, StatsQuery
-from mulligan.records import History, Precedent, Record, Run
+from mulligan.records import History, Pattern, PatternState, Precedent, Record, Run, Status
 
 LOCAL = "local"
 """The tenant of a store that has one user."""
+IMPORTED = "import:"
+"""How the name of a journal begins whose records happened elsewhere: `prune` leaves them alone until asked."""
+DAY = 24 * 60 * 60 * 1000
+"""In milliseconds, as all times here."""
 
 
 class RunQuery(Record, frozen=True):
@@ -21,9 +26,108 @@ class RunQuery(Record, frozen=True):
 
     agent: str | None = None
     session: str | None = None
+    environment: str | None = None
+    version: str | None = None
+    status: Status | None = None
+    tool: str | None = None
+    """With a step of this name."""
+    model: str | None = None
+    """With a model step of this name."""
+    kind: str | None = None
+    """With a failure of this kind: `tool/timeout`, or `tool/` for all of a source."""
+    pattern: str | None = None
+    """With a failure of the pattern of this id."""
     since: int | None = None
     until: int | None = None
     limit: int = 20
+    before: tuple[int, str] | None = None
+    """The (started, id) of the last run that was seen: those that follow it."""
+
+
+class PatternQuery(Record, frozen=True):
+    """Which patterns, and over which time they are counted."""
+
+    state: PatternState | None = None
+    """Without it all but the muted ones."""
+    tool: str | None = None
+    kind: str | None = None
+    agent: str | None = None
+    text: str | None = None
+    """In the tool's name, the kind, the message or its template, in any case."""
+    since: int | None = None
+    """Seen since then. `count`, `overcome`, `given_up` and `days` are then those of the days from this one on."""
+    new_since: int | None = None
+    """Seen for the first time since then."""
+    order: Literal["count", "last", "first"] = "count"
+    """The highest first."""
+    limit: int = 20
+
+
+class Command(Record, frozen=True):
+    """What a person decides about a pattern."""
+
+    do: Literal["mute", "unmute", "resolve", "reopen", "merge", "split"]
+    """`merge` counts `pattern` as part of `into`; `split` makes it one of its own again."""
+    pattern: str
+    into: str | None = None
+    at: int = 0
+    """When, by the clock of who decides: a failure that began later reopens what was resolved."""
+
+
+class Retention(Record, frozen=True):
+    """How long what is kept. Age counts from when a record came into the store. None is for ever."""
+
+    failures: int | None = 90 * DAY
+    """Runs in which something failed."""
+    successes: int | None = 30 * DAY
+    """Runs in which nothing did."""
+    hours: int | None = 35 * DAY
+    """Counters by the hour; those by the day stay."""
+    size: int | None = None
+    """Bytes of the file: beyond it the oldest runs go, those that worked first."""
+    sample: float = 1.0
+    """The share of plain successes that stays once they are older than `sample_after`. Figures were counted before."""
+    sample_after: int = 7 * DAY
+    compress_after: int | None = 7 * DAY
+    imports: bool = False
+    """Whether what was imported is pruned too."""
+
+
+class Pruned(Record, frozen=True):
+    """What retention removed, or would remove."""
+
+    runs: int = 0
+    steps: int = 0
+    sampled: int = 0
+    """Steps of plain successes that others now stand for."""
+    compressed: int = 0
+    counters: int = 0
+    before: int = 0
+    after: int = 0
+    """Bytes of the file. What a rehearsal would free is not known beforehand."""
+
+
+class Forget(Record, frozen=True):
+    """What is to be as if it had never been: one of these."""
+
+    run: str | None = None
+    tool: str | None = None
+    """Every step of this name."""
+    session: str | None = None
+    text: str | None = None
+    """Wherever it stands: a record stays without it."""
+
+
+class Forgotten(Record, frozen=True):
+    """How much was removed, or changed because a text was taken out of it."""
+
+    runs: int = 0
+    steps: int = 0
+    patterns: int = 0
+    shelf: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.steps or self.patterns or self.shelf)
 
 
 class Question(Record, frozen=True):
@@ -46,6 +150,10 @@ class Health(Record, frozen=True):
     note: str = ""
 
 
+Progress = Callable[[int, int], None]
+"""Told how much of how much is done, now and then."""
+
+
 class Records(Protocol):
     def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int) -> int:
         """Keeps a batch and answers how many of its records were new.
@@ -66,8 +174,16 @@ class Records(Protocol):
     def export(self, tenant: str, since: int = 0) -> Iterator[History]:
         """Every run begun since then, the oldest first."""
 
-    def forget(self, tenant: str, run: str) -> bool:
-        """Removes a run and all that was kept of it; whether there was one."""
+    def prune(
+        self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
+    ) -> Pruned:
+        """Removes what is older than it should be; with `dry_run` only says what that is."""
+
+    def forget(self, tenant: str, what: Forget) -> Forgotten:
+        """Removes it everywhere: from rows, patterns, links, figures, shelf and the free space of the file."""
+
+    def backup(self, to: Path, progress: Progress | None = None) -> Health:
+        """A copy of everything, of one moment, while others write; and whether the copy is sound."""
 
     def health(self, tenant: str) -> Health: ...
 
@@ -77,6 +193,15 @@ class Records(Protocol):
 class Memory(Protocol):
     def recall(self, tenant: str, question: Question) -> list[Precedent]:
         """What overcame the same failure before, the most often first. Nothing is a good answer."""
+
+    def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
+        """In the order asked for, without examples."""
+
+    def pattern(self, tenant: str, id: str) -> Pattern | None:
+        """One with everything known about it, by its id, any unambiguous beginning of it, or one merged into it."""
+
+    def change(self, tenant: str, command: Command) -> Pattern | None:
+        """The pattern as it is after the decision; None where there is none of this id."""
 
 
 class Figures(Protocol):

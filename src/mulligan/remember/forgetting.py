@@ -1,0 +1,70 @@
+"""What slipped through, taken out again: a text, wherever it stands in a record."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from mulligan.failure import Kind, StoreError
+from mulligan.records import Record, encode
+from mulligan.remember.store import Forget
+
+FORGOTTEN = "[forgotten]"
+"""Stands where a text was."""
+SHORTEST = 4
+"""Characters. A shorter text stands everywhere by chance, and taking it out would spoil what it was no part of."""
+
+_CLOSED = frozenset({"id", "run", "type", "outcome", "how", "from_", "end", "remedy", "ran", "state"})
+"""Fields whose words are ours. A run whose id holds the text goes as a whole."""
+
+T = TypeVar("T", bound=Record)
+
+
+def check(what: Forget) -> None:
+    """Exactly one thing is to be forgotten, and a text is long enough to mean something."""
+    given = [name for name in ("run", "tool", "session", "text") if getattr(what, name) is not None]
+    if len(given) != 1:
+        raise StoreError("forgetting takes one of: a run, a tool, a session, a text.")
+    if what.text is not None and len(what.text) < SHORTEST:
+        raise StoreError(f"a text to forget has at least {SHORTEST} characters: {what.text!r} stands everywhere.")
+
+
+def without(record: T, text: str) -> T:
+    """The record without the text."""
+    return _cut(record, text)  # type: ignore[no-any-return]
+
+
+def _cut(value: Any, text: str) -> Any:
+    if isinstance(value, Kind):
+        return Kind.named(value.replace(text, FORGOTTEN)) if text in value else value
+    if isinstance(value, str):
+        return value.replace(text, FORGOTTEN)
+    if isinstance(value, msgspec.Struct):
+        changed = {}
+        for name in value.__struct_fields__:
+            inner = getattr(value, name)
+            # A number of ours is no text; one in a user's value may be a card's.
+            if inner is not None and name not in _CLOSED and not isinstance(inner, int | float):
+                changed[name] = _cut(inner, text)
+        return msgspec.structs.replace(value, **changed)
+    if isinstance(value, dict):
+        return {_cut(key, text): _cut(inner, text) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_cut(inner, text) for inner in value]
+    if isinstance(value, tuple):
+        return tuple(_cut(inner, text) for inner in value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and text in str(value):
+        return FORGOTTEN
+    return value
+
+
+def needles(text: str) -> tuple[bytes, ...]:
+    """The text as it stands in a file: by itself, and inside JSON."""
+    plain = text.encode("utf-8", "backslashreplace")
+    return tuple(dict.fromkeys((plain, encode(plain.decode())[1:-1])))
+
+
+def holds(data: bytes, text: str) -> bool:
+    """Whether what is kept as JSON may hold the text; `without` looks again, value by value."""
+    return any(needle in data for needle in needles(text))
