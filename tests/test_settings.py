@@ -32,6 +32,12 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "first_wait": (0.1, 0.2, 0.3, 0.4),
     "longest_wait": (1.0, 2.0, 3.0, 4.0),
     "confidence": (0.9, 0.91, 0.92, 0.93),
+    "run_retries": (1, 2, 3, 4),
+    "retry_ratio": (0.2, 0.3, 0.4, 0.5),
+    "retry_burst": (1, 2, 3, 4),
+    "breaker": (False, True, False, True),
+    "repeats": (0, 3, 4, 5),
+    "spirals": ("block", "report", "block", "report"),
 }
 """For each setting a value from the user's file, the project's file, the environment and an argument."""
 

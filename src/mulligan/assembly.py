@@ -20,6 +20,7 @@ from mulligan.classify.classifier import Classifier, classify
 from mulligan.events import Listener, Stream, When
 from mulligan.failure import Failure, MulliganError, SettingsError, StoreError
 from mulligan.records import Effects, Precedent, StepType
+from mulligan.recover.budget import Budget
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Mode
 from mulligan.redaction import Redactor
@@ -74,6 +75,7 @@ class Parts:
             "agent": settings.agent,
             "environment": settings.environment,
             "recall": self.recall,
+            "budget": Budget(settings.policy),
         }
         self.kit = Kit(**own | kit)
         self._keeps_up = True
@@ -188,6 +190,9 @@ class Mulligan:
         schema: Mapping[str, Any] | None = None,
         privileged: Iterable[str] = (),
         released: Iterable[str] = (),
+        verify: Callable[..., Any] | None = None,
+        rejects: Iterable[int] = (),
+        timeout: float | None = None,
         policy: Policy | None = None,
     ) -> Callable[[F], F]: ...
 
@@ -205,6 +210,9 @@ class Mulligan:
         schema: Mapping[str, Any] | None = None,
         privileged: Iterable[str] = (),
         released: Iterable[str] = (),
+        verify: Callable[..., Any] | None = None,
+        rejects: Iterable[int] = (),
+        timeout: float | None = None,
         policy: Policy | None = None,
     ) -> Any:
         """Wraps a tool: its calls are recorded, and recovered where that is safe.
@@ -212,9 +220,13 @@ class Mulligan:
         `effects` says whether a call may be made again when it may have happened: "none" and "repeatable" may,
         "once", the default, may not. `schema` is the JSON schema of its arguments, checked before each call; without
         one the signature serves, on failure only. `privileged` names arguments that are never changed automatically,
-        beside those that are so by their name; `released` takes some of these back. `mode` is "observe", "suggest" or
-        "repair", `record` is "full", "shape" or "off". `errors="raised"` says that no answer of it is a failure;
-        `empty="failure"`, of a tool of type "retrieval", that an empty one is.
+        beside those that are so by their name; `released` takes some of these back. `verify` is called with the same
+        arguments when it is not known whether a call happened: it answers with the result if it did, with False if it
+        did not, with None if it cannot say. `rejects` are HTTP statuses that prove that nothing was done. `timeout` is
+        how many seconds a call may take in all: an async one is cut off, of others only waits and retries are.
+
+        `mode` is "observe", "suggest" or "repair", `record` is "full", "shape" or "off". `errors="raised"` says that
+        no answer of it is a failure; `empty="failure"`, of a tool of type "retrieval", that an empty one is.
         """
         about = ToolOptions(
             name=name,
@@ -227,6 +239,9 @@ class Mulligan:
             schema=schema,
             privileged=privileged,
             released=released,
+            verify=verify,
+            rejects=rejects,
+            timeout=timeout,
             policy=policy,
         )
         return self._wrapping(function, about)

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from mulligan.failure import Kind
-from mulligan.records import Change, Compaction, Lesson, Recovery, Run, Step, StepType, encode
+from mulligan.records import Change, Compaction, Ending, Lesson, Recovery, Run, Step, StepType, encode
 from mulligan.redaction import Redactor, plain
 from mulligan.redaction.detect import might_hold
 
@@ -352,12 +352,14 @@ def _step(step: Step, redactor: Redactor, next: Recovery | None = None) -> tuple
     failure = step.failure
     # One record: a secret found in the arguments is also removed from the message that quotes it.
     texts = (failure.message, failure.detail, failure.hint, failure.code) if failure else ()
-    arguments, result, metadata, led, planned, *told = redactor.record(
+    offered = step.ending.offered if step.ending is not None else ()
+    arguments, result, metadata, led, planned, left, *told = redactor.record(
         plain(step.arguments),
         plain(step.result),
         _fields(step.metadata),
         _values(step.after),
         _values(next),
+        [_values(each) for each in offered],
         *map(_text, texts),
     )
     if failure is not None:
@@ -386,8 +388,16 @@ def _step(step: Step, redactor: Redactor, next: Recovery | None = None) -> tuple
         metadata=metadata,
         failure=failure,
         after=_with_values(step.after, led),
+        ending=_ending(step.ending, left, redactor),
     )
     return step, _with_values(next, planned)
+
+
+def _ending(ending: Ending | None, values: list[list[dict[str, Any]]], redactor: Redactor) -> Ending | None:
+    if ending is None:
+        return None
+    offered = tuple(_with_values(each, held) or each for each, held in zip(ending.offered, values, strict=True))
+    return Ending(why=redactor.text(ending.why), offered=offered, spiral=redactor.text(ending.spiral))
 
 
 def _text(value: Any) -> str:

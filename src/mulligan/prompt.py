@@ -8,7 +8,7 @@ from typing import Any
 
 from mulligan.calls import TOOL
 from mulligan.failure import Failure, Ran
-from mulligan.records import Change, Precedent
+from mulligan.records import Change, Precedent, Recovery
 from mulligan.redaction import FOREIGN, clean, plain, quote
 from mulligan.redaction.names import secret
 
@@ -32,8 +32,10 @@ def answer(
     names: Sequence[str] = (),
     closed: Collection[str] = (),
     has_effects: bool = True,
+    offered: Sequence[Recovery] = (),
+    spiral: str = "",
 ) -> dict[str, Any]:
-    """The failure in the words of a tool's answer: what happened, what to do, and what worked before.
+    """The failure in the words of a tool's answer: what happened, what to do, what may work and what worked before.
 
     `names` are tools that may have been meant. `closed` are values that belong to the tool and not to a run, such as
     the members of an enum: no other text of an earlier run is repeated.
@@ -48,7 +50,9 @@ def answer(
     if failure.ran is Ran.UNKNOWN and has_effects:
         told["outcome"] = "unknown: it may have taken effect. Check before you do it again."
     suggestions = [f"Did you mean {_line(name, NAME)}?" for name in names]
+    suggestions += [suggestion(each) for each in offered[:CHANGES]]
     suggestions += [precedent(each, closed) for each in precedents]
+    suggestions += [spiral] if spiral else []
     if suggestions:
         told["suggestions"] = suggestions
     return told
@@ -58,6 +62,12 @@ def _hint(failure: Failure) -> str:
     if not failure.recoverable and failure.hint == failure.kind.hint:  # the author named none that fits
         return "Trying again cannot help: go on without it, or say that it failed."
     return _unmarked(clean(failure.hint, 300))
+
+
+def suggestion(offered: Recovery) -> str:
+    """A repair that was not made: the model's own values, and ours from the schema, so that they can be shown."""
+    told = ", ".join(_changed(each) for each in offered.changes[:CHANGES])
+    return f"This may work: {told}." if told else "The same call may work later."
 
 
 def precedent(known: Precedent, closed: Collection[str] = ()) -> str:
@@ -148,9 +158,40 @@ def _changed(changed: Change) -> str:
 _TYPES = {int: "the number", float: "the number", bool: "true or false:", str: "the text"}
 
 
+def repeated(tool: str, failure: Failure, count: int) -> str:
+    """Why a call was answered without being made."""
+    times = "twice" if count == 2 else f"{count} times"
+    return (
+        f"{_line(tool, NAME)} was given up {times} in this run with the same arguments, each time with "
+        f"{_line(failure.kind, NAME)}, so it was not called again."
+    )
+
+
+def left_alone(tool: str, seconds: float) -> str:
+    """Why a call was not made while the other side is down."""
+    return (
+        f"{_line(tool, NAME)} was not called: too many of its calls have failed in the last seconds. "
+        f"It is tried again in {max(seconds, 0.1):.1f} s."
+    )
+
+
+def spiral(tools: Sequence[str], kind: str, count: int) -> str:
+    """Names a strategy that keeps failing."""
+    names = ", ".join(_line(name, PATH) for name in tools[:CHANGES])
+    return (
+        f"mulligan: the same approach has failed {count} times in other words ({names}: {_line(kind, NAME)}). "
+        "Step back and choose a different one."
+    )
+
+
+def confirmed(tool: str) -> str:
+    """Announces that a call had worked although its answer was lost."""
+    return f"mulligan: the answer of {_line(tool, NAME)} was lost; a check found that it had worked."
+
+
 def epitaph(failure: Failure, *, attempts: int, seconds: float, waits: Sequence[float], why: str, run: str) -> str:
     """The note on an exception that leaves: what was tried, why no more, and where to look."""
-    tried = f"{attempts} attempts" if attempts > 1 else "1 attempt"
+    tried = f"{attempts} attempts" if attempts > 1 else "1 attempt" if attempts else "no attempt"
     waited = f", waited {' and '.join(f'{wait:.1f} s' for wait in waits)}" if waits else ""
     where = _line(run, 12)
     said = f"mulligan: {_line(failure.kind, NAME)}, {tried} in {seconds:.1f} s{waited}; {why}."

@@ -24,6 +24,8 @@ Effects = Literal["none", "repeatable", "once"]
 PatternState = Literal["new", "active", "resolved", "muted"]
 """`new` is seen within one day only, `active` on later ones too; a person says `resolved` and `muted`."""
 
+VERIFY = "verify"
+"""The source of a recovery that was a check: it found that the call had worked."""
 STEP_TYPES: tuple[StepType, ...] = ("plan", "tool", "model", "retrieval", "respond", "custom", "run")
 
 
@@ -49,9 +51,19 @@ class Recovery(Record, frozen=True):
     """Waited before the attempt."""
     changes: tuple[Change, ...] = ()
     source: str = ""
-    """Who suggested the changes: schema, error, run, memory, rule."""
+    """Who suggested the changes: schema, error, run, memory, rule; `verify` where a check found that it had worked."""
     fix: str | None = None
     confidence: float = 1.0
+
+
+class Ending(Record, frozen=True):
+    """Why recovery went no further, and what it left to the model or a person."""
+
+    why: str
+    offered: tuple[Recovery, ...] = ()
+    """What may work and was not tried: changes that a model or a person can make."""
+    spiral: str = ""
+    """That the same strategy has failed before in other words, where it has."""
 
 
 class Step(Record, frozen=True):
@@ -76,6 +88,8 @@ class Step(Record, frozen=True):
     seconds: float = 0.0
     failure: Failure | None = None
     after: Recovery | None = None
+    ending: Ending | None = None
+    """Of the last attempt at a call that was given up."""
     tokens: dict[str, int] | None = None
     metadata: dict[str, Any] | None = None
     sampled: float = 1.0

@@ -214,11 +214,11 @@ _SPOKEN: dict[Any, str] = {
     _switched: "true or false",
 }
 _KINDS: dict[str, Any] = {
-    **dict.fromkeys(("store", "home", "agent", "environment", "mode", "record", "level"), _text),
+    **dict.fromkeys(("store", "home", "agent", "environment", "mode", "record", "level", "spirals"), _text),
     **dict.fromkeys(("secret", "patterns", "allowed", "listed"), _texts),
-    **dict.fromkeys(("first_wait", "longest_wait", "confidence"), _number),
-    "attempts": _whole,
-    "off": _switched,
+    **dict.fromkeys(("first_wait", "longest_wait", "confidence", "retry_ratio"), _number),
+    **dict.fromkeys(("attempts", "run_retries", "retry_burst", "repeats"), _whole),
+    **dict.fromkeys(("off", "breaker"), _switched),
 }
 
 

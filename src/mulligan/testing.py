@@ -29,15 +29,14 @@ class Rehearsal:
         self.events: list[AnyEvent] = []
         self.waits: list[float] = []
         self.store = MemoryStore()
-        self._clock = itertools.count(1_700_000_000)
-        self._seconds = itertools.count()
+        self._reads = itertools.count(1)
         # Given settings only: a test must not change with the machine's environment and files.
         read = settings_file.read({"store": "memory:", **settings}, environment={}, folder=_NOWHERE, user_file=_NOWHERE)
         self.parts = Parts(
             read,
             opening=lambda: self.store,
-            clock=lambda: float(next(self._clock)),
-            timer=lambda: next(self._seconds) / 1000,
+            clock=lambda: 1_700_000_000 + self._now(),
+            timer=self._now,
             sleep=self.waits.append,
             asleep=self._asleep,
             chance=lambda: 0.0,
@@ -45,6 +44,10 @@ class Rehearsal:
         self.parts.stream.listen(self.events.append, when="caller")
         self.mulligan = Mulligan()
         self.mulligan._parts, self.mulligan._is_off = None if read.off else self.parts, read.off
+
+    def _now(self) -> float:
+        """Seconds since the beginning: to look at the clock takes a millisecond, to wait as long as was asked for."""
+        return next(self._reads) / 1000 + sum(self.waits)
 
     async def _asleep(self, seconds: float) -> None:
         self.waits.append(seconds)

@@ -336,7 +336,12 @@ def test_calls_in_threads_are_runs_of_their_own(played: Rehearsal) -> None:
     assert all(len(history.steps) == 1 for history in played.runs)
 
 
-def test_calls_gathered_in_one_run_do_not_mix_up_their_attempts(played: Rehearsal) -> None:
+def test_calls_gathered_in_one_run_do_not_mix_up_their_attempts() -> None:
+    with rehearsal(run_retries=100, retry_burst=100, breaker=False) as played:
+        _gathered_calls(played)
+
+
+def _gathered_calls(played: Rehearsal) -> None:
     seen: dict[int, int] = {}
 
     @mulligan.tool(effects="none")

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.records import Precedent, Recovery
-from mulligan.recover.plan import Ask, GivenUp, Move, Questions, Try, Wait, next_step, recovery
+from mulligan.recover.plan import Ask, GivenUp, Move, Questions, Try, Wait, recovery
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Tool
 
@@ -31,7 +31,7 @@ def played(
     failures: Sequence[Failure | None], tool: Tool, policy: Policy | None = None, arguments: Any = None
 ) -> tuple[list[Move], GivenUp | None]:
     """The moves when the attempts end so; those beyond the list fail as the last one did."""
-    questions = Questions(recall=lambda failure: [PRECEDENT], chance=lambda: 0.0)
+    questions = Questions(recall=lambda *about: [PRECEDENT], chance=lambda: 0.0)
     moves = recovery({"k": 50} if arguments is None else arguments, tool, policy or Policy(), questions)
     made: list[Move] = []
     answer: Any = None
@@ -225,12 +225,12 @@ def test_the_schema_is_asked_for_only_when_a_repair_is_wanted():
         asked.append(1)
         return SCHEMA
 
-    next_step({"k": 1}, failing(Remedy.WAIT), 2, tool(schema=schema), Policy(), 0.0)
+    played([failing(Remedy.WAIT)], tool(schema=schema))
     assert asked == []
 
 
 def test_a_question_nobody_can_answer_leaves_no_precedents():
-    questions = Questions(recall=lambda failure: [], chance=lambda: 0.0)
+    questions = Questions(recall=lambda *about: [], chance=lambda: 0.0)
     moves = recovery({}, tool(), Policy(), questions)
     next(moves)
     assert isinstance(moves.send(failing(Remedy.TELL)), Ask)

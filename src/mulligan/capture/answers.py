@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -77,13 +77,17 @@ class Judge:
         except Exception:  # noqa: BLE001 - a stranger's object; what cannot be read is not accused
             return False
 
-    def failure(self, kit: Kit, result: Any, arguments: Mapping[str, Any]) -> Failure | None:
-        """The failure that an answer is, or None."""
+    def failure(
+        self, kit: Kit, result: Any, arguments: Mapping[str, Any], rejects: Collection[int] = ()
+    ) -> Failure | None:
+        """The failure that an answer is, or None. `rejects` are statuses that prove that nothing was done."""
         if not self.condemns(result):
             return None
         if self._finds_errors and is_error(result):
             failure = kit.failure(result, source=self._type, tool=self._name, arguments=arguments, is_error=True)
             # It answered, so it ran, whatever its words prove elsewhere.
+            if failure.status is not None and failure.status in rejects:
+                return msgspec.structs.replace(failure, ran=Ran.NO)
             return msgspec.structs.replace(failure, ran=Ran.YES) if failure.ran is Ran.NO else failure
         said = "The answer is empty."
         known = kit.failure(text=said, source=self._type, tool=self._name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import Token
+from inspect import iscoroutinefunction
 from typing import Any, NoReturn
 
 import msgspec
@@ -11,20 +12,37 @@ import msgspec
 from mulligan import prompt
 from mulligan.capture.answers import Judge
 from mulligan.capture.first import First
+from mulligan.capture.guarding import Guarding, NotMade, Unfit
 from mulligan.capture.keeping import Keeping
 from mulligan.capture.kit import Here, Kit, reset
 from mulligan.capture.tracer import ActiveRun, outcome_of
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS
 from mulligan.events import RecoveryPlanned, StepStarted
-from mulligan.failure import Failure, Ran
-from mulligan.records import Change, Outcome, Precedent, Step, StepType
-from mulligan.recover.plan import Ask, GivenUp, Move, Questions, Recovering, Try, Wait, recovery
+from mulligan.failure import Failure, Ran, Remedy
+from mulligan.records import VERIFY, Change, Ending, Outcome, Precedent, Recovery, Step, StepType
+from mulligan.recover.budget import Guard
+from mulligan.recover.plan import (
+    HAPPENED,
+    REFUSED,
+    SETTLED,
+    Ask,
+    GivenUp,
+    Move,
+    Questions,
+    Recovering,
+    Try,
+    Wait,
+    recovery,
+)
 from mulligan.recover.policy import Policy
+from mulligan.recover.repair import Suggestion
 from mulligan.recover.tool import Tool
 from mulligan.redaction import plain
 
 STREAM = object()
 """What a function answers whose result is still to come: its step ends when the stream does."""
+OFFERED = 3
+"""Suggestions that are left to the model or a person."""
 OURS = "mulligan:"
 """How the notes begin that we leave on an exception."""
 
@@ -38,6 +56,18 @@ class Answered(Exception):
 
     def __init__(self, result: Any) -> None:
         self.result = result
+
+
+class Mended:
+    """A call that was turned away before anything could happen, and how it was put right."""
+
+    __slots__ = ("arguments", "failure", "name", "recovery")
+
+    def __init__(self, name: str, arguments: Mapping[str, Any], failure: Failure, recovery: Recovery) -> None:
+        self.name = name
+        self.arguments = arguments
+        self.failure = failure
+        self.recovery = recovery
 
 
 class Attempts:
@@ -61,6 +91,12 @@ class Attempts:
         judge: Judge | None = None,
         keeping: Keeping | None = None,
         first: First | None = None,
+        guard: Guard | None = None,
+        owner: object = None,
+        timeout: float | None = None,
+        rejects: Collection[int] = (),
+        check: Callable[[Mapping[str, Any]], Any] | None = None,
+        mended: Mended | None = None,
     ) -> None:
         self.kit = kit
         self.run = run
@@ -68,6 +104,9 @@ class Attempts:
         self.function = function
         self.failure: Failure | None = None
         self.given_up: GivenUp | None = None
+        self.ending: Ending | None = None
+        self.note = ""
+        """What the model should hear of a call that worked, but not as it was made."""
         self._arguments = self._given = arguments
         self._type: StepType = type
         self._has_begun = has_begun
@@ -75,29 +114,54 @@ class Attempts:
         self._judge = judge
         self._keeping = keeping
         self._policy = policy or kit.policy
+        self._rejects = rejects
+        self._check = check
+        """The developer's own: did this call happen?"""
         self._result: Any = None
         self._error: Exception | None = None
         self._move: Move | None = None
         self._is_over = False
+        self._is_admitted = False
         self._first: int | None = None
         self._step: Step | None = None
         """The attempt being made; the last one that ended is `_last`."""
         self._last: Step | None = None
+        self._untold: tuple[Step, Any] | None = None
+        """A failed attempt that is told as soon as it is known what comes after it."""
         self._made = 0
         self._waits: list[float] = []
         self._changes: list[Change] = []
         self._first_attempt = first
+        self._mended = mended
         self._began = self._started = kit.timer() if first is None else first.began
         self._here: Here | None = None
         self._token: Token[Here | None] | None = None
+        self._deadline: Token[float | None] | None = None
+        self._timeout = timeout
+        self.guarding = Guarding(kit, run, tool, self._policy, guard, type=type, owner=owner)
+        self.guarding.bound(None if timeout is None else self._began + timeout)
         self._moves: Recovering = recovery(
-            arguments, tool, self._policy, Questions(recall=self._recall, chance=kit.chance)
+            arguments,
+            tool,
+            self._policy,
+            Questions(
+                recall=self._recall,
+                verify=None if check is None else self._averify if iscoroutinefunction(check) else self._verify,
+                chance=kit.chance,
+                seen=run.seen,
+                remaining=self.guarding.remaining,
+                spend=self.guarding.spend,
+                halted=self.guarding.halted,
+            ),
+            None if mended is None else mended.recovery,
         )
 
     def next(self, answer: Any) -> Move | None:
         """The next move, or None when there are no more."""
         move: Move | None = None
         try:
+            if self._mended is not None:
+                self._turned_away(self._mended)
             if not self._is_over:
                 move = self._moves.send(answer)
         except StopIteration as stop:
@@ -107,7 +171,37 @@ class Attempts:
             if self._made == 0:
                 move = Try(self._arguments)
         self._move = move
+        if self._untold is not None:
+            self._tell(move)
         return move
+
+    def _turned_away(self, mended: Mended) -> None:
+        """Records the attempt that was none, so that what follows is seen to be its repair."""
+        self._mended = None
+        self._made = 1
+        if self.kit.is_silent and not self.run.kit.is_silent:
+            return
+        number = self._first = self.run.next_number()
+        self._last = Step(
+            run=self.run.id,
+            seq=number,
+            call=number,
+            parent=self.kit.step_of(self.run),
+            type=self._type,
+            name=mended.name,
+            arguments=self._kept(mended.arguments),
+            outcome="failure",
+            started=self.kit.now(),
+            failure=self._keeping.failure(mended.failure, mended.arguments) if self._keeping else mended.failure,
+        )
+        self.run.ended(self._last, self.kit)
+
+    def _kept(self, arguments: Mapping[str, Any]) -> Any:
+        if self._keeping is None:
+            return plain(arguments)  # a copy: the function may change what it was given
+        kept, said = self._keeping.arguments(arguments)
+        self.run.hear(said)
+        return kept
 
     def started(self, move: Try) -> Mapping[str, Any]:
         """Begins an attempt; answers with what to call the function with."""
@@ -115,12 +209,25 @@ class Attempts:
         self._given = move.arguments
         first, self._first_attempt = self._first_attempt, None
         if first is not None:
+            self._is_admitted = True
             self._resume(first)
         try:
             self._begin(move)
         except Exception:  # noqa: BLE001 - unrecorded, and made
             self.kit.fault("recording that a call began")
+        if not self._is_admitted:
+            self._is_admitted = True
+            self._admitted(move)
         return move.arguments
+
+    def _admitted(self, move: Try) -> None:
+        """Raises `NotMade` where the call is answered without being made."""
+        try:
+            self.guarding.admit(move.arguments)
+        except NotMade:
+            raise
+        except Exception:  # noqa: BLE001 - unguarded, and made
+            self.kit.fault("guarding a call")
 
     def _resume(self, first: First) -> NoReturn:
         """Takes over an attempt that was made and failed before there was any need of us."""
@@ -138,12 +245,6 @@ class Attempts:
         self._first = self._first or number
         if move.after is not None:
             self._changes.extend(move.after.changes)
-        keeping = self._keeping
-        if keeping is None:
-            arguments = plain(move.arguments)  # a copy: the function may change what it was given
-        else:
-            arguments, said = keeping.arguments(move.arguments)
-            self.run.hear(said)
         self._step = Step(
             run=self.run.id,
             seq=number,
@@ -152,15 +253,17 @@ class Attempts:
             parent=inside,
             type=self._type,
             name=self.tool.name,
-            arguments=arguments,
+            arguments=self._kept(move.arguments),
             started=self.kit.now(),
-            after=move.after if keeping is None else keeping.recovery(move.after),
+            after=move.after if self._keeping is None else self._keeping.recovery(move.after),
         )
         here = self._here = Here(self.run, number or inside, self.kit.layer())
         if here.layer is None and self.tool.mode != "observe" and self._policy.attempts > 1:
             here.layer, here.is_open = here, True
         self.kit.tell(StepStarted(self._step))
         self._token = self.kit.here.set(here)
+        if self._timeout is not None:
+            self._deadline = self.kit.deadline.set(self.guarding.deadline)
         self._started = self.kit.timer()
 
     def succeeded(self, result: Any) -> Failure | None:
@@ -171,7 +274,8 @@ class Attempts:
         if result is STREAM:
             return None
         if self._judge is not None:
-            self.failure = self._judge.failure(self.kit, result, self._given)
+            self.failure = self._judge.failure(self.kit, result, self._given, self._rejects)
+        self.guarding.executed()
         self._end("success" if self.failure is None else outcome_of(self.failure), result)
         return self.failure
 
@@ -204,8 +308,14 @@ class Attempts:
         return self.failure
 
     def _classified(self, error: Exception) -> Failure:
-        failure = self.kit.failure(error, source=self._type, tool=self.tool.name, arguments=self._given)
+        if isinstance(error, NotMade):
+            return error.failure
+        rejects = {"rejects": self._rejects} if self._rejects else {}
+        failure = self.kit.failure(error, source=self._type, tool=self.tool.name, arguments=self._given, **rejects)
+        if isinstance(error, Unfit):
+            return failure
         if self._has_begun(error):
+            self.guarding.executed()
             return failure
         return Failure.of(
             TOOL_INVALID_ARGUMENTS,
@@ -222,6 +332,7 @@ class Attempts:
         if self.failure is not None:
             self.given_up = GivenUp(self.failure, "its first items were passed on already")
         try:
+            self._tell(None)
             self._note(error)
         except Exception:  # noqa: BLE001 - some exceptions refuse every change to them
             self.kit.fault("noting what was tried")
@@ -229,6 +340,7 @@ class Attempts:
     def cancelled(self) -> None:
         """Cancellation is not a failure: it is recorded as what it is, and passes."""
         self._leave()
+        self.guarding.cancelled()
         self._end("cancelled")
 
     def _leave(self) -> None:
@@ -237,6 +349,9 @@ class Attempts:
         if self._token is not None:
             reset(self.kit.here, self._token)
             self._token = None
+        if self._deadline is not None:
+            reset(self.kit.deadline, self._deadline)
+            self._deadline = None
 
     def _end(self, outcome: Outcome, result: Any = None) -> None:
         step, self._step = self._step, None
@@ -244,17 +359,53 @@ class Attempts:
             return
         try:
             seconds = self.kit.timer() - self._started
+            if outcome != "cancelled":
+                self.guarding.ended(self._given, self.failure, self._made)
             failure, tokens = self.failure, None
             if self._keeping is not None:
                 failure = self._keeping.failure(failure, self._given)
                 tokens = self._keeping.tokens(result)
                 result = self._keeping.result(result)
             self._last = msgspec.structs.replace(step, outcome=outcome, failure=failure, seconds=seconds, tokens=tokens)
-            self.run.ended(
-                self._last if result is None else msgspec.structs.replace(self._last, result=result), self.kit
-            )
+            self._untold = self._last, result
+            if self.failure is None or outcome == "cancelled":
+                self._tell(None)
         except Exception:  # noqa: BLE001 - unrecorded, and made
             self.kit.fault("recording how a call ended")
+
+    def _tell(self, move: Move | None) -> None:
+        """Publishes the attempt that has ended; where it was the last, with why."""
+        untold, self._untold = self._untold, None
+        if untold is None:
+            return
+        try:
+            step, result = untold
+            if self.failure is not None and step.outcome != "cancelled":
+                self.ending = self._surrendered(move, self.failure)
+            kept = self.ending
+            if kept is not None and self._keeping is not None:
+                kept = self._keeping.ending(kept)
+            self.run.ended(msgspec.structs.replace(step, result=result, ending=kept), self.kit)
+        except Exception:  # noqa: BLE001 - unrecorded, and made
+            self.kit.fault("recording how a call ended")
+
+    def _surrendered(self, move: Move | None, failure: Failure) -> Ending | None:
+        """Why the call is given up, where the move says that it is."""
+        if isinstance(move, Ask) and move.question == self._recall:
+            _, why, offered = move.arguments
+        elif move is None:
+            why, offered = (self.given_up.why if self.given_up else "recovery itself failed, as the log says"), ()
+        else:
+            return None
+        spiral = self.guarding.given_up(self._arguments, failure)
+        if spiral:
+            self.run.announce(spiral)
+        left = tuple(
+            Recovery(remedy=Remedy.REPAIR, changes=each.changes, source=each.source, confidence=each.confidence)
+            for each in offered[:OFFERED]
+            if each.changes and not each.first
+        )
+        return Ending(why=why, offered=left, spiral=spiral)
 
     def planned(self, move: Wait) -> float:
         # Publish before sleeping, so that a process killed while it waits still leaves a trace of why.
@@ -268,12 +419,48 @@ class Attempts:
         return move.question(*move.arguments)
 
     async def aanswered(self, move: Ask) -> Any:
+        if iscoroutinefunction(move.question):
+            return await move.question(*move.arguments)
         import asyncio  # loaded by whoever awaits us
 
         return await asyncio.to_thread(move.question, *move.arguments)
 
-    def _recall(self, failure: Failure) -> Sequence[Precedent]:
+    def _recall(self, failure: Failure, why: str, offered: Sequence[Suggestion]) -> Sequence[Precedent]:
         return self.kit.recall(self.tool.name, failure, self.run.id)
+
+    def _verify(self, arguments: Mapping[str, Any], failure: Failure) -> object:
+        assert self._check is not None
+        started, began = self.kit.now(), self.kit.timer()
+        return self._settled(self._check(arguments), failure, started, began)
+
+    async def _averify(self, arguments: Mapping[str, Any], failure: Failure) -> object:
+        assert self._check is not None
+        started, began = self.kit.now(), self.kit.timer()
+        return self._settled(await self._check(arguments), failure, started, began)
+
+    def _settled(self, answer: Any, failure: Failure, started: int, began: float) -> object:
+        """What the developer's check makes of a call whose outcome was unknown."""
+        if answer is None:
+            return None
+        if answer is False:
+            self.failure = msgspec.structs.replace(failure, ran=Ran.NO, evidence=(*failure.evidence, SETTLED))
+            return self.failure
+        last, self._error, self.failure, self._result = self._last, None, None, answer
+        self.note = prompt.confirmed(self.tool.name)
+        if last is not None:
+            self._last = msgspec.structs.replace(
+                last,
+                seq=self.run.next_number(),
+                attempt=self._made + 1,
+                outcome="success",
+                result=answer if self._keeping is None else self._keeping.result(answer),
+                started=started,
+                seconds=self.kit.timer() - began,
+                failure=None,
+                after=Recovery(remedy=Remedy.WAIT, source=VERIFY),
+            )
+            self.run.ended(self._last, self.kit)
+        return HAPPENED
 
     def ended(self) -> Any:
         """The result, or the original exception with a note of what was tried.
@@ -284,8 +471,11 @@ class Attempts:
         try:
             if error is not None:
                 self._note(error)
-            elif self._changes and self.failure is None:
-                self.run.announce(prompt.note(self.tool.name, self._changes))
+            elif self.failure is None:
+                if self._changes:
+                    self.note = prompt.note(self.tool.name, self._changes)
+                if self.note:
+                    self.run.announce(self.note)
         except Exception:  # noqa: BLE001 - some exceptions refuse every change to them
             self.kit.fault("noting what was tried")
         if error is not None:
@@ -303,13 +493,20 @@ class Attempts:
     def epitaph(self, given_up: GivenUp) -> str:
         told = prompt.epitaph(
             given_up.failure,
-            attempts=self._made,
+            attempts=0 if REFUSED in given_up.failure.evidence else self._made,
             seconds=self.kit.timer() - self._began,
             waits=self._waits,
             why=given_up.why,
             run=self.run.id,
         )
-        return "\n".join([told, *(f"{OURS} {prompt.precedent(each)}" for each in given_up.precedents[:2])])
+        offered = self.ending.offered if self.ending is not None else ()
+        return "\n".join(
+            [
+                told,
+                *(f"{OURS} {prompt.suggestion(each)}" for each in offered[:2]),
+                *(f"{OURS} {prompt.precedent(each)}" for each in given_up.precedents[:2]),
+            ]
+        )
 
 
 def play(call: Attempts) -> Any:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from mulligan.capture.wrap import Wrapped
 
 
+class Careful(Exception):
+    """The call must be looked at before it is made: our own word to whoever would have begun it."""
+
+
 class First(Here):
     """The first attempt while it is made. It is also the place where it happens.
 
@@ -47,6 +51,9 @@ class First(Here):
         if rules.kit is not kit or (here is not None and here.run.limits is not NO_LIMITS):
             rules = wrapped.rules(kit, None if here is None else here.run.limits)
             kit = rules.kit
+        guard = rules.guard
+        if guard.is_careful:
+            raise Careful
         if here is None or not here.run.is_open:
             self._is_alone = True
             self.run = ActiveRun(kit, "", rules.limits)
@@ -82,6 +89,7 @@ class First(Here):
         elif rules.is_retried:
             self.layer = self
             self.is_open = True
+            guard.made += 1
         else:
             self.layer = None
             self.is_open = False
@@ -91,6 +99,8 @@ class First(Here):
             self.run.begin()
             kit.tell(StepStarted(self.step()))
         self.began = kit.timer()
+        if self.began >= guard.tick:
+            guard.ticked(self.began)
 
     def succeeded(self, result: Any) -> bool:
         """Records that it worked; a fault of ours is not the caller's. Whether it did: an answer may be a failure."""
@@ -131,6 +141,8 @@ class First(Here):
                 run.record if self._is_alone and not run.has_begun else None,
                 tokens,
             )
+            if not self._is_alone:
+                run.see(success)
             if run.has_failures:
                 step = msgspec.structs.replace(self.step(), result=success.result, seconds=seconds, tokens=tokens)
                 run.ended(step, kit)
@@ -176,4 +188,7 @@ class First(Here):
     def scope(self) -> ActiveRun | Inside:
         """The run to go on in, and to end with the call where it is the call's own."""
         self.leave()
-        return self.run if self._is_alone else self.run.inside()
+        if self._is_alone:
+            self.run.is_alone = True
+            return self.run
+        return self.run.inside()

@@ -10,7 +10,7 @@ import msgspec
 from mulligan.capture import messages
 from mulligan.events import FLAT, frozen, thawed
 from mulligan.failure import Failure
-from mulligan.records import Change, Recovery
+from mulligan.records import Change, Ending, Recovery
 
 QUOTED = 4
 """Characters. A shorter text is not looked for in the message of its failure: it would be found everywhere."""
@@ -85,6 +85,10 @@ class Keeping:
         if recovery is None or not self.is_shape or not recovery.changes:
             return recovery
         return msgspec.structs.replace(recovery, changes=tuple(map(self._change, recovery.changes)))
+
+    def ending(self, ending: Ending) -> Ending:
+        offered = tuple(left for each in ending.offered if (left := self.recovery(each)) is not None)
+        return msgspec.structs.replace(ending, offered=offered)
 
     def _change(self, change: Change) -> Change:
         if change.how == "rename":

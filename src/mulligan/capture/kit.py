@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from mulligan.events import AnyEvent, Success
 from mulligan.failure import Failure, Kind
 from mulligan.records import Precedent
+from mulligan.recover.budget import Budget
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Mode
 
@@ -94,6 +95,9 @@ class Kit:
     asleep: Callable[[float], Awaitable[None]] = _asleep
     chance: Callable[[], float] = random.random
     here: ContextVar[Here | None] = field(default_factory=lambda: ContextVar("mulligan_here", default=None))
+    deadline: ContextVar[float | None] = field(default_factory=lambda: ContextVar("mulligan_deadline", default=None))
+    """When the calls around this one must be over, by `timer`."""
+    budget: Budget = field(default_factory=Budget)
     faults: set[str] = field(default_factory=set)
     """Which of our own parts have failed, so that each is told once."""
     others: dict[Recording, Kit] = field(default_factory=dict)

@@ -31,7 +31,7 @@ class Signature:
             self._signature = None
         parameters = list(self._signature.parameters.values()) if self._signature is not None else []
         self._parameters = parameters
-        self._is_method = _is_method(function, parameters)
+        self.is_method = _is_method(function, parameters)
         self._names = [each.name for each in parameters if each.kind in _POSITIONAL]
         self._unnameable = frozenset(each.name for each in parameters if each.kind is each.POSITIONAL_ONLY)
         self._schema: dict[str, Any] | None = None
@@ -40,7 +40,7 @@ class Signature:
     @property
     def names(self) -> list[str]:
         """The arguments it has, by name."""
-        own = self._parameters[1:] if self._is_method else self._parameters
+        own = self._parameters[1:] if self.is_method else self._parameters
         return [each.name for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
 
     @property
@@ -58,7 +58,7 @@ class Signature:
                 bound[f"**{name}" if name in self._unnameable else name] = value
         else:
             bound.update(kwargs)
-        if self._is_method and self._names and args:
+        if self.is_method and self._names and args:
             bound.pop(self._names[0], None)
         return bound
 
@@ -103,7 +103,7 @@ class Signature:
         if self._signature is None:
             return None
         hints = _hints(self._function)
-        parameters = self._parameters[1:] if self._is_method else self._parameters
+        parameters = self._parameters[1:] if self.is_method else self._parameters
         named = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
         return {
             "type": "object",

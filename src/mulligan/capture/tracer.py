@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+from collections import deque
+from collections.abc import Callable
 from contextvars import Token
 from types import TracebackType
 from typing import Any, Self, get_args
@@ -15,9 +17,12 @@ from mulligan import calls
 from mulligan.capture.keeping import shapes
 from mulligan.capture.kit import NO_LIMITS, Here, Kit, Limits, reset
 from mulligan.classify.taxonomy import KINDS, ORCHESTRATION_UNCAUGHT_EXCEPTION
-from mulligan.events import RunEnded, RunStarted, StepEnded, StepStarted
+from mulligan.events import RunEnded, RunStarted, StepEnded, StepStarted, Success, thawed
 from mulligan.failure import Failure, Kind, SettingsError
 from mulligan.records import Outcome, Run, Status, Step, StepType, new_id
+from mulligan.recover.plan import REFUSED
+from mulligan.recover.repeats import Repeats
+from mulligan.recover.tool import Seen
 
 Raised = type[BaseException] | None
 _lock = threading.Lock()
@@ -31,19 +36,41 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+SEEN = 32
+"""Earlier calls of a run that a repair may take an id from."""
+LARGE = 65_536
+"""Bytes of a result above which it is not kept for that."""
 TOLD = "__mulligan_told__"
 """Where an exception says which run has a step that tells of it."""
+
+
+TOOLS: tuple[StepType, ...] = ("tool", "retrieval")
+LOOPS = ("orchestration/loop_detected", "tool/wrong_approach")
+"""Kinds of calls that were answered without being made, because they had failed before."""
+
+
+def _seen_of(step: Step) -> Seen:
+    said = step.failure.message if step.failure is not None else step.result
+    return Seen(step.name, step.arguments, step.outcome, said)
 
 
 def outcome_of(failure: Failure) -> Outcome:
     """A refusal and a cancellation are recorded as what they are."""
     if failure.counts:
-        return "failure"
+        return "refused" if failure.kind in LOOPS and REFUSED in failure.evidence else "failure"
     return "cancelled" if failure.kind.code == "cancelled" else "refused"
 
 
 class ActiveRun:
     """A piece of work while it happens. Made by `mulligan.run`; wrapped calls inside it become its steps."""
+
+    # Not set for each run: a call alone is a run of its own, and makes and ends one in microseconds.
+    is_alone = False
+    """Whether it is that of one call outside any run, which takes part in nothing."""
+    retries = 0
+    repeats: Repeats | None = None
+    _seen: deque[Success] | None = None
+    _at_end: dict[str, Callable[[], None]] | None = None
 
     def __init__(self, kit: Kit, agent: str = "", limits: Limits = NO_LIMITS, **about: Any) -> None:
         here = kit.here.get()
@@ -130,6 +157,55 @@ class ActiveRun:
             failure=failure,
         )
 
+    def see(self, success: Success) -> None:
+        """Remembers a call that worked, as it was kept: a later one may need an id from it. Nothing is read yet."""
+        kept = success.result
+        if (type(kept) is str and len(kept) > LARGE) or (type(kept) is msgspec.Raw and memoryview(kept).nbytes > LARGE):
+            success = msgspec.structs.replace(success, result=None)
+        seen = self._seen
+        if seen is None:
+            seen = self._seen = deque(maxlen=SEEN)
+        seen.append(success)
+
+    def seen(self) -> list[Seen]:
+        """The earlier calls of this run, the oldest first; none where the run is that of one call alone."""
+        if self.is_alone:
+            return []
+        with _lock:
+            failed = [step for step in self._telling[-SEEN:] if step.type in TOOLS]
+        worked = tuple(self._seen or ())
+        known = {step.seq for step in failed}
+        found = [(step.seq, _seen_of(step)) for step in failed]
+        found += [
+            (each.seq, Seen(each.name, each.arguments, "success", thawed(each.result)))
+            for each in worked
+            if each.seq not in known and each.type in TOOLS
+        ]
+        return [each for _, each in sorted(found, key=lambda item: item[0])][-SEEN:]
+
+    def failing(self) -> Repeats:
+        """What is remembered of the calls given up in this run."""
+        with _lock:
+            if self.repeats is None:
+                self.repeats = Repeats()
+            self.has_failures = True  # from now on every success is heard of
+            return self.repeats
+
+    def take_retry(self, limit: int) -> bool:
+        """Counts one more retry, unless there were so many already."""
+        with _lock:
+            if self.retries >= limit:
+                return False
+            self.retries += 1
+            return True
+
+    def at_end(self, name: str, what: Callable[[], None]) -> None:
+        """Calls something when the run ends, once for each name."""
+        with _lock:
+            if self._at_end is None:
+                self._at_end = {}
+            self._at_end[name] = what
+
     def hear(self, said: str | None) -> None:
         """What the run is about is what the user said in its first model call, where nobody said more."""
         if said and self.record.context is None and self.kit.record == "full":
@@ -141,6 +217,8 @@ class ActiveRun:
         `kit` is the step's own, where less is kept of it than of the run.
         """
         kit = kit or self.kit
+        if self.repeats is not None and step.outcome == "success" and step.type in TOOLS and kit.layer() is None:
+            self.repeats.succeeded()
         if kit.is_silent and not self.kit.is_silent:
             return  # a run's status is that of its record; one that is not recorded has one all the same
         with _lock:
@@ -179,6 +257,8 @@ class ActiveRun:
             self.ended(self.aside("run", self.record.agent, failure))
         end = "raised" if has_raised else "finished"
         self.is_open = False
+        for what in (self._at_end or {}).values():
+            what()
         self.record = msgspec.structs.replace(self.record, ended=self.kit.now(), end=end)
         self.kit.tell(RunEnded(self.record))
 
@@ -222,7 +302,11 @@ class Inside:
 def scope(kit: Kit, run: ActiveRun | None = None, limits: Limits = NO_LIMITS) -> ActiveRun | Inside:
     """The current run, else the one given, else one of the call's own: a wrapped call outside a run is a run."""
     current = kit.current() or (run if run is not None and run.is_open else None)
-    return ActiveRun(kit, limits=limits) if current is None else Inside(kit, current)
+    if current is not None:
+        return Inside(kit, current)
+    alone = ActiveRun(kit, limits=limits)
+    alone.is_alone = True
+    return alone
 
 
 class ActiveStep:

@@ -9,20 +9,23 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from mulligan.capture.answers import Empty, Errors, Judge
-from mulligan.capture.drive import Attempts, aplay, play
-from mulligan.capture.first import First
+from mulligan.capture.drive import Attempts, Mended, aplay, play
+from mulligan.capture.first import Careful, First
+from mulligan.capture.guarding import Unfit
 from mulligan.capture.keeping import Keeping
 from mulligan.capture.kit import MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording, Source, strictest
 from mulligan.capture.signature import Signature, code_of, name_of
 from mulligan.capture.stream import astreaming, streaming
 from mulligan.capture.tracer import ActiveRun, scope
-from mulligan.failure import AgentError, SettingsError
+from mulligan.failure import SettingsError
 from mulligan.records import Effects, StepType
 from mulligan.recover import schema as schemas
+from mulligan.recover.budget import Guard
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Mode, Tool
 
 TYPES = ("tool", "model", "retrieval")
+NO_GUARD = Guard(Policy())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,9 @@ class ToolOptions:
     schema: Mapping[str, Any] | None = None
     privileged: Iterable[str] = ()
     released: Iterable[str] = ()
+    verify: Callable[..., Any] | None = None
+    rejects: Iterable[int] = ()
+    timeout: float | None = None
     policy: Policy | None = None
 
     def __post_init__(self) -> None:
@@ -60,6 +66,17 @@ class ToolOptions:
             raise SettingsError(f"schema is a JSON schema as a dictionary, got {type(self.schema).__name__}.")
         if self.policy is not None and not isinstance(self.policy, Policy):
             raise SettingsError(f"policy is a mulligan.Policy, got {type(self.policy).__name__}.")
+        if self.verify is not None and not callable(self.verify):
+            raise SettingsError(f"verify is a function that takes the tool's arguments, got {self.verify!r}.")
+        if self.timeout is not None and (
+            isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not 0 < self.timeout < 1e9
+        ):
+            raise SettingsError(f"timeout is a number of seconds above 0, got {self.timeout!r}.")
+        given = self.rejects
+        statuses = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else (None,)
+        if not all(type(each) is int and 100 <= each <= 599 for each in statuses):
+            raise SettingsError(f"rejects is a set of HTTP statuses, such as {{422}}, got {given!r}.")
+        object.__setattr__(self, "rejects", frozenset(statuses))
         for name in ("privileged", "released"):
             # A text is iterable too: taken letter by letter, it would protect nothing.
             given = getattr(self, name)
@@ -72,15 +89,16 @@ class ToolOptions:
 class Rules:
     """What holds for the calls of one function, in one sort of run."""
 
-    __slots__ = ("is_empty_fine", "is_off", "is_retried", "judge", "keeping", "kit", "limits", "mode")
+    __slots__ = ("guard", "is_empty_fine", "is_off", "is_retried", "judge", "keeping", "kit", "limits", "mode")
 
-    def __init__(self, kit: Kit | None, limits: Limits, mode: Mode, is_retried: bool) -> None:
+    def __init__(self, kit: Kit | None, limits: Limits, mode: Mode, is_retried: bool, guard: Guard) -> None:
         self.kit: Kit = kit  # type: ignore[assignment] # none only in those that hold nowhere
         self.is_off = kit is not None and kit.is_silent
         self.limits = limits
         """Those of a run that has only this call in it."""
         self.mode: Mode = mode
         self.is_retried = is_retried
+        self.guard = guard
         self.keeping: Keeping | None = None
         self.judge: Judge | None = None
         self.is_empty_fine = True
@@ -102,7 +120,10 @@ class Wrapped:
         self.is_async_stream = inspect.isasyncgenfunction(code)
         self.is_async = self.is_async_stream or inspect.iscoroutinefunction(code)
         self._tools: dict[Mode, Tool] = {}
-        self.usual = Rules(None, NO_LIMITS, "observe", is_retried=False)
+        self.is_looked_at = options.schema is not None or options.timeout is not None
+        """Whether there is more to do before each call than to make it."""
+        self.verify = self._verifying()
+        self.usual = Rules(None, NO_LIMITS, "observe", is_retried=False, guard=NO_GUARD)
         """Those of a call about which neither its run nor its function says anything that the settings do not."""
         self._rules: tuple[Kit | None, dict[Limits | None, Rules]] = (None, {})
         self._judge = Judge(options.type, self.name, options.errors, options.empty)
@@ -117,6 +138,13 @@ class Wrapped:
                 raise SettingsError(
                     f"{option}: {self.name} has no argument {name!r}. Its arguments are {', '.join(known) or 'none'}."
                 )
+
+    def _verifying(self) -> Callable[..., Any] | None:
+        """The developer's check, which a function that is not async cannot await."""
+        verify = self.options.verify
+        if verify is not None and inspect.iscoroutinefunction(code_of(verify)) and not self.is_async:
+            raise SettingsError(f"verify is async and {self.name} is not. Give a function that needs no await.")
+        return verify
 
     def schema(self) -> Mapping[str, Any] | None:
         return self.options.schema if self.options.schema is not None else self.signature.schema()
@@ -145,12 +173,13 @@ class Wrapped:
         through: Callable[[Callable[[Mapping[str, Any]], Any]], Callable[[Mapping[str, Any]], Any]] | None = None,
         is_checked: bool = False,
         first: First | None = None,
+        mended: Mended | None = None,
     ) -> Attempts:
         """A call ready to be played.
 
         `opening` makes the answer of what the function gave, where that is a stream. `through` changes how the
         function is called: in a thread, say. `is_checked` holds the arguments against the signature first. `first` is
-        an attempt that was made and failed.
+        an attempt that was made and failed; `mended` one that was turned away, and how it was put right.
         """
         arguments = self.signature.bind(args, kwargs)
         rules = self.rules(kit, run.limits)
@@ -171,19 +200,46 @@ class Wrapped:
         def has_begun(error: Exception) -> bool:
             return not (_is_raised_here(error) and self.signature.refuses(*last))
 
-        return Attempts(
+        async def timed(given: Mapping[str, Any]) -> Any:
+            return await within(made(given), call.guarding.remaining(), self.name, timeout or 0)
+
+        timeout = self.options.timeout
+        making = timed if timeout is not None and self.is_async else made
+        call = Attempts(
             rules.kit,
             run,
             self.tool(mode),
             arguments,
-            made if through is None else through(made),
+            making if through is None else through(making),
             type=self.options.type,
             policy=self.options.policy,
             has_begun=has_begun,
             judge=rules.judge,
             keeping=rules.keeping,
             first=first,
+            guard=rules.guard,
+            owner=args[0] if self.signature.is_method and args else None,
+            timeout=timeout,
+            rejects=frozenset(self.options.rejects),
+            check=self._checking(args),
+            mended=mended,
         )
+        return call
+
+    def _checking(self, args: tuple[Any, ...]) -> Callable[[Mapping[str, Any]], Any] | None:
+        """The developer's check of one call: given its arguments in the form in which the function was."""
+        verify = self.verify
+        if verify is None:
+            return None
+
+        def check(given: Mapping[str, Any]) -> Any:
+            positional, named = self.signature.spread(given, args)
+            return verify(*positional, **named)
+
+        async def acheck(given: Mapping[str, Any]) -> Any:
+            return await check(given)
+
+        return acheck if inspect.iscoroutinefunction(code_of(verify)) else check
 
     def check(self, arguments: Mapping[str, Any]) -> None:
         """Refuses, before anything has happened, arguments that break the schema."""
@@ -198,14 +254,16 @@ class Wrapped:
                 f"{'.'.join(map(str, fault.path))}: {fault.message}" if fault.path else fault.message
                 for fault in faults[:5]
             )
-            raise AgentError(f"The arguments do not fit: {told}.")
+            raise Unfit(f"The arguments do not fit: {told}.")
 
     def first(self, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> First | None:
         """The first attempt, begun; None where the arguments must be checked before it."""
-        if self.options.schema is not None:
+        if self.is_looked_at:
             return None
         try:
             return First(self, kit, args, kwargs)
+        except Careful:
+            return None
         except Exception:  # noqa: BLE001 - the longer way round has its own guards
             kit.fault("beginning a call")
             return None
@@ -226,7 +284,8 @@ class Wrapped:
         mode = strictest(MODES, options.mode, None if limits is None else limits.mode) or kit.mode
         policy = options.policy or kit.policy
         own = NO_LIMITS if record == kit.record else Limits(record=record)
-        rules = Rules(kit.recording(record), own, mode, mode != "observe" and policy.attempts > 1)
+        guard = kit.budget.guard(self.name, policy)
+        rules = Rules(kit.recording(record), own, mode, mode != "observe" and policy.attempts > 1, guard)
         if record == "shape" or options.type == "model":
             rules.keeping = Keeping(is_shape=record == "shape", is_model=options.type == "model", closed=self.closed)
         rules.judge = self._judge if self._judge.is_needed else None
@@ -319,6 +378,23 @@ def members(schema: Mapping[str, Any] | None) -> set[str]:
         for member in each.get("enum", ())
         if isinstance(member, str)
     }
+
+
+async def within(answer: Any, seconds: float | None, name: str, timeout: float) -> Any:
+    """What an awaitable comes to, if it does in time."""
+    import asyncio  # loaded by whoever awaits us
+
+    late = f"{name} did not answer in {timeout:g} s."
+    if seconds is not None and seconds <= 0:
+        answer.close()
+        raise TimeoutError(late)
+    try:
+        async with asyncio.timeout(seconds) as clock:
+            return await answer
+    except TimeoutError:
+        if clock.expired():
+            raise TimeoutError(late) from None
+        raise
 
 
 def _is_raised_here(error: Exception) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from mulligan.calls import same
 from mulligan.failure import Failure, Ran, Remedy
 from mulligan.records import Precedent, Recovery
 from mulligan.recover.policy import Policy
-from mulligan.recover.repair import suggest
-from mulligan.recover.tool import Arguments, Tool
+from mulligan.recover.repair import Suggestion, suggest
+from mulligan.recover.tool import Arguments, Seen, Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +40,47 @@ class Ask:
 Move = Try | Wait | Ask
 
 
+def _nothing_seen() -> Sequence[Seen]:
+    return ()
+
+
+def _no_limit() -> float | None:
+    return None
+
+
+def _may(*about: Any) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
-    """What recovery asks of the world; a question nobody can answer is answered with nothing."""
+    """What recovery asks of the world; a question nobody can answer is answered with nothing.
 
-    recall: Callable[[Failure], Sequence[Precedent]]
+    Those that may take time are asked by a move, `Ask`; the others are about what is at hand and are just called.
+    """
+
+    recall: Callable[[Failure, str, Sequence[Suggestion]], Sequence[Precedent]]
+    """Asked by a move, with why the call is given up and what is offered: what overcame the same failure before."""
+    verify: Callable[[Arguments, Failure], object] | None = None
+    """Asked by a move: `HAPPENED`, or the failure of a call that did not, or None where that is still not known."""
     chance: Callable[[], float]
+    seen: Callable[[], Sequence[Seen]] = _nothing_seen
+    remaining: Callable[[], float | None] = _no_limit
+    """Seconds until the deadline."""
+    spend: Callable[[Failure], str] = _may
+    """Takes one retry from every budget; why there is none left."""
+    halted: Callable[[], str] = _may
+    """Why the attempt that was waited for may not be made after all."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Why recovery ended without a success, and what was seen to work before."""
+    """Why recovery ended without a success, what was seen to work before, and what may work instead."""
 
     failure: Failure
     why: str
     precedents: Sequence[Precedent] = ()
+    suggestions: Sequence[Suggestion] = ()
 
 
 WHY_NOT = {
@@ -61,61 +88,156 @@ WHY_NOT = {
     Remedy.COMPRESS: "the conversation is too long",
     Remedy.STOP: "only a person can help",
 }
+UNKNOWN_OUTCOME = "it may have taken effect and is not known to be repeatable"
+REFUSED = "it was not made"
 
 Recovering = Generator[Move, Any, GivenUp | None]
 
 
-def recovery(arguments: Arguments, tool: Tool, policy: Policy, ask: Questions) -> Recovering:
-    """The moves that lead from a call to its success, or to the reason why it was given up."""
-    failure: Failure | None = yield Try(arguments)
-    attempt = 1
+def recovery(
+    arguments: Arguments, tool: Tool, policy: Policy, ask: Questions, mended: Recovery | None = None
+) -> Recovering:
+    """The moves that lead from a call to its success, or to the reason why it was given up.
+
+    `mended` says that the call was turned away already, before anything could happen, and how it was put right.
+    """
+    if mended is not None:
+        yield Wait(mended)
+    failure: Failure | None = yield Try(arguments, mended)
+    repairs = Repairs([arguments])
+    attempt = 1 if mended is None else 2
     while failure is not None:
+        if ask.verify is not None and is_unsettled(failure, tool):
+            # It may have happened: settle that first, or stop.
+            settled = yield Ask(ask.verify, (arguments, failure))
+            if settled is HAPPENED:
+                return None
+            failure = settled or failure
         attempt += 1
-        step = next_step(arguments, failure, attempt, tool, policy, ask.chance())
-        if isinstance(step, str):
-            precedents = yield Ask(ask.recall, (failure,))
-            return GivenUp(failure, step, precedents or ())
+        step = next_step(arguments, failure, attempt, tool, policy, ask, repairs)
+        why = step if isinstance(step, str) else ask.spend(failure)
+        if not why and not isinstance(step, str):
+            yield Wait(step[1])
+            why = ask.halted()
+        if why or isinstance(step, str):
+            offered = repairs.offered(arguments, failure, tool, policy, ask)
+            precedents = yield Ask(ask.recall, (failure, why, offered))
+            return GivenUp(failure, why, precedents or (), offered)
         arguments, after = step
-        yield Wait(after)
         failure = yield Try(arguments, after)
     return None
 
 
+def is_unsettled(failure: Failure, tool: Tool) -> bool:
+    """Whether it matters, and is not known, whether the call took effect."""
+    return (
+        failure.ran is Ran.UNKNOWN
+        and not tool.is_repeatable
+        and tool.mode != "observe"
+        and failure.counts
+        and failure.recoverable
+    )
+
+
+HAPPENED = object()
+"""What `verify` answers where the call took effect after all."""
+SETTLED = "the developer's check says that it did not happen"
+"""The evidence with which a failure comes back from `verify`."""
+
+
 def next_step(
-    arguments: Arguments, failure: Failure, attempt: int, tool: Tool, policy: Policy, chance: float
+    arguments: Arguments,
+    failure: Failure,
+    attempt: int,
+    tool: Tool,
+    policy: Policy,
+    ask: Questions,
+    repairs: Repairs,
 ) -> tuple[Arguments, Recovery] | str:
     """What to do before this attempt and what to attempt, or why there is none."""
     if not failure.counts:
         return "it is not a failure"
     if tool.mode == "observe":
         return "it is only observed"
+    if REFUSED in failure.evidence:
+        return REFUSED
     if not failure.recoverable:
         return "its author says that trying again cannot help"
     if failure.remedy not in (Remedy.WAIT, Remedy.REPAIR):
-        return (
-            "only the model can help" if failure.remedy is Remedy.TELL else f"the remedy is to {failure.remedy.value}"
-        )
+        return WHY_NOT[failure.remedy]
     if not tool.is_repeatable and failure.ran is not Ran.NO:
-        return "it may have taken effect and is not known to be repeatable"
+        return UNKNOWN_OUTCOME
     if attempt > policy.attempts:
         return f"{policy.attempts} attempts were made"
-    seconds = policy.wait(attempt, failure.retry_after, chance)
+    seconds = policy.wait(attempt, failure.retry_after, ask.chance())
     if seconds is None:
         return f"it asked for {failure.retry_after:g} s, longer than {policy.longest_wait:g} s"
+    remaining = ask.remaining()
+    if remaining is not None and seconds >= remaining:
+        return "its time would be over before the next attempt"
     if failure.remedy is Remedy.WAIT:
-        if not tool.is_repeatable:
+        # What turned the call away, a refused connection say, would do so again; but time may have settled the rest.
+        if not tool.is_repeatable and SETTLED not in failure.evidence:
             return "the same call is not made twice, because it may have side effects"
         return arguments, Recovery(remedy=Remedy.WAIT, seconds=seconds)
-    suggestions = suggest(arguments, failure, tool, confidence=policy.confidence)
-    if not suggestions:
-        return "nothing known would mend its arguments"
-    suggestion = suggestions[0]
-    if not suggestion.automatic:
-        return suggestion.why
-    return suggestion.arguments, Recovery(
+    found = repairs.next(arguments, failure, tool, policy, ask)
+    if isinstance(found, str):
+        return found
+    return found.arguments, Recovery(
         remedy=Remedy.REPAIR,
         seconds=seconds,
-        changes=suggestion.changes,
-        source=suggestion.source,
-        confidence=suggestion.confidence,
+        changes=found.changes,
+        source=found.source,
+        confidence=found.confidence,
     )
+
+
+@dataclass(slots=True)
+class Repairs:
+    """What was suggested for a call on the way, and what was tried of it."""
+
+    tried: list[Arguments]
+    waiting: list[Suggestion] = field(default_factory=list)
+    """Suggestions for the first arguments that were not the best."""
+    last: str | None = None
+    """The fingerprint of what was last repaired."""
+    asked: tuple[Failure, list[Suggestion]] | None = None
+
+    def next(
+        self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, ask: Questions
+    ) -> Suggestion | str:
+        """The best repair that was not tried yet, or why there is none.
+
+        If the one before did not change what is wrong, the second best for the same arguments comes first; if it did,
+        what mends the rest.
+        """
+        found = self._suggested(arguments, failure, tool, policy, ask)
+        fresh = [each for each in found if each.automatic]
+        is_the_same_again = self.last is not None and self.last == failure.fingerprint
+        queue = [*self.waiting, *fresh] if is_the_same_again else [*fresh, *self.waiting]
+        queue = [each for each in queue if not any(same(each.arguments, tried) for tried in self.tried)]
+        if not queue:
+            if not found:
+                return "nothing known would mend its arguments"
+            return found[0].why or "no other repair is known"
+        best, *self.waiting = queue
+        self.tried.append(best.arguments)
+        self.last = failure.fingerprint
+        return best
+
+    def offered(
+        self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, ask: Questions
+    ) -> list[Suggestion]:
+        """What a model or a person may try, where recovery may not or did not."""
+        if failure.remedy not in (Remedy.REPAIR, Remedy.TELL) or tool.mode == "observe" or REFUSED in failure.evidence:
+            return []
+        found = [*self._suggested(arguments, failure, tool, policy, ask), *self.waiting]
+        return [each for each in found if not any(same(each.arguments, tried) for tried in self.tried[1:])]
+
+    def _suggested(
+        self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, ask: Questions
+    ) -> list[Suggestion]:
+        if self.asked is None or self.asked[0] is not failure:
+            seen = ask.seen()
+            self.asked = failure, list(suggest(arguments, failure, tool, seen, confidence=policy.confidence))
+        return self.asked[1]

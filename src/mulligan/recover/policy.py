@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from mulligan.failure import SettingsError
+
+Spirals = Literal["report", "block"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,10 +22,26 @@ class Policy:
     """Seconds. A longer Retry-After ends recovery instead of blocking the agent."""
     confidence: float = 0.80
     """A repair that is surer than this is tried without asking, from 0 to 1."""
+    run_retries: int = 20
+    """Retries of one run, all its calls together."""
+    retry_ratio: float = 0.1
+    """Retries allowed for each first attempt, for each tool and for the whole process."""
+    retry_burst: int = 10
+    """Retries allowed before there were any first attempts, and the most that can be saved up."""
+    breaker: bool = True
+    """Whether a tool whose other side is down is left alone for some seconds."""
+    repeats: int = 2
+    """Times that a call may be given up the same way in a run; the next is not made. 0 for any number."""
+    spirals: Spirals = "report"
+    """What becomes of a strategy that failed several times in other words: report tells the model, block stops it."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int):
-            raise SettingsError(f"attempts is a whole number, got {self.attempts!r}.")
+        for name in ("attempts", "run_retries", "retry_burst", "repeats"):
+            number = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise SettingsError(f"{name} is a whole number, got {number!r}.")
+            if number < 0 and name != "attempts":
+                raise SettingsError(f"{name} must be 0 or more, got {number}.")
         if self.attempts < 1:
             raise SettingsError(
                 f"attempts must be at least 1, got {self.attempts}. To turn recovery off, pass attempts=1."
@@ -35,6 +54,12 @@ class Policy:
                 raise SettingsError(f"{name} is a number of seconds, 0 or more, got {seconds!r}.")
         if not _is_number(self.confidence) or not 0 <= self.confidence <= 1:
             raise SettingsError(f"confidence is a share from 0 to 1, got {self.confidence!r}.")
+        if not _is_number(self.retry_ratio) or not 0 <= self.retry_ratio <= 1:
+            raise SettingsError(f"retry_ratio is a share from 0 to 1, got {self.retry_ratio!r}.")
+        if not isinstance(self.breaker, bool):
+            raise SettingsError(f"breaker is true or false, got {self.breaker!r}.")
+        if self.spirals not in get_args(Spirals):
+            raise SettingsError(f"spirals is report or block, got {self.spirals!r}.")
 
     def wait(self, attempt: int, retry_after: float | None, chance: float) -> float | None:
         """Seconds before this attempt, or None when the other side asks for more than we would wait.

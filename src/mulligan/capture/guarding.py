@@ -1,0 +1,188 @@
+"""What stands between a call and its attempts: circuit, budgets, deadline, and the same call once too often."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import msgspec
+
+from mulligan import prompt
+from mulligan.capture.kit import Kit
+from mulligan.capture.tracer import ActiveRun
+from mulligan.classify.taxonomy import (
+    MODEL_UNAVAILABLE,
+    ORCHESTRATION_LOOP_DETECTED,
+    TOOL_UNAVAILABLE,
+    TOOL_WRONG_APPROACH,
+)
+from mulligan.failure import AgentError, Failure, Kind, Ran
+from mulligan.records import StepType
+from mulligan.recover.budget import Guard, is_infrastructure, target_of
+from mulligan.recover.plan import REFUSED
+from mulligan.recover.policy import Policy
+from mulligan.recover.repeats import key_of
+from mulligan.recover.tool import Tool
+
+
+class NotMade(AgentError):
+    """A call that was answered without being made, and the failure that says why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message, failure.kind.code, failure.hint, recoverable=failure.recoverable)
+        self.failure = failure
+
+
+class Unfit(AgentError):
+    """Arguments that were turned away by our own check, before the function was reached."""
+
+
+class Guarding:
+    """The limits of one call. Inside a layer that retries, and where a tool is only observed, there are none."""
+
+    __slots__ = (
+        "_guard",
+        "_has_executed",
+        "_is_probe",
+        "_key",
+        "_kit",
+        "_owner",
+        "_policy",
+        "_run",
+        "_target",
+        "_tool",
+        "_type",
+        "deadline",
+        "is_active",
+    )
+
+    def __init__(
+        self,
+        kit: Kit,
+        run: ActiveRun,
+        tool: Tool,
+        policy: Policy,
+        guard: Guard | None,
+        *,
+        type: StepType = "tool",
+        owner: object = None,
+    ) -> None:
+        self._kit = kit
+        self._run = run
+        self._tool = tool
+        self._policy = policy
+        self._guard = guard
+        self._type: StepType = type
+        self._owner = owner
+        self.deadline: float | None = None
+        """When the call must be over, by the kit's timer."""
+        self._target = ""
+        self._key: Hashable | None = None
+        self._is_probe = False
+        self._has_executed = False
+        self.is_active = guard is not None and tool.mode != "observe" and kit.layer() is None
+
+    def bound(self, deadline: float | None) -> None:
+        """The time at which the call must be over: its own, or that of a call around it."""
+        outer = self._kit.deadline.get()
+        known = [each for each in (deadline, outer) if each is not None]
+        self.deadline = min(known) if known else None
+
+    def remaining(self) -> float | None:
+        """Seconds until the deadline."""
+        return None if self.deadline is None else self.deadline - self._kit.timer()
+
+    def admit(self, arguments: Mapping[str, Any]) -> None:
+        """Before the first attempt: raises `NotMade` where it must not be made."""
+        if not self.is_active or self._guard is None:
+            return
+        now = self._kit.timer()
+        self._guard.relax(now)
+        if self._guard.is_careful:
+            self._target = target_of(arguments)
+            repeats = self._run.repeats
+            if repeats is not None:
+                self._refuse_repeat(arguments, now)
+            seconds, self._is_probe = self._guard.admit(self._target, now)
+            if seconds:
+                raise NotMade(_out_of_order(self._tool.name, self._type, seconds))
+        if self._policy.attempts > 1:
+            self._guard.began(now)
+
+    def _refuse_repeat(self, arguments: Mapping[str, Any], now: float) -> None:
+        repeats = self._run.repeats
+        if repeats is None:
+            return
+        streak = repeats.blocking(self._tool.name, key_of(arguments, self._owner), now, self._policy.repeats)
+        if streak is not None:
+            streak.count += 1
+            raise NotMade(_repeated(self._tool.name, streak.failure, streak.count - 1))
+        if self._policy.spirals == "block" and (spiral := repeats.spiral(self._tool.name, arguments)):
+            raise NotMade(_refusal(TOOL_WRONG_APPROACH, prompt.spiral(spiral.tools, spiral.kind, spiral.count)))
+
+    def executed(self) -> None:
+        """The function itself was reached: what comes next is a retry."""
+        self._has_executed = True
+
+    def spend(self, failure: Failure) -> str:
+        """Takes one retry of every budget; why there is none left."""
+        if self._guard is None or not self._has_executed:
+            return ""  # turned away by ourselves: nobody else was asked for anything yet
+        why = self._kit.budget.spend(self._guard)
+        if not why and not self._run.take_retry(self._policy.run_retries):
+            return f"{self._policy.run_retries} retries were made in this run"
+        return why
+
+    def halted(self) -> str:
+        """Why an attempt that was waited for may not be made after all."""
+        remaining = self.remaining()
+        if remaining is not None and remaining <= 0:
+            return "its time is over"
+        if self._guard is None or not self._guard.breaks:
+            return ""
+        seconds, self._is_probe = self._guard.admit(self._target, self._kit.timer())
+        return "too many of its calls have failed, and it is left alone for a while" if seconds else ""
+
+    def ended(self, arguments: Mapping[str, Any], failure: Failure | None, attempt: int) -> None:
+        """An attempt has ended."""
+        if not self.is_active or self._guard is None or (failure is not None and REFUSED in failure.evidence):
+            return
+        is_probe, self._is_probe = self._is_probe, False
+        if failure is not None:
+            self._target = target_of(arguments)
+        self._guard.result(
+            self._target, is_infrastructure(failure), self._kit.timer(), is_retry=attempt > 1, is_probe=is_probe
+        )
+
+    def cancelled(self) -> None:
+        if self._is_probe and self._guard is not None:
+            self._is_probe = False
+            self._guard.let_go(self._target, self._kit.timer())
+
+    def given_up(self, arguments: Mapping[str, Any], failure: Failure) -> str:
+        """The call is given up; what the model should hear of it beyond its failure."""
+        run, guard = self._run, self._guard
+        if not self.is_active or guard is None or run.is_alone or not failure.counts or REFUSED in failure.evidence:
+            return ""
+        repeats = run.failing()
+        now = self._kit.timer()
+        count = repeats.given_up(self._tool.name, key_of(arguments, self._owner), failure, now)
+        spiral = None if self._type == "model" else repeats.failed_again(self._tool.name, arguments, failure)
+        if (self._policy.repeats and count >= self._policy.repeats) or (spiral and self._policy.spirals == "block"):
+            guard.watch(run.id)
+            run.at_end(self._tool.name, lambda: guard.unwatch(run.id))
+        return "" if spiral is None else prompt.spiral(spiral.tools, spiral.kind, spiral.count)
+
+
+def _refusal(kind: Kind, message: str, **fields: Any) -> Failure:
+    return Failure.of(kind, message, ran=Ran.NO, evidence=(REFUSED,), **fields)
+
+
+def _repeated(tool: str, failure: Failure, count: int) -> Failure:
+    told = _refusal(ORCHESTRATION_LOOP_DETECTED, prompt.repeated(tool, failure, count), recoverable=False)
+    return msgspec.structs.replace(told, fingerprint=failure.fingerprint)
+
+
+def _out_of_order(tool: str, type: StepType, seconds: float) -> Failure:
+    kind = MODEL_UNAVAILABLE if type == "model" else TOOL_UNAVAILABLE
+    return _refusal(kind, prompt.left_alone(tool, seconds), retry_after=round(seconds, 1))
