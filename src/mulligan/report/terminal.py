@@ -6,55 +6,19 @@ Everything foreign passes `clean` on its way here: a terminal obeys what it is s
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from mulligan import calls, figures
 from mulligan.failure import Remedy
 from mulligan.figures import Cell
 from mulligan.records import Change, History, Link, Recovery, Run, Step
-from mulligan.redaction import clean
+from mulligan.report.tables import ago as ago
+from mulligan.report.tables import columns as columns
+from mulligan.report.tables import count as count
+from mulligan.report.tables import duration as duration
+from mulligan.report.tables import line as line
 
 MARKS = {"success": "+", "failure": "x", "cancelled": "-", "refused": "-"}
-WIDTH = 100
-
-
-def line(text: object, limit: int = WIDTH) -> str:
-    """One line, fit for a terminal."""
-    return " ".join(clean(str(text), limit).split())
-
-
-def ago(then: int, now: int) -> str:
-    """How long ago, in one unit."""
-    seconds = max(0, (now - then) // 1000)
-    for unit, length in (("day", 86400), ("h", 3600), ("min", 60)):
-        count = seconds // length
-        if count:
-            return f"{count} {unit}{'s' if unit == 'day' and count > 1 else ''} ago"
-    return f"{seconds} s ago"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def columns(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
-    """Rows aligned, the widest column last; the columns in `right` hold numbers."""
-    table = [list(row) for row in rows]
-    if not table:
-        return
-    widths = [max(len(row[place]) for row in table) for place in range(len(table[0]))]
-    for row in table:
-        cells = [
-            cell.rjust(width) if place in right else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield ("  " + "  ".join(cells)).rstrip()
 
 
 def runs(histories: Sequence[History], now: int) -> Iterator[str]:

@@ -16,6 +16,7 @@ COMMANDS = {
     "demo": ("demo", "demo", "Watch failing calls being recovered, told or stopped."),
     "runs": ("runs", "runs", "The newest runs and what came of them."),
     "show": ("runs", "show", "One run: every attempt at every call."),
+    "stats": ("stats", "stats", "What failed, what overcame it, and what that suggests."),
     "explain": ("explain", "explain", "What kind of failure is this, and whose move is it?"),
     "classify": ("explain", "explain", "The same as explain."),
     "redact": ("redact", "redact", "Take secrets and personal data out of a text."),

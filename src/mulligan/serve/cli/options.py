@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
+import os
+import re
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -9,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from mulligan import settings as settings_file
-from mulligan.failure import StoreError
+from mulligan.failure import SettingsError, StoreError
 from mulligan.records import encode
 from mulligan.remember.adoption import adopt
 from mulligan.remember.store import LOCAL, Store
@@ -61,10 +66,35 @@ def now() -> int:
     return int(time.time() * 1000)
 
 
+_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def moment(text: str | None, option: str = "--since") -> int | None:
+    """`7d` ago, or a date, as a moment in UTC milliseconds; `all` and nothing are none."""
+    if text is None or text == "all":
+        return None
+    match = re.fullmatch(r"([0-9]{1,5})([mhdw])", text)
+    if match is not None:
+        return now() - int(match[1]) * _UNITS[match[2]] * 1000
+    try:
+        given = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise SettingsError(
+            f"{option} takes a number and m, h, d or w, such as 24h or 7d, or a date such as 2026-01-31, got {text!r}."
+        ) from None
+    return int((given if given.tzinfo else given.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
+
+
+def width() -> int | None:
+    """Columns of the terminal; None where there is none and nothing need be cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def print_json(value: object) -> None:
     click.echo(encode(value).decode())
 
 
 def print_lines(lines: Iterable[str]) -> None:
+    plainly = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
     for each in lines:
-        click.echo(each)
+        click.echo(click.unstyle(each) if plainly else each)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import click
@@ -12,19 +11,16 @@ from mulligan.failure import SettingsError
 from mulligan.records import History, builtins
 from mulligan.remember.store import LOCAL, RunQuery, Store
 from mulligan.report import terminal
-from mulligan.serve.cli.options import as_json, now, opened, print_json, print_lines, settings_with, store_option
-
-_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
-
-
-def since(text: str | None) -> int | None:
-    """`7d` as a moment in UTC milliseconds."""
-    if text is None:
-        return None
-    match = re.fullmatch(r"([0-9]{1,5})([mhdw])", text)
-    if match is None:
-        raise SettingsError(f"--since takes a number and m, h, d or w, such as 24h or 7d, got {text!r}.")
-    return now() - int(match[1]) * _UNITS[match[2]] * 1000
+from mulligan.serve.cli.options import (
+    as_json,
+    moment,
+    now,
+    opened,
+    print_json,
+    print_lines,
+    settings_with,
+    store_option,
+)
 
 
 @click.command(epilog="Examples:\n\n  mulligan runs --since 24h\n\n  mulligan runs --agent support-agent --json")
@@ -36,7 +32,7 @@ def since(text: str | None) -> int | None:
 def runs(agent: str | None, past: str | None, limit: int, store: str | None, as_json: bool) -> None:
     """The newest runs and what came of them."""
     settings = settings_with(store)
-    query = RunQuery(agent=agent, since=since(past), limit=limit)
+    query = RunQuery(agent=agent, since=moment(past), limit=limit)
     kept = opened(settings)
     found = kept.runs(LOCAL, query) if kept is not None else []
     if as_json:

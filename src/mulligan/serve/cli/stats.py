@@ -1,0 +1,153 @@
+"""mulligan stats."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import click
+import msgspec
+
+from mulligan import figures
+from mulligan.failure import SettingsError
+from mulligan.figures import By, Stats, StatsQuery
+from mulligan.records import STEP_TYPES
+from mulligan.remember.store import LOCAL, Store
+from mulligan.report import overview
+from mulligan.report import stats as questions
+from mulligan.report.tables import as_csv
+from mulligan.serve.cli.options import (
+    as_json,
+    moment,
+    now,
+    opened,
+    print_json,
+    print_lines,
+    settings_with,
+    store_option,
+    width,
+)
+
+DIMENSIONS = get_args(By)
+VALUES = ("agent", "tool", "model", "version", "environment")
+"""What two values of can be compared."""
+
+EXAMPLES = """Examples:
+
+  mulligan stats
+
+  mulligan stats --by tool --since 24h
+
+  mulligan stats --by kind --agent support-agent --csv
+
+  mulligan stats --agent support-agent --compare 1.0 1.1
+
+  mulligan stats --by model --compare small-1 big-1"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--by", type=click.Choice(DIMENSIONS), help="Divide the figures by this.")
+@click.option(
+    "--since", "past", default="7d", show_default=True, metavar="7d", help="30m, 24h, 7d, 2w, a date, or all."
+)
+@click.option("--until", metavar="DATE", help="Up to a date (2026-01-31), or so long ago (24h).")
+@click.option("--agent", help="Only this agent's.")
+@click.option("--tool", help="Only this tool's calls.")
+@click.option("--kind", help="Only failures of this kind (tool/timeout), or of all kinds of a type (tool).")
+@click.option("--model", help="Only this model's.")
+@click.option("--version", "version", help="Only this version of the agent.")
+@click.option("--environment", help="Only this environment's.")
+@click.option("--type", "type", type=click.Choice(STEP_TYPES), help="Only steps of this type.")
+@click.option(
+    "--compare", nargs=2, metavar="A B", help="Two versions beside each other; with --by, two of that instead."
+)
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100_000), help="Rows shown with --by.")
+@click.option("--csv", "as_comma", is_flag=True, help="The rows as CSV, with --by.")
+@store_option
+@as_json
+def stats(
+    by: By | None,
+    past: str,
+    until: str | None,
+    compare: tuple[str, str] | None,
+    limit: int,
+    as_comma: bool,
+    store: str | None,
+    as_json: bool,
+    **narrowed: Any,
+) -> None:
+    """What failed, what overcame it, what it cost, and what that suggests.
+
+    Answers cover whole hours, or whole days (UTC) beyond three days, and say which.
+    """
+    if as_comma and (by is None or compare):
+        raise SettingsError("--csv needs rows: say by what, such as --by tool, and leave out --compare.")
+    settings = settings_with(store)
+    query = StatsQuery(now=now(), since=moment(past, "--since"), until=moment(until, "--until"), by=by, **narrowed)
+    if query.since is not None and query.until is not None and query.since >= query.until:
+        raise SettingsError(f"--since {past} is not before --until {until}.")
+    kept = opened(settings)
+    if compare:
+        _compare(kept, query, compare, as_json)
+        return
+    answer = _answer(kept, query)
+    if as_json:
+        print_json(_facts(answer, query))
+    elif as_comma:
+        names = [query.by or "", *questions.OUTSIDE]
+        print_lines(as_csv(overview.ranked(answer.parts, query.by or ""), names))
+    elif query.by is None and query.kind is None:
+        tools = _answer(kept, _with(query, by="tool", detail=True))
+        agents = _answer(kept, _with(query, by="agent"))
+        series = _answer(kept, _with(query, by="time"))
+        print_lines(overview.overview(answer, tools, agents, series, width()))
+    else:
+        print_lines(overview.headline(answer, query.kind))
+        if query.by is None:
+            answer = _answer(kept, _with(query, by="tool"))
+        when = "%Y-%m-%d %H:%M" if answer.grain == "hour" else "%Y-%m-%d"
+        if answer.parts and (answer.total.calls or answer.total.kinds):
+            click.echo("")
+            print_lines(overview.by(answer.parts, answer.by or "", limit, width(), when, query.kind is not None))
+        elif answer.total.calls:
+            click.echo(f"None of it says which {query.by}.")
+    if not as_json and not as_comma and not answer.total.calls and not answer.total.runs and past != "all":
+        where = settings.store_url if kept is not None else f"{settings.store_url}, which is not there yet"
+        click.echo(f"Looked into {where}. Further back: --since all", err=True)
+
+
+def _answer(kept: Store | None, query: StatsQuery) -> Stats:
+    return kept.stats(LOCAL, query) if kept is not None else figures.stats([], query)
+
+
+def _with(query: StatsQuery, **fields: Any) -> StatsQuery:
+    return msgspec.structs.replace(query, **fields)
+
+
+def _facts(answer: Stats, query: StatsQuery) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "since": answer.since,
+        "until": answer.until,
+        "grain": answer.grain,
+        "total": questions.facts(answer.total),
+    }
+    if query.by is not None:
+        facts |= {"by": query.by, "parts": overview.ranked(answer.parts, query.by)}
+    return facts
+
+
+def _compare(kept: Store | None, query: StatsQuery, values: tuple[str, str], as_json: bool) -> None:
+    dimension = query.by or "version"
+    if dimension not in VALUES:
+        raise SettingsError(f"two of {dimension} cannot be compared; --by takes here: {', '.join(VALUES)}.")
+    one, other = (_answer(kept, _with(query, by=None, **{dimension: value})) for value in values)
+    for value, answer in zip(values, (one, other), strict=True):
+        if not answer.total.calls and not answer.total.runs:
+            known = sorted(_answer(kept, _with(query, by=dimension)).parts)
+            hint = f"There are: {', '.join(known[:10])}." if known else "Nothing in this time says one."
+            raise SettingsError(f"there is nothing of {dimension} {value!r} in this time. {hint}")
+    if as_json:
+        differences = [each._asdict() for each in questions.compared(one.total, other.total)]
+        sides = [_facts(each, _with(query, by=None)) for each in (one, other)]
+        print_json({"by": dimension, "values": values, "stats": sides, "differences": differences})
+    else:
+        print_lines(overview.comparison(one, other, values, width()))
