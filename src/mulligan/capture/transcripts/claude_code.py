@@ -1,0 +1,149 @@
+"""Claude Code: a line an entry, in `~/.claude/projects/FOLDER/SESSION.jsonl`.
+
+A call is a block `tool_use` of an assistant's message, its answer a block `tool_result` of a user's. Only what is
+flagged `is_error` has failed. The calls of a subagent are a run of their own, in the same file or beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+
+from mulligan.capture.transcripts.gathering import Gathering, Reading, milliseconds
+from mulligan.capture.transcripts.lines import Lines, decoded
+from mulligan.records import History
+
+NAME = "claude-code"
+OPEN = 64
+"""Runs of one file that are gathered at the same time."""
+_NEEDED = (b'"tool_use"', b'"tool_result"', b'"compact_boundary"', b'"isApiErrorMessage":true', b'"api_error"')
+"""What a line holds that says anything about calls. Most bytes are in lines that hold none of it."""
+_TALK = (b'"type":"user"', b'"type":"assistant"')
+
+
+class _Block(msgspec.Struct):
+    type: str = ""
+    id: str = ""
+    name: str = ""
+    input: Any = None
+    tool_use_id: str = ""
+    content: msgspec.Raw = msgspec.Raw()
+    is_error: bool | None = None
+    text: str = ""
+
+
+class _Message(msgspec.Struct):
+    content: list[_Block] | str | None = None
+    model: str | None = None
+
+
+class _Line(msgspec.Struct):
+    type: str = ""
+    subtype: str | None = None
+    session: str = msgspec.field(default="", name="sessionId")
+    agent: str | None = msgspec.field(default=None, name="agentId")
+    is_side: bool | None = msgspec.field(default=None, name="isSidechain")
+    is_api_error: bool | None = msgspec.field(default=None, name="isApiErrorMessage")
+    is_summary: bool | None = msgspec.field(default=None, name="isCompactSummary")
+    is_meta: bool | None = msgspec.field(default=None, name="isMeta")
+    version: str | None = None
+    cwd: str | None = None
+    timestamp: str | None = None
+    message: _Message | None = None
+    error: msgspec.Raw = msgspec.Raw()
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def recognises(head: bytes) -> bool:
+    return b'"sessionId":' in head and (
+        b'"parentUuid":' in head or b'"isSidechain":' in head or b'"queue-operation"' in head
+    )
+
+
+def read(lines: Lines, reading: Reading) -> Iterator[History]:
+    runs: dict[tuple[str, str], Gathering] = {}
+    for line in lines:
+        reading.lines += 1
+        if not any(mark in line for mark in _NEEDED):
+            if line[:1] != b"{":
+                reading.unknown += 1
+                continue
+            # Of all the talk, only the first words of a session are wanted.
+            is_known = bool(runs) and bool(next(reversed(runs.values())).context)
+            if is_known or not any(mark in line for mark in _TALK):
+                continue
+        entry = decoded(line, _decoder)
+        if entry is None:
+            reading.unknown += 1
+            continue
+        if not entry.session:
+            continue
+        key = (entry.session, entry.agent or ("sidechain" if entry.is_side else ""))
+        run = runs.get(key)
+        if run is None:
+            if len(runs) >= OPEN:
+                yield from _finished(runs.pop(next(iter(runs))))
+            run = runs[key] = Gathering(reading, NAME, *key)
+            if key[1]:
+                run.parent = Gathering(reading, NAME, entry.session, "").id
+                run.agent = f"{NAME} subagent"
+            run.version = entry.version
+            run.project = PurePath(entry.cwd.replace("\\", "/")).name if entry.cwd else ""
+        _entry(entry, run, reading)
+    for run in runs.values():
+        yield from _finished(run)
+
+
+def _finished(run: Gathering) -> Iterator[History]:
+    history = run.history()
+    if history is not None:
+        yield history
+
+
+def _entry(entry: _Line, run: Gathering, reading: Reading) -> None:
+    moment = milliseconds(entry.timestamp)
+    if entry.type == "system":
+        if entry.subtype == "compact_boundary":
+            run.compacted(moment)
+        elif entry.subtype == "api_error" and bytes(entry.error):
+            run.model_failed(bytes(entry.error).decode("utf-8", "replace")[:8192], moment)
+        return
+    message = entry.message
+    if message is None:
+        return
+    if message.model and not message.model.startswith("<"):
+        run.model = message.model
+    content = message.content
+    if isinstance(content, str):
+        content = [_Block(type="text", text=content)]
+    for block in content or ():
+        if block.type == "tool_use":
+            run.model_answered(moment)
+            name, server = _named(block.name)
+            run.called(block.id, name, block.input, moment, server=server)
+            if block.id.startswith("toolu_") and reading.is_copy(f"{block.id} called"):
+                run.passes_over(block.id)
+        elif block.type == "tool_result":
+            run.answered(block.tool_use_id, block.content, block.is_error is True, moment)
+        elif block.type == "text" and block.text:
+            if entry.is_api_error:
+                run.model_failed(block.text[:8192], moment)
+            elif entry.type == "assistant":
+                run.model_answered(moment)
+            elif not entry.is_summary and not entry.is_meta:
+                run.says(block.text)
+    run.at(moment)
+
+
+def _named(name: str) -> tuple[str, str | None]:
+    """`mcp__SERVER__TOOL` is a tool of a server."""
+    if name.startswith("mcp__"):
+        server, _, tool = name[5:].partition("__")
+        if server and tool:
+            return tool, server
+    return name, None

@@ -1,0 +1,277 @@
+"""Codex: a line an event, in `~/.codex/sessions/YYYY/MM/DD/rollout-TIME-ID.jsonl`.
+
+A call and its answer are two response items. Whether a command failed is told by the event that completes it, or by
+what stands around its output; a call of an MCP server by its result. Before version 0.30 a line was the item itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+
+from mulligan.capture.transcripts.gathering import Gathering, Reading, milliseconds
+from mulligan.capture.transcripts.lines import Lines, decoded, opened_value
+from mulligan.records import History
+
+NAME = "codex"
+_NEEDED = (b"_call", b"session_meta", b"turn_context", b"compact", b'"item_completed"', b'_end"', b'error"', b'"id"')
+_EXIT = re.compile(r"^(?:Exit code: |Process exited with code )(-?\d{1,5})", re.MULTILINE)
+_REFUSED = ("rejected by user", "user rejected", "user declined", "denied by user", "aborted by user")
+
+
+class _Action(msgspec.Struct):
+    command: Any = None
+
+
+class _Invocation(msgspec.Struct):
+    server: str = ""
+    tool: str = ""
+    arguments: Any = None
+
+
+class _Item(msgspec.Struct):
+    type: str = ""
+    id: str = ""
+    command: Any = None
+    exit_code: int | None = None
+    status: str | None = None
+    aggregated_output: str | None = None
+    stderr: str | None = None
+    server: str = ""
+    tool: str = ""
+    result: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
+    content: msgspec.Raw = msgspec.Raw()
+    text: str = ""
+
+
+class _Payload(msgspec.Struct):
+    type: str = ""
+    id: str | None = None
+    session_id: str | None = None
+    call_id: str = ""
+    name: str = ""
+    namespace: str | None = None
+    arguments: Any = None
+    input: Any = None
+    action: _Action | None = None
+    output: msgspec.Raw = msgspec.Raw()
+    status: Any = None
+    exit_code: int | None = None
+    success: bool | None = None
+    aggregated_output: str | None = None
+    stderr: str | None = None
+    invocation: _Invocation | None = None
+    result: msgspec.Raw = msgspec.Raw()
+    item: _Item | None = None
+    cwd: str | None = None
+    cli_version: str | None = None
+    model: str | None = None
+    message: Any = None
+    role: str | None = None
+    content: msgspec.Raw = msgspec.Raw()
+    history_start: int | None = msgspec.field(default=None, name="subagent_history_start_ordinal")
+
+
+class _Line(msgspec.Struct):
+    type: str = ""
+    timestamp: str | None = None
+    ordinal: int | None = None
+    payload: _Payload | None = None
+
+
+_decoder = msgspec.json.Decoder(_Line)
+_bare = msgspec.json.Decoder(_Payload)
+
+
+def recognises(head: bytes) -> bool:
+    if b'"session_meta"' in head and b'"payload"' in head:
+        return True
+    if b'"payload":' in head and (b'"response_item"' in head or b'"event_msg"' in head):
+        return True
+    first = head.partition(b"\n")[0]
+    return b'"instructions"' in first and b'"timestamp"' in first and b'"id"' in first and b'"messages"' not in first
+
+
+def read(lines: Lines, reading: Reading) -> Iterator[History]:
+    run = Gathering(reading, NAME, lines.path.name)
+    first = 0
+    """The first line that is a subagent's own: before it stands a copy of its parent's log."""
+    for line in lines:
+        reading.lines += 1
+        if not any(mark in line for mark in _NEEDED) and (run.context or b"user" not in line):
+            if line[:1] != b"{":
+                reading.unknown += 1
+            continue
+        entry = decoded(line, _decoder)
+        if entry is None:
+            reading.unknown += 1
+            continue
+        payload = entry.payload
+        if payload is None:
+            payload = decoded(line, _bare)
+            if payload is None:
+                reading.unknown += 1
+                continue
+            entry.type = "response_item" if payload.type else "session_meta"
+        if entry.ordinal is not None and 0 < entry.ordinal < first:
+            continue
+        if entry.type == "session_meta":
+            if payload.id and not run.calls:
+                run = Gathering(reading, NAME, payload.id)
+                run.version = payload.cli_version
+                run.project = PurePath(payload.cwd.replace("\\", "/")).name if payload.cwd else ""
+                first = payload.history_start or 0
+        elif entry.type == "turn_context":
+            run.model = payload.model or run.model
+        elif entry.type == "compacted":
+            run.compacted(milliseconds(entry.timestamp))
+        elif entry.type == "response_item":
+            _item(payload, run, milliseconds(entry.timestamp))
+        elif entry.type == "event_msg":
+            _event(payload, run, milliseconds(entry.timestamp))
+    history = run.history()
+    if history is not None:
+        yield history
+
+
+def _item(payload: _Payload, run: Gathering, moment: int) -> None:
+    match payload.type:
+        case "function_call" | "custom_tool_call":
+            run.model_answered(moment)
+            given = payload.arguments if payload.arguments is not None else payload.input
+            server = None
+            name = payload.name
+            if name.startswith("mcp__"):
+                server, _, name = name[5:].partition("__")
+            run.called(payload.call_id, name, _arguments(given), moment, server=server or None)
+        case "local_shell_call":
+            command = payload.action.command if payload.action else None
+            run.called(payload.call_id or payload.id or "", "local_shell", {"command": command}, moment)
+        case "function_call_output" | "custom_tool_call_output":
+            _output(payload, run, moment)
+        case "message":
+            if payload.role == "user":
+                run.says(_first_text(payload.content))
+            run.at(moment)
+        case "compaction" | "context_compaction":
+            run.compacted(moment)
+
+
+def _arguments(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    if given[:1] == "{":
+        try:
+            return msgspec.json.decode(given)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            pass  # the model wrote something else: that is what it said
+    return {"input": given}
+
+
+def _output(payload: _Payload, run: Gathering, moment: int) -> None:
+    """The answer as the model saw it. A command's exit code stands in a frame around its output."""
+    if not run.is_waiting(payload.call_id):
+        return
+    raw = bytes(payload.output)
+    if b"xit" not in raw and b"rror" not in raw and b"ail" not in raw and b"eject" not in raw and b"success" not in raw:
+        run.answered(payload.call_id, payload.output, False, moment)
+        return
+    said = opened_value(payload.output)
+    has_failed = False
+    if isinstance(said, str) and said[:1] == "{":
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+            said = msgspec.json.decode(said)  # else it is a text that begins like an object
+    if isinstance(said, dict):
+        about = said.get("metadata")
+        code = about.get("exit_code") if isinstance(about, dict) else None
+        has_failed = bool(code) or said.get("success") is False or said.get("isError") is True
+        text = said.get("output", said.get("content", said))
+        said = f"Exit code: {code}\n{text}" if code and isinstance(text, str) else text
+    elif isinstance(said, str):
+        has_failed = _has_failed(said)
+    run.answered(payload.call_id, said, has_failed, moment)
+
+
+def _has_failed(text: str) -> bool:
+    found = _EXIT.search(text[:400])
+    if found:
+        return found[1] != "0"
+    start = text[:200].casefold()
+    return start.startswith(
+        (
+            "error",
+            "failed to",
+            "execution error",
+            "exec_command failed",
+            "apply_patch verification failed",
+            "unsupported",
+        )
+    ) or any(word in start for word in _REFUSED)
+
+
+def _event(payload: _Payload, run: Gathering, moment: int) -> None:
+    match payload.type:
+        case "user_message":
+            run.says(payload.message if isinstance(payload.message, str) else "")
+        case "item_completed" if payload.item is not None:
+            _completed(payload.item, run, moment)
+        case "exec_command_end":
+            _command(payload.call_id, payload.exit_code, payload.aggregated_output or payload.stderr, run, moment)
+        case "mcp_tool_call_end":
+            result = opened_value(payload.result)
+            _mcp(payload.call_id, result, run, moment)
+        case "patch_apply_end" if payload.success is False:
+            run.answered(payload.call_id, payload.stderr or "the patch was not applied", True, moment)
+        case "error" | "stream_error":
+            text = payload.message if isinstance(payload.message, str) else ""
+            run.model_failed(text[:8192], moment)
+        case "context_compacted":
+            run.compacted(moment)
+
+
+def _completed(item: _Item, run: Gathering, moment: int) -> None:
+    match item.type:
+        case "CommandExecution" | "commandExecution":
+            if not run.is_waiting(item.id) and item.exit_code is not None:
+                # A script of the model's ran it: it has no call of its own in the log.
+                command = " ".join(map(str, item.command)) if isinstance(item.command, list) else item.command
+                run.called(item.id, "shell", {"command": command}, moment)
+            _command(item.id, item.exit_code, item.aggregated_output or item.stderr, run, moment)
+        case "McpToolCall" | "mcpToolCall":
+            _mcp(item.id, opened_value(item.result) or opened_value(item.error), run, moment)
+        case "UserMessage":
+            run.says(_first_text(item.content))
+        case "ContextCompaction" | "contextCompaction":
+            run.compacted(moment)
+
+
+def _command(id: str, code: int | None, output: str | None, run: Gathering, moment: int) -> None:
+    """The event that completes a command comes before the answer, and tells its exit code. A success waits for that."""
+    if code:
+        run.answered(id, f"Exit code: {code}\n{output or ''}", True, moment)
+    elif code == 0:
+        run.answered(id, output, False, moment)
+
+
+def _mcp(id: str, result: Any, run: Gathering, moment: int) -> None:
+    if isinstance(result, dict):
+        if "Err" in result:
+            run.answered(id, result["Err"], True, moment)
+        else:
+            inner = result.get("Ok", result)
+            has_failed = isinstance(inner, dict) and (inner.get("isError") or inner.get("is_error")) is True
+            run.answered(id, inner.get("content") if isinstance(inner, dict) else inner, has_failed, moment)
+
+
+def _first_text(content: msgspec.Raw) -> str:
+    value = opened_value(content) if bytes(content) else None
+    if isinstance(value, list):
+        texts = (each.get("text") for each in value if isinstance(each, dict))
+        value = next((each for each in texts if isinstance(each, str) and not each.startswith(("<", "# AGENTS"))), "")
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,64 @@
+"""Our own export: a line that says so, with the version of the format, then a run a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from mulligan.capture.transcripts.gathering import Reading
+from mulligan.capture.transcripts.lines import Lines, Unreadable, decoded
+from mulligan.records import History, decode
+
+NAME = "mulligan"
+VERSION = 1
+"""Grows when an older mulligan could no longer read what a newer one writes."""
+
+
+class Header(msgspec.Struct, omit_defaults=True):
+    """The first line of an export."""
+
+    mulligan: str
+    """`export`."""
+    version: int
+    level: str = ""
+    """How much was hidden: local or shared."""
+    exported: int = 0
+    """UTC milliseconds."""
+    since: int | None = None
+
+
+_header = msgspec.json.Decoder(Header)
+_any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+def recognises(head: bytes) -> bool:
+    first = head.partition(b"\n")[0]
+    return first.startswith(b'{"mulligan":') and b'"version":' in first
+
+
+def read(lines: Lines, reading: Reading) -> Iterator[History]:
+    is_first = True
+    for line in lines:
+        reading.lines += 1
+        if is_first:
+            is_first = False
+            header = decoded(line, _header)
+            if header is None or header.mulligan != "export":
+                raise Unreadable("its first line does not say what it is. Export it anew: mulligan export -o FILE")
+            if header.version > VERSION:
+                raise Unreadable(
+                    f"it was exported by a newer mulligan (format {header.version}; this one knows {VERSION}). "
+                    "Upgrade: pip install -U mulligan"
+                )
+            continue
+        try:
+            history = decode(line, History)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
+            reading.unknown += 1
+            continue
+        if any(step.run != history.run.id for step in history.steps):
+            reading.unknown += 1  # somebody has put it together by hand
+            continue
+        yield history

@@ -1,0 +1,301 @@
+"""Calls and their answers, met in a log one by one, become a run: steps, failures, and what overcame what.
+
+Only what failed is classified, and only the ends of long texts are held, so that a log of any size costs its calls.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from mulligan import calls
+from mulligan.capture.tracer import outcome_of
+from mulligan.capture.transcripts.lines import opened_value
+from mulligan.classify.classifier import classify
+from mulligan.failure import Failure
+from mulligan.records import History, Outcome, Run, Step, StepType
+from mulligan.redaction.values import encodable, plain, shortened
+
+COMPACTIONS = "compactions"
+"""In a run's metadata: the seq of the last call before each compaction."""
+FORMAT = "format"
+"""In a run's metadata: the sort of log it was read from."""
+CHARS = 2048
+"""Characters of one argument or answer that are held."""
+CONTEXT = 300
+"""Characters of what the user asked for."""
+FULL = 20_000
+"""Calls of a run that are held with their arguments; of later ones only those of failures are."""
+COPIES = 1_000_000
+"""Ids that are remembered, to know a call again in the copy that a resumed session makes of its log."""
+
+
+class Reading:
+    """What the readers of all files share: how failures are told, and what could not be read."""
+
+    def __init__(self, classify: Callable[..., Failure] = classify, *, keeps_results: bool = False) -> None:
+        self.classify = classify
+        self.keeps_results = keeps_results
+        self.lines = 0
+        self.unknown = 0
+        """Lines that are not of the format of their file."""
+        self._copied: set[int] = set()
+
+    def is_copy(self, id: str) -> bool:
+        """Whether a call of this id, unique in the world, was met before."""
+        known = hash(id)
+        if known in self._copied:
+            return True
+        if len(self._copied) < COPIES:
+            self._copied.add(known)
+        return False
+
+
+class _Pending:
+    __slots__ = ("arguments", "name", "seq", "server", "started", "type")
+
+    def __init__(self, seq: int, name: str, type: StepType, server: str | None, arguments: Any, started: int) -> None:
+        self.seq = seq
+        self.name = name
+        self.type = type
+        self.server = server
+        self.arguments = arguments
+        self.started = started
+
+
+class Gathering:
+    """One run, as it is met. `key` names it: the same log read again gives the same run."""
+
+    def __init__(self, reading: Reading, format: str, *key: str, agent: str = "", id: str | None = None) -> None:
+        self._reading = reading
+        self.format = format
+        self.id = id or run_id(format, *key)
+        self.agent = agent or format
+        self.version: str | None = None
+        self.session: str | None = key[0] if key else None
+        self.parent: str | None = None
+        self.environment: str | None = None
+        self.context = ""
+        self.model = ""
+        self.project = ""
+        self.started = 0
+        self.ended = 0
+        self.has_raised = False
+        self._pending: dict[str, _Pending] = {}
+        self._steps: list[Step] = []
+        self._compactions: list[int] = []
+        self._has_failed = False
+        self._awaits_model = ""
+        self._seq = 0
+
+    @property
+    def calls(self) -> int:
+        return self._seq
+
+    def at(self, moment: int) -> None:
+        """Something happened then."""
+        if moment:
+            self.ended = max(self.ended, moment)
+            self.started = min(self.started or moment, moment)
+
+    def says(self, text: str) -> None:
+        """What the user asked for, of which the first is kept."""
+        if not self.context and text and not text.startswith(("<", "Caveat:")):
+            self.context = text[:CONTEXT].strip()
+
+    def called(
+        self,
+        id: str,
+        name: str,
+        arguments: Any,
+        moment: int = 0,
+        *,
+        type: StepType = "tool",
+        server: str | None = None,
+    ) -> None:
+        """A call was made. It becomes a step when its answer is met."""
+        self._seq += 1
+        self.at(moment)
+        self._pending[id] = _Pending(self._seq, name, type, server, arguments, moment)
+
+    def numbered(self, seq: int) -> None:
+        """The next call has this number in the log itself."""
+        self._seq = seq - 1
+
+    def is_waiting(self, id: str) -> bool:
+        return id in self._pending
+
+    def passes_over(self, id: str) -> None:
+        """A call that is kept elsewhere, or was never made: its number stays its own."""
+        self._pending.pop(id, None)
+
+    def answered(
+        self,
+        id: str,
+        said: Any = None,
+        has_failed: bool = False,
+        moment: int = 0,
+        *,
+        seconds: float | None = None,
+        outcome: Outcome | None = None,
+        **evidence: Any,
+    ) -> bool:
+        """The answer to a call: whether there was such a call. `evidence` helps to classify a failure."""
+        call = self._pending.pop(id, None)
+        if call is None:
+            return False
+        self.at(moment)
+        if seconds is None:
+            seconds = max(0, moment - call.started) / 1000 if moment and call.started else 0.0
+        failure = None
+        if has_failed and outcome is None:
+            failure = self._classified(call.type, call.name, call.arguments, said, evidence)
+            outcome = outcome_of(failure)
+            self._has_failed = self._has_failed or outcome == "failure"
+        is_held = outcome not in (None, "success") or len(self._steps) < FULL
+        result = _text(said) if self._reading.keeps_results and failure is None and said is not None else None
+        self._steps.append(
+            Step(
+                run=self.id,
+                seq=call.seq,
+                call=call.seq,
+                type=call.type,
+                name=call.name,
+                server=call.server,
+                arguments=bounded(call.arguments) if is_held else None,
+                outcome=outcome or "success",
+                result=result,
+                started=call.started,
+                seconds=seconds,
+                failure=failure,
+            )
+        )
+        return True
+
+    def step(self, step: Step, moment: int = 0) -> None:
+        """A step that the log holds whole."""
+        self._seq = max(self._seq, step.seq)
+        self.at(step.started)
+        self.at(moment)
+        self._has_failed = self._has_failed or step.has_failed
+        self._steps.append(step)
+
+    def _classified(self, type: StepType, name: str, arguments: Any, said: Any, evidence: Mapping[str, Any]) -> Failure:
+        text = _text(said)
+        failure = self._reading.classify(
+            text=text,
+            tool=name,
+            source=type,
+            is_error=True,
+            arguments=arguments if isinstance(arguments, dict) else None,
+            **evidence,
+        )
+        if len(failure.detail) > CHARS:
+            failure = msgspec.structs.replace(failure, detail=shortened(failure.detail, CHARS * 3 // 4, CHARS // 4))
+        return failure
+
+    def model_failed(self, text: str, moment: int = 0, **evidence: Any) -> None:
+        """A model could not be asked. Its next answer, if it comes, has overcome that."""
+        name = self._awaits_model or self.model or "model"
+        id = f"model {self._seq}"
+        self.called(id, name, None, moment, type="model")
+        self.answered(id, text, True, moment, **evidence)
+        self._awaits_model = name
+
+    def model_answered(self, moment: int = 0) -> None:
+        if self._awaits_model:
+            id = f"model {self._seq}"
+            self.called(id, self._awaits_model, None, moment, type="model")
+            self.answered(id, None, False, moment)
+            self._awaits_model = ""
+
+    def compacted(self, moment: int = 0) -> None:
+        self.at(moment)
+        if not self._compactions or self._compactions[-1] != self._seq:  # it may be written down twice
+            self._compactions.append(self._seq)
+
+    def history(self) -> History | None:
+        """The run so far, or None if nothing was called in it."""
+        if not self._steps:
+            return None
+        told = {FORMAT: self.format, "model": self.model, "project": self.project}
+        metadata: dict[str, Any] = {name: value for name, value in told.items() if value}
+        if self._compactions:
+            metadata[COMPACTIONS] = self._compactions
+        if self._pending:
+            metadata["unanswered"] = len(self._pending)
+        run = Run(
+            id=self.id,
+            agent=self.agent,
+            version=self.version,
+            environment=self.environment,
+            session=self.session,
+            parent=self.parent,
+            context=encodable(self.context) or None,
+            metadata=metadata,
+            started=self.started,
+            ended=self.ended or None,
+            end="raised" if self.has_raised else "finished",
+        )
+        steps = sorted(self._steps, key=lambda step: step.seq)
+        links = calls.overcame(steps) if self._has_failed else ()
+        return History(run=run, steps=tuple(steps), links=tuple(links))
+
+
+def run_id(*key: str) -> str:
+    """An id like any other run's, the same whenever the same log is read."""
+    digest = hashlib.sha256("\n".join(key).encode("utf-8", "replace")).digest()
+    return f"run_{base64.b32encode(digest[:10]).decode().lower()}"
+
+
+def milliseconds(moment: object) -> int:
+    """A moment as a log writes it, ISO 8601 or seconds or milliseconds since 1970; 0 if it cannot be read."""
+    if isinstance(moment, str) and moment:
+        try:
+            return int(datetime.fromisoformat(moment).timestamp() * 1000)
+        except (ValueError, OverflowError, OSError):
+            return 0
+    if isinstance(moment, (int, float)) and not isinstance(moment, bool) and 0 < moment < 1e17:
+        return int(moment * 1000 if moment < 1e11 else moment if moment < 1e14 else moment / 1000)
+    return 0
+
+
+def bounded(value: Any) -> Any:
+    """Arguments as they are held: the ends of what is long."""
+    if type(value) is not dict:
+        return _short(value) if type(value) is str else plain(value, nodes=1000, chars=4 * CHARS)
+    if all(type(each) in _FLAT or (type(each) is str and len(each) <= CHARS) for each in value.values()):
+        return value
+    short = {name: _short(each) if type(each) is str else each for name, each in value.items()}
+    if all(type(each) in _FLAT or type(each) is str for each in short.values()):
+        return short
+    return plain(short, nodes=1000, chars=32 * CHARS)
+
+
+_FLAT = frozenset({int, bool, type(None)})
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= CHARS else shortened(text, CHARS * 3 // 4, CHARS // 4)
+
+
+def _text(said: Any) -> str:
+    """What was said, as one text: the blocks that every provider puts texts into are opened."""
+    said = opened_value(said)
+    if isinstance(said, list):
+        texts = [each.get("text") if isinstance(each, dict) else each for each in said[:50]]
+        said = "\n".join(each for each in texts if isinstance(each, str)) or said
+    if said is None:
+        return ""
+    if not isinstance(said, str):
+        said = msgspec.json.encode(plain(said, chars=8 * CHARS)).decode()
+    return _ends(said)
+
+
+def _ends(text: str) -> str:
+    return text if len(text) <= 4 * CHARS else shortened(text, 3 * CHARS, CHARS)

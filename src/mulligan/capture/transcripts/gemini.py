@@ -1,0 +1,132 @@
+"""Gemini CLI: a document a session, later a line a message, in `~/.gemini/tmp/PROJECT/chats/session-TIME-ID.json[l]`.
+
+A message of the model holds its calls with their answers; a message may be written again when a call has ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from mulligan.capture.transcripts.gathering import Gathering, Reading, milliseconds
+from mulligan.capture.transcripts.lines import Lines, decoded
+from mulligan.records import History
+
+NAME = "gemini-cli"
+_COMPRESSED = re.compile(r"(?:chat history|context) (?:was |has been )?compressed", re.IGNORECASE)
+
+
+class _Call(msgspec.Struct):
+    id: str = ""
+    name: str = ""
+    args: Any = None
+    result: Any = None
+    status: str = ""
+    timestamp: str | None = None
+
+
+class _Message(msgspec.Struct):
+    id: str | None = None
+    type: str = ""
+    timestamp: str | None = None
+    content: Any = None
+    model: str | None = None
+    calls: list[_Call] | None = msgspec.field(default=None, name="toolCalls")
+    session: str | None = msgspec.field(default=None, name="sessionId")
+    kind: str | None = None
+    messages: list[msgspec.Raw] | None = None
+
+
+_decoder = msgspec.json.Decoder(_Message)
+
+
+def recognises(head: bytes) -> bool:
+    return b'"projectHash"' in head and b'"sessionId"' in head and b'"parentUuid"' not in head
+
+
+def read(lines: Lines, reading: Reading) -> Iterator[History]:
+    run = Gathering(reading, NAME, lines.path.name)
+    seen: set[str] = set()
+    """Calls that were met with their answer: a message is written again as it grows."""
+    for line in _messages(lines, reading):
+        message = decoded(line, _decoder)
+        if message is None:
+            reading.unknown += 1
+            continue
+        if message.session and not run.calls:
+            run = Gathering(reading, NAME, message.session, message.kind or "")
+            if message.kind == "subagent":
+                run.agent = f"{NAME} subagent"
+        _message(message, run, seen)
+    history = run.history()
+    if history is not None:
+        yield history
+
+
+def _messages(lines: Lines, reading: Reading) -> Iterator[bytes]:
+    """The messages, whether each stands on its own line or all in one document."""
+    if not lines.path.name.removesuffix(".gz").endswith(".jsonl"):
+        data = lines.whole()
+        document = decoded(data, _decoder) if data else None
+        if document is not None:
+            reading.lines += 1
+            yield msgspec.json.encode({"sessionId": document.session, "kind": document.kind})
+            for each in document.messages or ():
+                yield bytes(each)
+            return
+        if data is None:
+            reading.unknown += 1
+            return
+        lines.head(0)  # not one document: from the beginning, line by line
+    for line in lines:
+        reading.lines += 1
+        yield line
+
+
+def _message(message: _Message, run: Gathering, seen: set[str]) -> None:
+    moment = milliseconds(message.timestamp)
+    run.at(moment)
+    text = _text(message.content)
+    if message.type == "user":
+        run.says(text)
+    elif message.type == "gemini":
+        run.model = message.model or run.model
+        if text or message.calls:
+            run.model_answered(moment)
+    elif message.type == "error" and text:
+        run.model_failed(text[:8192], moment)
+    elif message.type == "info" and _COMPRESSED.search(text[:300]):
+        run.compacted(moment)
+    for call in message.calls or ():
+        if call.status not in ("success", "error", "cancelled") or call.id in seen:
+            continue  # still under way: it will be written again
+        seen.add(call.id)
+        ended = milliseconds(call.timestamp) or moment
+        run.called(call.id, call.name, call.args, moment)
+        if call.status == "cancelled":
+            run.answered(call.id, None, False, ended, outcome="refused")
+        else:
+            run.answered(call.id, _said(call.result), call.status == "error", ended)
+
+
+def _said(result: Any) -> Any:
+    """What a function responded, without the parts it is wrapped in."""
+    parts = result if isinstance(result, list) else [result]
+    said = []
+    for part in parts[:20]:
+        response = part.get("functionResponse") if isinstance(part, dict) else None
+        inner = response.get("response") if isinstance(response, dict) else part
+        if isinstance(inner, dict):
+            inner = inner.get("error") or inner.get("output") or inner.get("text") or inner
+        said.append(inner)
+    return said[0] if len(said) == 1 else said
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        texts = (each.get("text") if isinstance(each, dict) else each for each in content[:20])
+        content = next((each for each in texts if isinstance(each, str)), "")
+    return content if isinstance(content, str) else ""

@@ -1,0 +1,173 @@
+"""A file line by line, in flat memory, whatever is in it: half lines, NULs, lines of any length, half a gzip.
+
+Only regular files are opened: a pipe would wait for ever, a device might never end.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import stat
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import msgspec
+
+from mulligan.failure import MulliganError
+
+LONGEST = 64 * 1024 * 1024
+"""Bytes of one line. A longer one is passed over and counted, so that no line decides how much we hold."""
+WHOLE = 256 * 1024 * 1024
+"""Bytes of a file that is one JSON document. It can only be read whole."""
+_BUFFER = 1024 * 1024
+_MAGIC = b"\x1f\x8b"
+
+T = TypeVar("T")
+
+
+class Unreadable(MulliganError):
+    """A file that cannot be read, and why."""
+
+
+class Lines:
+    """The lines of one file, gzipped or not, with the number of bytes up to the end of each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+        """Bytes up to the end of the line that was given last; of what a gzip holds, not of the gzip."""
+        self.too_long = 0
+        """Lines that were passed over."""
+        self.damage = ""
+        """Why reading ended before the file did."""
+        try:
+            # Not blocking: a pipe in the place of a log would be waited for before we could look at it.
+            opened = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        except OSError as error:
+            raise Unreadable(error.strerror or type(error).__name__) from None
+        try:
+            about = os.fstat(opened)
+            if not stat.S_ISREG(about.st_mode):
+                raise Unreadable("it is a folder" if stat.S_ISDIR(about.st_mode) else "it is not a regular file")
+            self.size = about.st_size
+            self.changed = int(about.st_mtime * 1000)
+            self._raw: IO[bytes] = os.fdopen(opened, "rb", buffering=_BUFFER)
+        except BaseException:
+            os.close(opened)
+            raise
+        self._file: IO[bytes] | gzip.GzipFile = self._raw
+        try:
+            magic = self._raw.read(2)
+            self._raw.seek(0)
+        except OSError as error:
+            self.close()
+            raise Unreadable(error.strerror or type(error).__name__) from None
+        if magic == _MAGIC:
+            self._file = gzip.GzipFile(fileobj=self._raw, mode="rb")
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._raw.close()
+
+    @property
+    def done(self) -> int:
+        """Bytes of the file that were read, for a progress bar."""
+        return min(self._raw.tell(), self.size) if not self._raw.closed else self.size
+
+    def head(self, limit: int = 256 * 1024) -> bytes:
+        """The beginning, which tells the format."""
+        try:
+            begun = self._file.read(limit)
+            self._file.seek(0)
+        except (OSError, EOFError, zlib.error) as error:
+            self.damage = _told(error)
+            return b""
+        return begun
+
+    def whole(self) -> bytes | None:
+        """Everything, or None if it is too much."""
+        try:
+            self._file.seek(0)
+            data = self._file.read(WHOLE + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            self.damage = _told(error)
+            return None
+        if len(data) > WHOLE:
+            self.damage = f"one document of more than {WHOLE // 1024 // 1024} MB"
+            return None
+        self.offset = len(data)
+        return data
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Every line that is not empty and not too long, the last also if it has no end."""
+        readline = self._file.readline
+        offset = 0
+        is_inside = False
+        while True:
+            try:
+                line = readline(LONGEST)
+            except (OSError, EOFError, zlib.error) as error:
+                self.damage = _told(error)
+                return
+            if not line:
+                return
+            offset += len(line)
+            has_ended = line.endswith(b"\n")
+            if is_inside or (not has_ended and len(line) >= LONGEST):
+                self.too_long += not is_inside
+                is_inside = not has_ended
+                continue
+            self.offset = offset
+            if len(line) > 2:  # shorter is not even an empty object
+                yield line
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, EOFError):
+        return "the end of the gzip is missing"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"it is damaged ({error})"
+
+
+_HALVES = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+
+
+def decoded(line: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
+    """A line as what it should be, or None. Half characters and bytes that are no UTF-8 are replaced, not fatal."""
+    try:
+        return decoder.decode(line)
+    except msgspec.ValidationError:
+        return None  # readable, and something else
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        pass
+    mended = _HALVES.sub(_whole, line.decode("utf-8", "replace").encode())
+    try:
+        return decoder.decode(mended)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def _whole(match: re.Match[bytes]) -> bytes:
+    found = match.group()
+    return b"\\ufffd" if len(found) == 6 else found
+
+
+def opened_value(value: Any) -> Any:
+    """A value that was left as it stands in the file, read now."""
+    if not isinstance(value, msgspec.Raw):
+        return value
+    return decoded(bytes(value), _any)
+
+
+_any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()

@@ -1,0 +1,292 @@
+"""OTLP as JSON: what the OpenTelemetry collector's file exporter writes, an export a line, or one document.
+
+Spans are understood by the conventions for generative AI and for MCP, and by OpenInference's. A trace is a run;
+attempts are joined by our own id, else by the call's, else by following a failed one of the same tool and parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from mulligan.calls import changes
+from mulligan.capture.transcripts.gathering import Gathering, Reading, bounded
+from mulligan.capture.transcripts.lines import Lines, decoded
+from mulligan.failure import Remedy
+from mulligan.records import History, Recovery, Step, StepType
+
+NAME = "otlp"
+OPEN = 50_000
+"""Spans that are held at the same time. The oldest trace is then taken for ended."""
+_TYPES: dict[str, StepType] = {
+    "execute_tool": "tool",
+    "tools/call": "tool",
+    "TOOL": "tool",
+    "chat": "model",
+    "text_completion": "model",
+    "generate_content": "model",
+    "embeddings": "model",
+    "LLM": "model",
+    "EMBEDDING": "model",
+    "retrieval": "retrieval",
+    "RETRIEVER": "retrieval",
+    "plan": "plan",
+}
+_AGENTS = ("invoke_agent", "invoke_workflow", "create_agent", "AGENT", "CHAIN")
+
+
+class _Value(msgspec.Struct):
+    text: str | None = msgspec.field(default=None, name="stringValue")
+    flag: bool | None = msgspec.field(default=None, name="boolValue")
+    whole: Any = msgspec.field(default=None, name="intValue")
+    number: Any = msgspec.field(default=None, name="doubleValue")
+    items: Any = msgspec.field(default=None, name="arrayValue")
+    fields: Any = msgspec.field(default=None, name="kvlistValue")
+
+
+class _Attribute(msgspec.Struct):
+    key: str = ""
+    value: _Value | None = None
+
+
+class _Event(msgspec.Struct):
+    name: str = ""
+    attributes: list[_Attribute] = []
+
+
+class _Status(msgspec.Struct):
+    code: Any = 0
+    message: str = ""
+
+
+class _Span(msgspec.Struct):
+    trace: str = msgspec.field(default="", name="traceId")
+    id: str = msgspec.field(default="", name="spanId")
+    parent: str | None = msgspec.field(default=None, name="parentSpanId")
+    name: str = ""
+    start: Any = msgspec.field(default=0, name="startTimeUnixNano")
+    end: Any = msgspec.field(default=0, name="endTimeUnixNano")
+    attributes: list[_Attribute] = []
+    events: list[_Event] = []
+    status: _Status | None = None
+
+
+class _Scope(msgspec.Struct):
+    spans: list[_Span] = []
+
+
+class _Resource(msgspec.Struct):
+    attributes: list[_Attribute] = []
+
+
+class _ResourceSpans(msgspec.Struct):
+    resource: _Resource | None = None
+    scopes: list[_Scope] = msgspec.field(default_factory=list, name="scopeSpans")
+
+
+class _Export(msgspec.Struct):
+    spans: list[_ResourceSpans] = msgspec.field(name="resourceSpans")
+
+
+_decoder = msgspec.json.Decoder(_Export)
+
+
+def recognises(head: bytes) -> bool:
+    return b'"resourceSpans"' in head[:4096]
+
+
+def read(lines: Lines, reading: Reading) -> Iterator[History]:
+    traces: dict[str, list[tuple[_Span, dict[str, Any]]]] = {}
+    held = 0
+    for export in _exports(lines, reading):
+        for group in export.spans:
+            resource = _attributes(group.resource.attributes) if group.resource else {}
+            for scope in group.scopes:
+                for span in scope.spans:
+                    traces.setdefault(span.trace, []).append((span, resource))
+                    held += 1
+        while held > OPEN and len(traces) > 1:
+            trace = next(iter(traces))
+            spans = traces.pop(trace)
+            held -= len(spans)
+            yield from _run(trace, spans, reading)
+    for trace, spans in traces.items():
+        yield from _run(trace, spans, reading)
+
+
+def _exports(lines: Lines, reading: Reading) -> Iterator[_Export]:
+    """An export a line; or, where the first line is none, one document over many lines."""
+    for number, line in enumerate(lines):
+        reading.lines += 1
+        export = decoded(line, _decoder)
+        if export is not None:
+            yield export
+            continue
+        if number == 0:
+            data = lines.whole()
+            export = decoded(data, _decoder) if data else None
+            if export is not None:
+                yield export
+                return
+            lines.head(0)
+            next(iter(lines), None)
+        reading.unknown += 1
+
+
+def _run(trace: str, spans: list[tuple[_Span, dict[str, Any]]], reading: Reading) -> Iterator[History]:
+    run = Gathering(reading, NAME, trace)
+    spans.sort(key=lambda pair: (_nanoseconds(pair[0].start), _nanoseconds(pair[0].end)))
+    last: dict[tuple[str, ...], Step] = {}
+    """The newest attempt at each thing that may be tried again."""
+    seq = 0
+    for span, resource in spans:
+        facts = _attributes(span.attributes)
+        start, end = _nanoseconds(span.start) // 1_000_000, _nanoseconds(span.end) // 1_000_000
+        run.at(start)
+        run.at(end)
+        operation = _first(facts, "gen_ai.operation.name", "mcp.method.name", "openinference.span.kind") or ""
+        type = _TYPES.get(operation) or _TYPES.get(span.name.partition(" ")[0])
+        if type is None:
+            if operation in _AGENTS or not span.parent:
+                _about(span, facts, resource, run)
+            continue
+        seq += 1
+        step = _step(span, facts, type, seq, run, reading)
+        key = _key(span, facts, step)
+        before = last.get(key)
+        if before is not None and before.has_failed and before.name == step.name:
+            changed = changes(before.arguments, step.arguments)
+            waited = max(0.0, (step.started - before.started) / 1000 - before.seconds)
+            led = Recovery(remedy=Remedy.REPAIR if changed else Remedy.WAIT, seconds=waited, changes=changed)
+            step = msgspec.structs.replace(step, call=before.call, attempt=before.attempt + 1, after=led)
+        last[key] = step
+        run.step(step, end)
+    history = run.history()
+    if history is not None:
+        yield history
+
+
+def _key(span: _Span, facts: dict[str, Any], step: Step) -> tuple[str, ...]:
+    for name in ("mulligan.operation.id", "gen_ai.tool.call.id", "tool.id"):
+        if isinstance(facts.get(name), str):
+            return (name, facts[name])
+    return ("parent", span.parent or "", step.type, step.name)
+
+
+def _about(span: _Span, facts: dict[str, Any], resource: dict[str, Any], run: Gathering) -> None:
+    agent = _first(facts, "gen_ai.agent.name", "agent.name", "gen_ai.workflow.name")
+    if not span.parent or run.agent == NAME:
+        run.agent = agent or _first(resource, "service.name") or run.agent
+        run.version = _first(facts, "gen_ai.agent.version") or _first(resource, "service.version")
+        run.environment = _first(resource, "deployment.environment.name", "deployment.environment")
+        run.session = _first(facts, "gen_ai.conversation.id", "session.id", "mcp.session.id") or run.session
+        run.says(_first(facts, "input.value") or "")
+    if not span.parent and _is_error(span):
+        run.has_raised = True
+
+
+def _step(span: _Span, facts: dict[str, Any], type: StepType, seq: int, run: Gathering, reading: Reading) -> Step:
+    if type == "model":
+        name = _first(facts, "gen_ai.request.model", "gen_ai.response.model", "llm.model_name") or "model"
+        run.model = name
+    else:
+        name = (
+            _first(facts, "gen_ai.tool.name", "tool.name", "mcp.tool.name") or span.name.partition(" ")[2] or span.name
+        )
+    given = _first(facts, "gen_ai.tool.call.arguments", "input.value") if type != "model" else None
+    arguments = _read(given)
+    start, end = _nanoseconds(span.start), _nanoseconds(span.end)
+    failure = None
+    if _is_error(span):
+        said, kind = _said(span, facts)
+        failure = reading.classify(
+            text=said,
+            tool=name,
+            source=type,
+            is_error=True,
+            arguments=arguments if isinstance(arguments, dict) else None,
+            exception=kind,
+            status=_status(facts),
+        )
+    result = _read(_first(facts, "gen_ai.tool.call.result", "output.value")) if reading.keeps_results else None
+    return Step(
+        run=run.id,
+        seq=seq,
+        call=seq,
+        type=type,
+        name=name,
+        server=_first(facts, "mcp.server.name", "server.address"),
+        arguments=bounded(arguments),
+        outcome="success" if failure is None else "failure" if failure.counts else "cancelled",
+        result=bounded(result) if failure is None and type != "model" else None,
+        started=start // 1_000_000,
+        seconds=max(0, end - start) / 1e9,
+        failure=failure,
+    )
+
+
+def _is_error(span: _Span) -> bool:
+    return span.status is not None and span.status.code in (2, "2", "STATUS_CODE_ERROR")
+
+
+def _said(span: _Span, facts: dict[str, Any]) -> tuple[str, str | None]:
+    """What was said of a failure, and the class of its exception."""
+    kind = _first(facts, "error.type", "exception.type")
+    text = span.status.message if span.status else ""
+    for event in span.events:
+        if event.name == "exception":
+            about = _attributes(event.attributes)
+            text = _first(about, "exception.message") or text
+            kind = _first(about, "exception.type") or kind
+    if not text:
+        text = _first(facts, "exception.message", "gen_ai.tool.call.result", "output.value") or kind or ""
+    is_class = bool(kind) and ("." in str(kind) or (str(kind).isidentifier() and str(kind)[:1].isupper()))
+    return text[:16_384], kind if is_class else None
+
+
+def _status(facts: dict[str, Any]) -> int | None:
+    found = facts.get("http.response.status_code", facts.get("error.type"))
+    found = int(found) if isinstance(found, str) and found.isdigit() and len(found) == 3 else found
+    return found if isinstance(found, int) and 400 <= found < 600 else None
+
+
+def _read(given: Any) -> Any:
+    if isinstance(given, str) and given[:1] in ("{", "["):
+        value = decoded(given.encode("utf-8", "replace"), _any)
+        return value if value is not None else given
+    return given
+
+
+_any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+def _first(facts: dict[str, Any], *names: str) -> str | None:
+    return next((facts[name] for name in names if isinstance(facts.get(name), str) and facts[name]), None)
+
+
+def _nanoseconds(value: Any) -> int:
+    try:
+        return max(0, min(int(value), 2**63 - 1))
+    except (TypeError, ValueError, OverflowError):
+        return 0
+
+
+def _attributes(given: list[_Attribute]) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    for each in given:
+        value = each.value
+        if value is None:
+            continue
+        if value.text is not None:
+            facts[each.key] = value.text
+        elif value.flag is not None:
+            facts[each.key] = value.flag
+        elif value.whole is not None:
+            facts[each.key] = _nanoseconds(value.whole)
+        elif value.number is not None:
+            facts[each.key] = value.number
+        else:
+            facts[each.key] = value.items if value.items is not None else value.fields
+    return facts

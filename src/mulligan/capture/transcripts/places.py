@@ -1,0 +1,47 @@
+"""Where coding agents keep their logs, and which files below a folder may be one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".ndjson")
+_PRIVATE = ("oauth_creds.json", "credentials.json", "auth.json", "settings.json", "google_accounts.json")
+"""Files beside the logs that hold keys: there is no reason to open them."""
+
+
+class Place(NamedTuple):
+    """Where one agent keeps its logs."""
+
+    agent: str
+    folder: Path
+
+
+def known(environ: Mapping[str, str], home: Path) -> list[Place]:
+    """The places to look when none was named."""
+    claude = environ.get("CLAUDE_CONFIG_DIR")
+    folders = [Path(each).expanduser() for each in claude.split(",") if each] if claude else [home / ".claude"]
+    if not claude:
+        folders.append(Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "claude")
+    codex = Path(environ["CODEX_HOME"]).expanduser() if environ.get("CODEX_HOME") else home / ".codex"
+    return [
+        *(Place("Claude Code", folder / "projects") for folder in folders),
+        Place("Codex", codex / "sessions"),
+        Place("Codex", codex / "archived_sessions"),
+        Place("Gemini CLI", home / ".gemini" / "tmp"),
+    ]
+
+
+def files(folder: Path, told: list[tuple[Path, str]]) -> Iterator[Path]:
+    """Every file below a folder that may be a log; folders that may not be looked into are told."""
+
+    def refused(error: OSError) -> None:
+        told.append((Path(error.filename or folder), error.strerror or "cannot be read"))
+
+    for here, folders, names in os.walk(folder, onerror=refused):
+        folders.sort()
+        for name in sorted(names):
+            if name.endswith(SUFFIXES) and name not in _PRIVATE:
+                yield Path(here, name)

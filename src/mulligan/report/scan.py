@@ -1,0 +1,565 @@
+"""What a scan of session logs found: plain functions of records, in memory that does not grow with the logs.
+
+A refusal by the user and the collateral of a sibling's failure carry a failure of type `none`: they are counted apart.
+Everything a stranger wrote passes redaction when the findings are made, before anybody can print or keep them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from mulligan import calls
+from mulligan.failure import Failure
+from mulligan.records import Change, History, Link, Record, Step
+from mulligan.redaction import Redactor, clean
+
+PATTERNS = 5_000
+"""Patterns, tools and fixes that are told apart; further ones are in the totals only."""
+SHOWN = 20
+"""Rows of a list."""
+PAUSE = 300.0
+"""Seconds. Somebody who comes back after a longer time was away, and not waiting for the agent."""
+CALL = 600.0
+"""Seconds of one call that count: a longer one has waited for somebody's permission."""
+REACH = 15
+"""Calls between two failures of one spiral at most."""
+SPIRAL = 3
+"""Failures that make one."""
+COMPACTIONS = "compactions"
+
+
+class AgentFound(Record, frozen=True):
+    """What was read of one agent."""
+
+    agent: str
+    sessions: int
+    calls: int
+    failures: int
+
+
+class KindFound(Record, frozen=True):
+    """A kind of failure, and where it happens most."""
+
+    kind: str
+    remedy: str
+    failures: int
+    overcome: int
+    again: int
+    tool: str
+
+
+class ToolFound(Record, frozen=True):
+    tool: str
+    calls: int
+    failures: int
+    overcome: int
+    seconds: float
+    """Spent in its failures."""
+
+
+class PatternFound(Record, frozen=True):
+    """Failures of one tool that are the same failure."""
+
+    tool: str
+    kind: str
+    fingerprint: str
+    message: str
+    failures: int
+    sessions: int
+    overcome: int
+    again: int
+    first: int
+    last: int
+
+    @property
+    def given_up(self) -> int:
+        return self.failures - self.overcome
+
+
+class FixFound(Record, frozen=True):
+    """What overcame a kind of failure of a tool, and how often."""
+
+    tool: str
+    kind: str
+    fix: str
+    worked: int
+    failures: int
+    """Of this kind and tool, however they ended."""
+    before: str = ""
+    after: str = ""
+
+
+class SpiralFound(Record, frozen=True):
+    """The same failure again and again in one session."""
+
+    run: str
+    agent: str
+    project: str
+    started: int
+    tool: str
+    kind: str
+    message: str
+    failures: int
+    seconds: float
+    """From its first failure to its last, pauses left out."""
+    ended: str
+    """What ended it, or nothing if it was never overcome."""
+
+
+class DayFound(Record, frozen=True):
+    day: str
+    calls: int
+    overcome: int
+    given_up: int
+
+
+class Findings(Record, frozen=True):
+    """All of it. A call that failed and worked at a later attempt is one failure, overcome."""
+
+    sessions: int = 0
+    compacted: int = 0
+    """Sessions whose conversation was compacted."""
+    calls: int = 0
+    failures: int = 0
+    overcome: int = 0
+    again: int = 0
+    """Failures that had been met before a compaction, and were met again after it."""
+    seconds: float = 0.0
+    """In failed calls, and in thinking what to do next."""
+    refused: int = 0
+    """By the user: no failures."""
+    cancelled: int = 0
+    """Stopped, or not made because a sibling had failed: no failures."""
+    before: tuple[int, int] = (0, 0)
+    """Calls and failures before the first compaction, in sessions that have one."""
+    after: tuple[int, int] = (0, 0)
+    first: int = 0
+    last: int = 0
+    agents: tuple[AgentFound, ...] = ()
+    kinds: tuple[KindFound, ...] = ()
+    tools: tuple[ToolFound, ...] = ()
+    patterns: tuple[PatternFound, ...] = ()
+    fixes: tuple[FixFound, ...] = ()
+    spirals: tuple[SpiralFound, ...] = ()
+    days: tuple[DayFound, ...] = ()
+
+    @property
+    def given_up(self) -> int:
+        return self.failures - self.overcome
+
+
+class _Pattern:
+    __slots__ = ("again", "example", "failures", "first", "last", "overcome", "sessions")
+
+    def __init__(self, example: Step) -> None:
+        self.example = example
+        self.failures = self.overcome = self.again = self.sessions = 0
+        self.first = self.last = example.started
+
+
+class _Fix:
+    __slots__ = ("example", "worked")
+
+    def __init__(self, example: tuple[Change, ...]) -> None:
+        self.example = example
+        self.worked = 0
+
+
+class _Spiral:
+    __slots__ = ("call", "first", "history", "last", "link", "seconds", "size")
+
+    def __init__(self, history: History, step: Step) -> None:
+        self.history: History | None = history
+        self.first = self.last = step
+        self.call = step.call
+        self.size = 1
+        self.seconds = step.seconds
+        self.link: Link | None = None
+
+
+class Scan:
+    """Counts runs as they are read."""
+
+    def __init__(self) -> None:
+        self._totals: Counter[str] = Counter()
+        self._seconds = 0.0
+        self._first = self._last = 0
+        self._around = [0, 0, 0, 0]
+        self._agents: dict[str, Counter[str]] = {}
+        self._kinds: dict[str, tuple[Failure, Counter[str]]] = {}
+        self._kind_tools: Counter[tuple[str, str]] = Counter()
+        self._tools: dict[str, Counter[str]] = {}
+        self._tool_seconds: Counter[str] = Counter()
+        self._patterns: dict[tuple[str, str], _Pattern] = {}
+        self._fixes: dict[tuple[str, str, str], _Fix] = {}
+        self._days: dict[int, Counter[str]] = {}
+        self._spirals: list[tuple[int, float, int, str, _Spiral]] = []
+
+    def add(self, history: History) -> None:
+        run = history.run
+        totals = self._totals
+        totals["sessions"] += 1
+        self._first = min(self._first or run.started, run.started)
+        self._last = max(self._last, run.ended or run.started)
+        agent = self._agents.setdefault(run.agent if len(self._agents) < PATTERNS else "", Counter())
+        agent["sessions"] += 1
+        joined = [call for call in calls.joined(history.steps) if call.first.type != "run"]
+        totals["calls"] += len(joined)
+        agent["calls"] += len(joined)
+        for call in joined:
+            tool = self._tool(call.name)
+            tool["calls"] += 1
+            outcome = call.last.outcome
+            if outcome == "refused" and call.last.failure is not None and call.last.failure.kind.code == "collateral":
+                totals["cancelled"] += 1
+            elif outcome in ("refused", "cancelled"):
+                totals[outcome] += 1
+            if call.first.started:
+                self._day(call.first.started)["calls"] += 1
+        compactions = _compactions(history)
+        failed = [call for call in joined if call.has_failed]
+        totals["compacted"] += bool(compactions)
+        if compactions:
+            self._compare(joined, compactions[0])
+        if failed:
+            agent["failures"] += len(failed)
+            self._failed(history, failed, compactions)
+
+    def _tool(self, name: str) -> Counter[str]:
+        known = self._tools.get(name)
+        if known is None:
+            known = self._tools.setdefault(name if len(self._tools) < PATTERNS else "", Counter())
+        return known
+
+    def _day(self, moment: int) -> Counter[str]:
+        day = moment // 86_400_000
+        return self._days.setdefault(day, Counter())
+
+    def _compare(self, joined: list[calls.Call], boundary: int) -> None:
+        for call in joined:
+            side = 0 if call.id <= boundary else 2
+            self._around[side] += 1
+            self._around[side + 1] += call.has_failed
+
+    def _failed(self, history: History, failed: list[calls.Call], compactions: list[int]) -> None:
+        links = {link.failed: link for link in history.links}
+        epochs: dict[tuple[str, str], int] = {}
+        met: set[tuple[str, str]] = set()
+        for call in failed:
+            step = next(step for step in reversed(call.steps) if step.has_failed)
+            failure = step.failure
+            if failure is None:
+                continue
+            link = links.get(call.id)
+            is_overcome = call.has_succeeded or link is not None
+            key = (call.name, failure.fingerprint)
+            epoch = sum(boundary < call.id for boundary in compactions)
+            is_again = epochs.get(key, epoch) < epoch
+            epochs[key] = epoch
+            counted = {"failures": 1, "overcome": int(is_overcome), "again": int(is_again)}
+            self._totals.update(counted)
+            self._tool(call.name).update(counted)
+            _, kind = self._kinds.setdefault(str(failure.kind), (failure, Counter()))
+            kind.update(counted)
+            if len(self._kind_tools) < PATTERNS or (str(failure.kind), call.name) in self._kind_tools:
+                self._kind_tools[str(failure.kind), call.name] += 1
+            if call.first.started:
+                self._day(call.first.started)["overcome" if is_overcome else "given_up"] += 1
+            pattern = self._patterns.get(key)
+            if pattern is None and len(self._patterns) < PATTERNS:
+                pattern = self._patterns[key] = _Pattern(step)
+            if pattern is not None:
+                pattern.failures += 1
+                pattern.overcome += is_overcome
+                pattern.again += is_again
+                pattern.sessions += key not in met
+                pattern.first = min(pattern.first, step.started)
+                pattern.last = max(pattern.last, step.started)
+            met.add(key)
+            if link is not None:
+                self._fixed(call.name, str(failure.kind), link)
+        self._lost_time(history)
+        self._spiralled(history, links)
+
+    def _fixed(self, tool: str, kind: str, link: Link) -> None:
+        key = (tool, kind, fix(link))
+        known = self._fixes.get(key)
+        if known is None and len(self._fixes) < PATTERNS:
+            known = self._fixes[key] = _Fix(link.changes)
+        if known is not None:
+            known.worked += 1
+
+    def _lost_time(self, history: History) -> None:
+        """Seconds in failed calls and from each to the next call, no moment counted twice."""
+        steps = sorted((step for step in history.steps if step.started), key=lambda step: step.started)
+        counted = 0.0
+        for place, step in enumerate(steps):
+            if not step.has_failed:
+                continue
+            begun = step.started / 1000
+            ended = begun + min(step.seconds, CALL)
+            following = steps[place + 1].started / 1000 if place + 1 < len(steps) else ended
+            if 0 < following - ended <= PAUSE:
+                ended = following
+            lost = max(0.0, ended - max(begun, counted))
+            counted = max(counted, ended)
+            self._seconds += lost
+            self._tool_seconds[step.name] += lost
+
+    def _spiralled(self, history: History, links: dict[int, Link]) -> None:
+        current: dict[tuple[str, str, str], _Spiral] = {}
+        for step in history.steps:
+            failure = step.failure
+            if failure is None or not step.has_failed:
+                continue
+            key = _strategy(step, failure)
+            spiral = current.get(key)
+            if spiral is not None and step.seq - spiral.last.seq <= REACH and not _ends(spiral, step, links):
+                spiral.size += 1
+                gap = (step.started - spiral.last.started) / 1000
+                spiral.seconds += gap if 0 < gap <= PAUSE else step.seconds
+                spiral.last = step
+                spiral.call = step.call
+                continue
+            if spiral is not None:
+                self._keep(spiral, links)
+            current[key] = _Spiral(history, step)
+        for spiral in current.values():
+            self._keep(spiral, links)
+
+    def _keep(self, spiral: _Spiral, links: dict[int, Link]) -> None:
+        if spiral.size < SPIRAL or spiral.history is None:
+            return
+        spiral.link = links.get(spiral.call)
+        run = spiral.history.run
+        # Of the history only the run is held: a session may be long.
+        spiral.history = History(run=run)
+        rank = (spiral.size, spiral.seconds, -len(self._spirals), run.id, spiral)
+        self._spirals.append(rank)
+        if len(self._spirals) > 4 * SHOWN:
+            self._spirals = sorted(self._spirals, key=lambda each: each[:4], reverse=True)[:SHOWN]
+
+    def findings(self, redactor: Redactor) -> Findings:
+        """What was found so far, without secrets."""
+        shown = _Shown(redactor)
+        totals = self._totals
+        return Findings(
+            sessions=totals["sessions"],
+            compacted=totals["compacted"],
+            calls=totals["calls"],
+            failures=totals["failures"],
+            overcome=totals["overcome"],
+            again=totals["again"],
+            seconds=round(self._seconds, 3),
+            refused=totals["refused"],
+            cancelled=totals["cancelled"],
+            before=(self._around[0], self._around[1]),
+            after=(self._around[2], self._around[3]),
+            first=self._first,
+            last=self._last,
+            agents=tuple(
+                AgentFound(
+                    agent=shown.name(name), sessions=each["sessions"], calls=each["calls"], failures=each["failures"]
+                )
+                for name, each in sorted(self._agents.items(), key=lambda item: (-item[1]["calls"], item[0]))[:SHOWN]
+            ),
+            kinds=tuple(self._kind_rows(shown)),
+            tools=tuple(self._tool_rows(shown)),
+            patterns=tuple(self._pattern_rows(shown)),
+            fixes=tuple(self._fix_rows(shown)),
+            spirals=tuple(self._spiral_rows(shown)),
+            days=tuple(_days(self._days)),
+        )
+
+    def _kind_rows(self, shown: _Shown) -> Iterator[KindFound]:
+        most: dict[str, str] = {}
+        for (kind, tool), _ in self._kind_tools.most_common():
+            most.setdefault(kind, tool)
+        for name, (failure, each) in sorted(self._kinds.items(), key=lambda item: (-item[1][1]["failures"], item[0])):
+            yield KindFound(
+                kind=shown.name(name),
+                remedy=failure.remedy.value,
+                failures=each["failures"],
+                overcome=each["overcome"],
+                again=each["again"],
+                tool=shown.name(most.get(name, "")),
+            )
+
+    def _tool_rows(self, shown: _Shown) -> Iterator[ToolFound]:
+        ranked = sorted(self._tools.items(), key=lambda item: (-item[1]["failures"], -item[1]["calls"], item[0]))
+        for name, each in ranked[:SHOWN]:
+            yield ToolFound(
+                tool=shown.name(name),
+                calls=each["calls"],
+                failures=each["failures"],
+                overcome=each["overcome"],
+                seconds=round(self._tool_seconds[name], 3),
+            )
+
+    def _pattern_rows(self, shown: _Shown) -> Iterator[PatternFound]:
+        def worst(item: tuple[tuple[str, str], _Pattern]) -> tuple[Any, ...]:
+            return (item[1].overcome - item[1].failures, -item[1].failures, item[0])
+
+        for (tool, fingerprint), each in sorted(self._patterns.items(), key=worst)[:SHOWN]:
+            failure = each.example.failure
+            yield PatternFound(
+                tool=shown.name(tool),
+                kind=shown.name(str(failure.kind)) if failure else "",
+                fingerprint=shown.name(fingerprint),
+                message=shown.message(each.example),
+                failures=each.failures,
+                sessions=each.sessions,
+                overcome=each.overcome,
+                again=each.again,
+                first=each.first,
+                last=each.last,
+            )
+
+    def _fix_rows(self, shown: _Shown) -> Iterator[FixFound]:
+        ranked = sorted(self._fixes.items(), key=lambda item: (-item[1].worked, item[0]))
+        for (tool, kind, told), each in ranked[:SHOWN]:
+            before, after = shown.change(each.example)
+            yield FixFound(
+                tool=shown.name(tool),
+                kind=shown.name(kind),
+                fix=shown.text(told, 120),
+                worked=each.worked,
+                failures=max(each.worked, self._kind_tools[kind, tool]),
+                before=before,
+                after=after,
+            )
+
+    def _spiral_rows(self, shown: _Shown) -> Iterator[SpiralFound]:
+        for size, seconds, _, id, spiral in sorted(self._spirals, key=lambda each: each[:4], reverse=True)[:SHOWN]:
+            assert spiral.history is not None
+            run, failure = spiral.history.run, spiral.last.failure
+            project = run.metadata.get("project") if run.metadata else None
+            yield SpiralFound(
+                run=shown.name(id),
+                agent=shown.name(run.agent),
+                project=shown.name(project if isinstance(project, str) else ""),
+                started=spiral.first.started,
+                tool=shown.name(spiral.last.name),
+                kind=shown.name(str(failure.kind)) if failure else "",
+                message=shown.message(spiral.last),
+                failures=size,
+                seconds=round(seconds, 3),
+                ended=shown.text(fix(spiral.link), 120) if spiral.link else "",
+            )
+
+
+def scanned(histories: Iterable[History], redactor: Redactor) -> Findings:
+    """The findings of these runs."""
+    scan = Scan()
+    for history in histories:
+        scan.add(history)
+    return scan.findings(redactor)
+
+
+class _Shown:
+    """What strangers wrote, as it may be shown to anybody."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+
+    def text(self, text: str, limit: int) -> str:
+        return " ".join(clean(self._redactor.text(text[:10_000]), limit).split())
+
+    def name(self, name: str) -> str:
+        return self.text(name, 80)
+
+    def message(self, step: Step) -> str:
+        """What a failure said. A secret that stands in the arguments goes from the message too."""
+        if step.failure is None:
+            return ""
+        message, _ = self._redactor.record(step.failure.message[:10_000], step.arguments)
+        return " ".join(clean(message, 200).split())
+
+    def change(self, changes: tuple[Change, ...]) -> tuple[str, str]:
+        """The one argument that changed, before and after, where that can be shown in a few words."""
+        if len(changes) != 1 or changes[0].how in ("drop", "rename"):
+            return "", ""
+        change = changes[0]
+        before, after = self._redactor.record({change.path: change.before}, {change.path: change.after})
+        return tuple(self.text(str(next(iter(each.values()))), 60) for each in (before, after))  # type: ignore[return-value]
+
+
+def fix(link: Link) -> str:
+    """What overcame a failure, in words that do not name a value."""
+    if link.how == "retry":
+        return "the same call again"
+    if link.how == "recipe":
+        names = link.between
+        return f"{_listed(names)} first" if len(names) <= 3 else f"{len(names)} other tools first"
+    if not link.changes:
+        return "another attempt"
+    told = [_told(change) for change in link.changes[:3]]
+    return ", ".join(told) + (" and more" if len(link.changes) > 3 else "")
+
+
+def _told(change: Change) -> str:
+    if change.path == calls.TOOL:
+        return f"called {change.after}"
+    if change.how == "drop":
+        return f"without {change.path}"
+    if change.how == "rename":
+        return f"{change.after} for {change.path}"
+    if change.before is None:
+        return f"with {change.path}"
+    return f"another {change.path}"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _compactions(history: History) -> list[int]:
+    """After which calls the conversation was compacted, as the reader of the log wrote it down."""
+    found = (history.run.metadata or {}).get(COMPACTIONS)
+    return sorted(each for each in found if type(each) is int) if isinstance(found, list) else []
+
+
+_ABOUT = ("file_path", "path", "notebook_path", "filename", "file", "url", "query")
+
+
+def _strategy(step: Step, failure: Failure) -> tuple[str, str, str]:
+    """What an agent does again when it goes round in circles: a kind of failure with one file, address or program.
+
+    That a build or a test fails in another way is progress, so of these the message counts.
+    """
+    kind = str(failure.kind)
+    if failure.kind.code in ("build_failure", "test_failure") or not isinstance(step.arguments, dict):
+        return kind, step.name, failure.fingerprint
+    for name in _ABOUT:
+        if isinstance(step.arguments.get(name), str):
+            return kind, "", step.arguments[name]
+    for name in ("command", "cmd"):
+        if isinstance(step.arguments.get(name), str):
+            return kind, "", _program(step.arguments[name])
+    return kind, step.name, failure.fingerprint
+
+
+def _program(command: str) -> str:
+    """The first words of what a command does, without the folder it goes to before."""
+    last = command.split("&&", 1)[-1] if command.startswith("cd ") else command
+    return " ".join(last.split()[:3])
+
+
+def _ends(spiral: _Spiral, step: Step, links: dict[int, Link]) -> bool:
+    """Whether what failed had been overcome before it failed again."""
+    link = links.get(spiral.call)
+    return link is not None and link.overcame < step.seq and step.call != spiral.call
+
+
+def _days(days: dict[int, Counter[str]]) -> Iterator[DayFound]:
+    """Day by day without gaps, of the last days that anything happened on."""
+    if not days:
+        return
+    last = max(days)
+    for day in range(max(min(days), last - 29), last + 1):
+        each = days.get(day, Counter())
+        told = time.strftime("%Y-%m-%d", time.gmtime(day * 86400))
+        yield DayFound(day=told, calls=each["calls"], overcome=each["overcome"], given_up=each["given_up"])
