@@ -28,7 +28,7 @@ from mulligan.remember.recorder import Recorder
 from mulligan.remember.session import Session
 from mulligan.remember.store import LOCAL, Question, Store
 from mulligan.remember.urls import journals_of, open_store, refuge, sqlite_path
-from mulligan.settings import Settings
+from mulligan.settings import Level, Settings
 
 log = logging.getLogger("mulligan")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,27 +37,38 @@ SETTLE = 0.25
 """Seconds that a failed call waits for its own record to be kept before it asks what is known."""
 
 
+def redactor_of(settings: Settings, level: Level | None = None, key: bytes = b"") -> Redactor:
+    """What these settings hide, or what they would at another level."""
+    try:
+        return Redactor(
+            level=level or settings.level,
+            names=settings.secret,
+            patterns=settings.patterns,
+            allowed=settings.allowed,
+            listed=settings.listed,
+            key=key,
+        )
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+
+
+def classify_of(settings: Settings) -> Callable[..., Failure]:
+    """How failures are told apart, with the users' own kinds and rules."""
+    if settings.kinds or settings.rules:
+        return Classifier.from_settings({"kinds": settings.kinds, "rules": settings.rules}).classify
+    return classify
+
+
 class Parts:
     """One set of parts, made from one `Settings`; what these cannot mean is refused here."""
 
     def __init__(self, settings: Settings, opening: Callable[[], Store] | None = None, **kit: Any) -> None:
         self.settings = settings
         self.is_rehearsal = opening is not None
-        try:
-            redactor = Redactor(
-                level=settings.level,
-                names=settings.secret,
-                patterns=settings.patterns,
-                allowed=settings.allowed,
-                listed=settings.listed,
-            )
-        except ValueError as error:
-            raise SettingsError(str(error)) from None
+        redactor = redactor_of(settings)
         if not settings.store_url.startswith("memory:"):
             sqlite_path(settings.store_url)  # opened when the first record is kept, understood or refused now
-        self.classify: Callable[..., Failure] = classify
-        if settings.kinds or settings.rules:
-            self.classify = Classifier.from_settings({"kinds": settings.kinds, "rules": settings.rules}).classify
+        self.classify = classify_of(settings)
         self.stream = Stream(redactor)
         keeps_a_journal = opening is None and not settings.store_url.startswith("memory:")
         self.recorder = Recorder(

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from mulligan import calls
-from mulligan.failure import Failure
+from mulligan import calls, figures
+from mulligan.failure import Failure, Kind
 from mulligan.records import Change, History, Link, Record, Step
 from mulligan.redaction import Redactor, clean
 
@@ -28,7 +28,6 @@ REACH = 15
 """Calls between two failures of one spiral at most."""
 SPIRAL = 3
 """Failures that make one."""
-COMPACTIONS = "compactions"
 
 
 class AgentFound(Record, frozen=True):
@@ -192,7 +191,7 @@ class Scan:
         self._kinds: dict[str, tuple[Failure, Counter[str]]] = {}
         self._kind_tools: Counter[tuple[str, str]] = Counter()
         self._tools: dict[str, Counter[str]] = {}
-        self._tool_seconds: Counter[str] = Counter()
+        self._tool_seconds: dict[str, float] = {}
         self._patterns: dict[tuple[str, str], _Pattern] = {}
         self._fixes: dict[tuple[str, str, str], _Fix] = {}
         self._days: dict[int, Counter[str]] = {}
@@ -219,14 +218,13 @@ class Scan:
                 totals[outcome] += 1
             if call.first.started:
                 self._day(call.first.started)["calls"] += 1
-        compactions = _compactions(history)
         failed = [call for call in joined if call.has_failed]
-        totals["compacted"] += bool(compactions)
-        if compactions:
-            self._compare(joined, compactions[0])
+        if history.compactions:
+            totals["compacted"] += 1
+            self._compare(joined, min(each.at for each in history.compactions))
         if failed:
             agent["failures"] += len(failed)
-            self._failed(history, failed, compactions)
+            self._failed(history, failed)
 
     def _tool(self, name: str) -> Counter[str]:
         known = self._tools.get(name)
@@ -240,13 +238,13 @@ class Scan:
 
     def _compare(self, joined: list[calls.Call], boundary: int) -> None:
         for call in joined:
-            side = 0 if call.id <= boundary else 2
+            side = 0 if call.first.started < boundary else 2
             self._around[side] += 1
             self._around[side + 1] += call.has_failed
 
-    def _failed(self, history: History, failed: list[calls.Call], compactions: list[int]) -> None:
+    def _failed(self, history: History, failed: list[calls.Call]) -> None:
         links = {link.failed: link for link in history.links}
-        epochs: dict[tuple[str, str], int] = {}
+        repeated = figures.repeated(history, failed)
         met: set[tuple[str, str]] = set()
         for call in failed:
             step = next(step for step in reversed(call.steps) if step.has_failed)
@@ -256,9 +254,7 @@ class Scan:
             link = links.get(call.id)
             is_overcome = call.has_succeeded or link is not None
             key = (call.name, failure.fingerprint)
-            epoch = sum(boundary < call.id for boundary in compactions)
-            is_again = epochs.get(key, epoch) < epoch
-            epochs[key] = epoch
+            is_again = call.id in repeated
             counted = {"failures": 1, "overcome": int(is_overcome), "again": int(is_again)}
             self._totals.update(counted)
             self._tool(call.name).update(counted)
@@ -280,12 +276,12 @@ class Scan:
                 pattern.last = max(pattern.last, step.started)
             met.add(key)
             if link is not None:
-                self._fixed(call.name, str(failure.kind), link)
+                self._fixed(call.name, failure.kind, link)
         self._lost_time(history)
         self._spiralled(history, links)
 
-    def _fixed(self, tool: str, kind: str, link: Link) -> None:
-        key = (tool, kind, fix(link))
+    def _fixed(self, tool: str, kind: Kind, link: Link) -> None:
+        key = (tool, str(kind), fix(link, kind.code))
         known = self._fixes.get(key)
         if known is None and len(self._fixes) < PATTERNS:
             known = self._fixes[key] = _Fix(link.changes)
@@ -307,7 +303,8 @@ class Scan:
             lost = max(0.0, ended - max(begun, counted))
             counted = max(counted, ended)
             self._seconds += lost
-            self._tool_seconds[step.name] += lost
+            if step.name in self._tools:
+                self._tool_seconds[step.name] = self._tool_seconds.get(step.name, 0.0) + lost
 
     def _spiralled(self, history: History, links: dict[int, Link]) -> None:
         current: dict[tuple[str, str, str], _Spiral] = {}
@@ -317,6 +314,8 @@ class Scan:
                 continue
             key = _strategy(step, failure)
             spiral = current.get(key)
+            if spiral is not None and _is_sibling(spiral.last, step):
+                continue  # made at the same time: nobody had seen the first fail
             if spiral is not None and step.seq - spiral.last.seq <= REACH and not _ends(spiral, step, links):
                 spiral.size += 1
                 gap = (step.started - spiral.last.started) / 1000
@@ -396,7 +395,7 @@ class Scan:
                 calls=each["calls"],
                 failures=each["failures"],
                 overcome=each["overcome"],
-                seconds=round(self._tool_seconds[name], 3),
+                seconds=round(self._tool_seconds.get(name, 0.0), 3),
             )
 
     def _pattern_rows(self, shown: _Shown) -> Iterator[PatternFound]:
@@ -447,7 +446,7 @@ class Scan:
                 message=shown.message(spiral.last),
                 failures=size,
                 seconds=round(seconds, 3),
-                ended=shown.text(fix(spiral.link), 120) if spiral.link else "",
+                ended=shown.text(fix(spiral.link, failure.kind.code if failure else ""), 120) if spiral.link else "",
             )
 
 
@@ -480,24 +479,50 @@ class _Shown:
 
     def change(self, changes: tuple[Change, ...]) -> tuple[str, str]:
         """The one argument that changed, before and after, where that can be shown in a few words."""
-        if len(changes) != 1 or changes[0].how in ("drop", "rename"):
+        told = [change for change in changes if change.path not in _COMMENTS]
+        if len(told) != 1 or _sort(told[0]) != "another":
             return "", ""
-        change = changes[0]
+        change = told[0]
         before, after = self._redactor.record({change.path: change.before}, {change.path: change.after})
-        return tuple(self.text(str(next(iter(each.values()))), 60) for each in (before, after))  # type: ignore[return-value]
+        old, new = (self.text(str(next(iter(each.values()))), 80) for each in (before, after))
+        return (old, new) if old != new else ("", "")
 
 
-def fix(link: Link) -> str:
-    """What overcame a failure, in words that do not name a value."""
-    if link.how == "retry":
+_COMMENTS = frozenset(
+    ("description", "explanation", "thought", "reason", "justification", "timeout", "limit", "offset")
+)
+"""Arguments beside the point: what a model says about a call, or how much of an answer it wants."""
+_EDITS = frozenset(("edit", "multiedit", "write", "notebookedit", "apply_patch", "replace", "write_file", "edit_file"))
+_READS = frozenset(("read", "read_file", "view", "notebookread", "cat"))
+_FIRST = {"build_failure": _EDITS, "test_failure": _EDITS, "stale_file": _READS}
+"""What must have happened before the same call can work: of everything that came between, that is told."""
+
+
+def fix(link: Link, code: str = "") -> str:
+    """What overcame a failure with this code, in words that name no value."""
+    changed = [change for change in link.changes if change.path not in _COMMENTS]
+    first = next((name for name in link.between if name.casefold() in _FIRST.get(code, ())), "")
+    told = _changed(changed)
+    if first:
+        return f"{first} first" + (f", then {told}" if told and code != "stale_file" else "")
+    if told:
+        return told
+    if not link.between:
         return "the same call again"
-    if link.how == "recipe":
-        names = link.between
-        return f"{_listed(names)} first" if len(names) <= 3 else f"{len(names)} other tools first"
-    if not link.changes:
-        return "another attempt"
-    told = [_told(change) for change in link.changes[:3]]
-    return ", ".join(told) + (" and more" if len(link.changes) > 3 else "")
+    return f"{_listed(link.between)} first" if len(link.between) <= 3 else f"{len(link.between)} other tools first"
+
+
+def _changed(changes: list[Change]) -> str:
+    """`another file_path and limit, without offset`."""
+    others = tuple(each.path for each in changes if _sort(each) == "another")
+    told = [f"another {_listed(others[:3])}" + (" and more" if len(others) > 3 else "")] if others else []
+    told += [_told(each) for each in changes if _sort(each) != "another"][:3]
+    return ", ".join(told)
+
+
+def _sort(change: Change) -> str:
+    is_other = change.path != calls.TOOL and change.how not in ("drop", "rename") and change.before is not None
+    return "another" if is_other else change.how
 
 
 def _told(change: Change) -> str:
@@ -507,19 +532,11 @@ def _told(change: Change) -> str:
         return f"without {change.path}"
     if change.how == "rename":
         return f"{change.after} for {change.path}"
-    if change.before is None:
-        return f"with {change.path}"
-    return f"another {change.path}"
+    return f"with {change.path}"
 
 
 def _listed(names: tuple[str, ...]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _compactions(history: History) -> list[int]:
-    """After which calls the conversation was compacted, as the reader of the log wrote it down."""
-    found = (history.run.metadata or {}).get(COMPACTIONS)
-    return sorted(each for each in found if type(each) is int) if isinstance(found, list) else []
 
 
 _ABOUT = ("file_path", "path", "notebook_path", "filename", "file", "url", "query")
@@ -546,6 +563,11 @@ def _program(command: str) -> str:
     """The first words of what a command does, without the folder it goes to before."""
     last = command.split("&&", 1)[-1] if command.startswith("cd ") else command
     return " ".join(last.split()[:3])
+
+
+def _is_sibling(one: Step, other: Step) -> bool:
+    """Whether two steps were under way at the same time."""
+    return bool(one.started and other.started) and other.started < one.started + one.seconds * 1000
 
 
 def _ends(spiral: _Spiral, step: Step, links: dict[int, Link]) -> bool:

@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 
 from mulligan.capture.transcripts.gathering import Gathering, Reading, milliseconds
-from mulligan.capture.transcripts.lines import Lines, decoded
+from mulligan.capture.transcripts.lines import Lines, decoded, is_object
 from mulligan.records import History
 
 NAME = "claude-code"
 OPEN = 64
 """Runs of one file that are gathered at the same time."""
-_NEEDED = (b'"tool_use"', b'"tool_result"', b'"compact_boundary"', b'"isApiErrorMessage":true', b'"api_error"')
+_NEEDED = (b'"tool_use"', b'"tool_result"', b'"compact_boundary"', b'"isApiErrorMessage"', b'"api_error"')
 """What a line holds that says anything about calls. Most bytes are in lines that hold none of it."""
-_TALK = (b'"type":"user"', b'"type":"assistant"')
+_TALK = (b'"user"', b'"assistant"')
 
 
 class _Block(msgspec.Struct):
@@ -40,6 +40,11 @@ class _Message(msgspec.Struct):
     model: str | None = None
 
 
+class _Compaction(msgspec.Struct):
+    trigger: str | None = None
+    tokens: int | None = msgspec.field(default=None, name="preTokens")
+
+
 class _Line(msgspec.Struct):
     type: str = ""
     subtype: str | None = None
@@ -54,6 +59,7 @@ class _Line(msgspec.Struct):
     timestamp: str | None = None
     message: _Message | None = None
     error: msgspec.Raw = msgspec.Raw()
+    compaction: _Compaction | None = msgspec.field(default=None, name="compactMetadata")
 
 
 _decoder = msgspec.json.Decoder(_Line)
@@ -70,12 +76,12 @@ def read(lines: Lines, reading: Reading) -> Iterator[History]:
     for line in lines:
         reading.lines += 1
         if not any(mark in line for mark in _NEEDED):
-            if line[:1] != b"{":
+            if not is_object(line):
                 reading.unknown += 1
                 continue
-            # Of all the talk, only the first words of a session are wanted.
-            is_known = bool(runs) and bool(next(reversed(runs.values())).context)
-            if is_known or not any(mark in line for mark in _TALK):
+            # Of all the talk, only the first words of a session are wanted, and the first after an error.
+            wants_talk = not runs or next(reversed(runs.values())).wants_talk
+            if not wants_talk or not any(mark in line for mark in _TALK):
                 continue
         entry = decoded(line, _decoder)
         if entry is None:
@@ -109,7 +115,8 @@ def _entry(entry: _Line, run: Gathering, reading: Reading) -> None:
     moment = milliseconds(entry.timestamp)
     if entry.type == "system":
         if entry.subtype == "compact_boundary":
-            run.compacted(moment)
+            about = entry.compaction
+            run.compacted(moment, (about and about.trigger) or "", about.tokens if about else None)
         elif entry.subtype == "api_error" and bytes(entry.error):
             run.model_failed(bytes(entry.error).decode("utf-8", "replace")[:8192], moment)
         return

@@ -15,11 +15,25 @@ from typing import Any
 import msgspec
 
 from mulligan.capture.transcripts.gathering import Gathering, Reading, milliseconds
-from mulligan.capture.transcripts.lines import Lines, decoded, opened_value
+from mulligan.capture.transcripts.lines import Lines, decoded, is_object, opened_value
 from mulligan.records import History
 
 NAME = "codex"
-_NEEDED = (b"_call", b"session_meta", b"turn_context", b"compact", b'"item_completed"', b'_end"', b'error"', b'"id"')
+_NEEDED = (
+    b'"function_call',
+    b'"custom_tool_call',
+    b'"local_shell_call',
+    b'"item_completed"',
+    b'_end"',
+    b'"session_meta"',
+    b'"turn_context"',
+    b"compact",
+    b'error"',
+    b'"instructions"',
+)
+"""What a line holds that says anything about calls."""
+_TROUBLE = (b"xit", b"rror", b"ail", b"eject", b"success", b"unsupported")
+"""What an answer holds that may be a failure."""
 _EXIT = re.compile(r"^(?:Exit code: |Process exited with code )(-?\d{1,5})", re.MULTILINE)
 _REFUSED = ("rejected by user", "user rejected", "user declined", "denied by user", "aborted by user")
 
@@ -104,8 +118,8 @@ def read(lines: Lines, reading: Reading) -> Iterator[History]:
     """The first line that is a subagent's own: before it stands a copy of its parent's log."""
     for line in lines:
         reading.lines += 1
-        if not any(mark in line for mark in _NEEDED) and (run.context or b"user" not in line):
-            if line[:1] != b"{":
+        if not any(mark in line for mark in _NEEDED) and not (run.wants_talk and b'"user' in line):
+            if not is_object(line):
                 reading.unknown += 1
             continue
         entry = decoded(line, _decoder)
@@ -179,7 +193,7 @@ def _output(payload: _Payload, run: Gathering, moment: int) -> None:
     if not run.is_waiting(payload.call_id):
         return
     raw = bytes(payload.output)
-    if b"xit" not in raw and b"rror" not in raw and b"ail" not in raw and b"eject" not in raw and b"success" not in raw:
+    if not any(word in raw for word in _TROUBLE):
         run.answered(payload.call_id, payload.output, False, moment)
         return
     said = opened_value(payload.output)

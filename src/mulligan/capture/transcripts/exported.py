@@ -39,20 +39,19 @@ def recognises(head: bytes) -> bool:
 
 
 def read(lines: Lines, reading: Reading) -> Iterator[History]:
-    is_first = True
+    first = lines.head(64 * 1024).partition(b"\n")[0]
+    header = decoded(first, _header)
+    if header is None or header.mulligan != "export":
+        raise Unreadable("its first line does not say what it is. Export it anew: mulligan export -o FILE")
+    if header.version > VERSION:
+        raise Unreadable(
+            f"it was exported by a newer mulligan (format {header.version}; this one knows {VERSION}). "
+            "Upgrade: pip install -U mulligan"
+        )
     for line in lines:
         reading.lines += 1
-        if is_first:
-            is_first = False
-            header = decoded(line, _header)
-            if header is None or header.mulligan != "export":
-                raise Unreadable("its first line does not say what it is. Export it anew: mulligan export -o FILE")
-            if header.version > VERSION:
-                raise Unreadable(
-                    f"it was exported by a newer mulligan (format {header.version}; this one knows {VERSION}). "
-                    "Upgrade: pip install -U mulligan"
-                )
-            continue
+        if line.startswith(b'{"mulligan":'):
+            continue  # the header, or that of another export put behind this one
         try:
             history = decode(line, History)
         except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):

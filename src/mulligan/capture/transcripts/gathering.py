@@ -18,11 +18,9 @@ from mulligan.capture.tracer import outcome_of
 from mulligan.capture.transcripts.lines import opened_value
 from mulligan.classify.classifier import classify
 from mulligan.failure import Failure
-from mulligan.records import History, Outcome, Run, Step, StepType
+from mulligan.records import Compaction, History, Outcome, Run, Step, StepType
 from mulligan.redaction.values import encodable, plain, shortened
 
-COMPACTIONS = "compactions"
-"""In a run's metadata: the seq of the last call before each compaction."""
 FORMAT = "format"
 """In a run's metadata: the sort of log it was read from."""
 CHARS = 2048
@@ -88,7 +86,7 @@ class Gathering:
         self.has_raised = False
         self._pending: dict[str, _Pending] = {}
         self._steps: list[Step] = []
-        self._compactions: list[int] = []
+        self._compactions: list[Compaction] = []
         self._has_failed = False
         self._awaits_model = ""
         self._seq = 0
@@ -96,6 +94,11 @@ class Gathering:
     @property
     def calls(self) -> int:
         return self._seq
+
+    @property
+    def wants_talk(self) -> bool:
+        """Whether words say anything new: what the user asked for first, or that the model answers again."""
+        return not self.context or bool(self._awaits_model)
 
     def at(self, moment: int) -> None:
         """Something happened then."""
@@ -214,10 +217,16 @@ class Gathering:
             self.answered(id, None, False, moment)
             self._awaits_model = ""
 
-    def compacted(self, moment: int = 0) -> None:
+    def compacted(self, moment: int, reason: str = "", tokens: int | None = None) -> None:
+        """The conversation was made smaller. It may be written down twice, with nothing between."""
         self.at(moment)
-        if not self._compactions or self._compactions[-1] != self._seq:  # it may be written down twice
-            self._compactions.append(self._seq)
+        if not moment or (self._compactions and self._compactions[-1].steps == self._seq):
+            return
+        self._compactions.append(
+            Compaction(
+                run=self.id, session=self.session, at=moment, reason=reason, steps=self._seq, tokens_before=tokens
+            )
+        )
 
     def history(self) -> History | None:
         """The run so far, or None if nothing was called in it."""
@@ -225,8 +234,6 @@ class Gathering:
             return None
         told = {FORMAT: self.format, "model": self.model, "project": self.project}
         metadata: dict[str, Any] = {name: value for name, value in told.items() if value}
-        if self._compactions:
-            metadata[COMPACTIONS] = self._compactions
         if self._pending:
             metadata["unanswered"] = len(self._pending)
         run = Run(
@@ -244,7 +251,7 @@ class Gathering:
         )
         steps = sorted(self._steps, key=lambda step: step.seq)
         links = calls.overcame(steps) if self._has_failed else ()
-        return History(run=run, steps=tuple(steps), links=tuple(links))
+        return History(run=run, steps=tuple(steps), links=tuple(links), compactions=tuple(self._compactions))
 
 
 def run_id(*key: str) -> str:

@@ -41,6 +41,7 @@ class Lines:
         """Bytes up to the end of the line that was given last; of what a gzip holds, not of the gzip."""
         self.too_long = 0
         """Lines that were passed over."""
+        self._begin = 0
         self.damage = ""
         """Why reading ended before the file did."""
         try:
@@ -106,10 +107,20 @@ class Lines:
         self.offset = len(data)
         return data
 
+    def skip(self, offset: int) -> None:
+        """Begins after this many bytes, as `offset` counts them."""
+        self._begin = offset
+
     def __iter__(self) -> Iterator[bytes]:
         """Every line that is not empty and not too long, the last also if it has no end."""
         readline = self._file.readline
         offset = 0
+        try:
+            if self._begin:
+                offset = self.offset = self._file.seek(self._begin)
+        except (OSError, EOFError, zlib.error) as error:
+            self.damage = _told(error)
+            return
         is_inside = False
         while True:
             try:
@@ -161,6 +172,11 @@ def decoded(line: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
 def _whole(match: re.Match[bytes]) -> bytes:
     found = match.group()
     return b"\\ufffd" if len(found) == 6 else found
+
+
+def is_object(line: bytes) -> bool:
+    """Whether a line looks like a whole object, without reading it."""
+    return line[:1] == b"{" and (line[-2:] == b"}\n" or line.rstrip()[-1:] == b"}")
 
 
 def opened_value(value: Any) -> Any:

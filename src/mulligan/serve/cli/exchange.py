@@ -1,0 +1,269 @@
+"""mulligan export, mulligan import: runs as JSON lines, out of a store and into one."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import click
+from msgspec.structs import replace
+
+from mulligan import calls
+from mulligan.assembly import classify_of, redactor_of
+from mulligan.capture.transcripts import calls as rows
+from mulligan.capture.transcripts import exported, formats
+from mulligan.capture.transcripts.gathering import Reading
+from mulligan.capture.transcripts.lines import Lines, Unreadable
+from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, redacted
+from mulligan.failure import SettingsError
+from mulligan.records import History, encode
+from mulligan.redaction import Redactor
+from mulligan.remember.store import LOCAL, Store
+from mulligan.remember.urls import open_store
+from mulligan.report import terminal
+from mulligan.serve.cli.options import as_json, moment, now, opened, print_json, settings_with, store_option
+
+BATCH = 1000
+"""Records that are kept together."""
+BY_RUN = (exported.NAME, rows.NAME)
+"""Formats that hold a run after the other: reading goes on where it ended. Others grow, and are read anew."""
+
+
+class Importer:
+    """Puts runs that were read from files into a store, each once, without secrets."""
+
+    def __init__(self, store: Store, redactor: Redactor) -> None:
+        self._store = store
+        self._redactor = redactor
+        self.runs = 0
+        self.steps = 0
+        self.new = 0
+        """Records the store did not have."""
+
+    def histories(self, lines: Lines, format: formats.Format, reading: Reading) -> Iterator[History]:
+        """The runs of a file as they are read. Each is kept once the next has been asked for."""
+        journal = _journal(lines, format)
+        known = self._store.offset(LOCAL, journal)
+        if format.name in BY_RUN:
+            lines.skip(known)
+        elif known == lines.size:
+            return
+        batch: list[AnyEvent] = []
+        mark = known
+        for history in format.read(lines, reading):
+            if len(batch) >= BATCH and lines.offset > mark:
+                self._append(batch, journal, mark)
+                batch = []
+            mark = lines.offset
+            yield history
+            self.runs += 1
+            self.steps += len(history.steps)
+            batch += self._events(history, is_whole=format.name == exported.NAME)
+        if batch or lines.offset > mark:
+            self._append(batch, journal, max(mark, lines.offset))
+
+    def _append(self, batch: list[AnyEvent], journal: str, mark: int) -> None:
+        self.new += self._store.append(LOCAL, batch, journal, mark)
+
+    def _events(self, history: History, is_whole: bool) -> Iterator[AnyEvent]:
+        # A run that was exported may be in this very store, with more of it: then nothing about it is changed.
+        yield redacted(RunStarted(history.run) if is_whole else RunEnded(history.run), self._redactor)
+        for step in history.steps:
+            yield redacted(StepEnded(step), self._redactor)
+        for compaction in history.compactions:
+            yield redacted(ContextCompacted(compaction), self._redactor)
+
+
+def _journal(lines: Lines, format: formats.Format) -> str:
+    """A name for a file by what it begins with: the same if it is moved, or grows."""
+    first = lines.head(64 * 1024).partition(b"\n")[0]
+    digest = hashlib.sha256(lines.path.name.encode("utf-8", "replace") + b"\n" + first).hexdigest()[:24]
+    return f"import:{format.name}:{digest}"
+
+
+@contextlib.contextmanager
+def progress(total: int, doing: str) -> Iterator[Callable[[int], None]]:
+    """A bar on the terminal of stderr, and nothing anywhere else; it is told how much is done."""
+    if not sys.stderr.isatty() or total < 5_000_000:
+        yield lambda done: None
+        return
+    from rich.console import Console  # takes as long to import as small logs to read
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    told = (TextColumn(doing), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*told, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(doing, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+@click.command(
+    "import",
+    epilog="Examples:\n\n  mulligan import runs.jsonl.gz\n\n  mulligan import --format calls recorded-calls.jsonl.gz",
+)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--format",
+    "wanted",
+    type=click.Choice(sorted(formats.FORMATS)),
+    help="What the files are. Mostly their content tells.",
+)
+@store_option
+@as_json
+def import_(files: tuple[str, ...], wanted: str | None, store: str | None, as_json: bool) -> None:
+    """Put runs from files into the store: exports, recorded calls, session logs; plain or gzipped.
+
+    Failures are classified and linked to what overcame them. The same file again adds nothing; after an interruption
+    the same command goes on where it was. Secrets are taken out before anything is kept.
+    """
+    settings = settings_with(store)
+    kept = _for_writing(settings.store_url)
+    reading = Reading(classify_of(settings), keeps_results=True)
+    importer = Importer(kept, redactor_of(settings))
+    try:
+        for file in files:
+            _import(Path(file), wanted, importer, reading)
+    except KeyboardInterrupt:
+        click.echo(
+            f"Interrupted. {terminal.count(importer.new, 'record')} kept so far; the same command goes on.", err=True
+        )
+        raise
+    finally:
+        kept.close()
+    facts = {"runs": importer.runs, "steps": importer.steps, "new": importer.new}
+    if as_json:
+        print_json({**facts, "lines": reading.lines, "unknown": reading.unknown, "store": settings.store_url})
+        return
+    if importer.new:
+        runs, steps = terminal.count(importer.runs, "run"), terminal.count(importer.steps, "step")
+        click.echo(f"{runs} with {steps} read, {terminal.count(importer.new, 'record')} new in {settings.store_url}.")
+    else:
+        click.echo(f"Nothing new: all of it is in {settings.store_url} already.")
+    if reading.unknown:
+        click.echo(f"{terminal.count(reading.unknown, 'line')} could not be read and was passed over.", err=True)
+
+
+def _import(path: Path, wanted: str | None, importer: Importer, reading: Reading) -> None:
+    try:
+        with Lines(path) as lines:
+            format = formats.FORMATS[wanted] if wanted else formats.recognised(lines)
+            if format is None:
+                raise Unreadable(
+                    f"it is none of {', '.join(sorted(formats.FORMATS))}. If you know better, say so with --format"
+                )
+            with progress(lines.size, f"reading {path.name[:40]}") as told:
+                for _ in importer.histories(lines, format, reading):
+                    told(lines.done)
+            if lines.damage:
+                click.echo(f"warning: {path}: {lines.damage}. What came before is kept.", err=True)
+    except Unreadable as error:
+        raise SettingsError(f"{path}: {error}.".replace("..", ".")) from None
+
+
+def _for_writing(url: str) -> Store:
+    if url.startswith("memory:"):
+        raise SettingsError("a store in memory is gone when the command ends. Name a file: --store PATH")
+    return open_store(url)
+
+
+@click.command(
+    epilog="Examples:\n\n  mulligan export -o runs.jsonl.gz\n\n  mulligan export --since 7d --level local > mine.jsonl"
+)
+@click.option("--since", "past", metavar="7d", help="Only runs begun within this time: 30m, 24h, 7d, 2w.")
+@click.option("-o", "--output", metavar="FILE", help="Where to; gzipped if its name ends in .gz. Else standard output.")
+@click.option(
+    "--level",
+    type=click.Choice(["shared", "local"]),
+    default="shared",
+    show_default=True,
+    help="shared hides every argument that is not listed in the settings; local keeps what the store has.",
+)
+@store_option
+@as_json
+def export(
+    past: str | None, output: str | None, level: Literal["shared", "local"], store: str | None, as_json: bool
+) -> None:
+    """Write runs as JSON lines, to be read again by `mulligan import`.
+
+    The first line says the format and its version. What it holds is for others to see, so values of arguments are
+    hidden unless you say --level local. With --json the counts go to standard error.
+    """
+    settings = settings_with(store)
+    kept = opened(settings)
+    if kept is None:
+        raise SettingsError(f"there are no runs in {settings.store_url} yet. Name another store with --store.")
+    redactor = redactor_of(settings, level, _key(kept) if level == "shared" else b"")
+    begun = moment(past)
+    runs = steps = 0
+    header = exported.Header(mulligan="export", version=exported.VERSION, level=level, exported=now(), since=begun)
+    with _writing(output) as file:
+        file.write(encode(header) + b"\n")
+        for history in kept.export(LOCAL, begun or 0):
+            file.write(encode(hidden(history, redactor)) + b"\n")
+            runs += 1
+            steps += len(history.steps)
+    if as_json:
+        click.echo(encode({"runs": runs, "steps": steps, "level": level, "output": output}).decode(), err=True)
+    elif output:
+        told = f"{terminal.count(runs, 'run')} with {terminal.count(steps, 'step')} written to {output}, level {level}."
+        click.echo(told, err=True)
+
+
+def hidden(history: History, redactor: Redactor) -> History:
+    """A run as it may leave the store. Links are made anew, of what is left."""
+
+    def one(event: Any) -> Any:
+        return redacted(event, redactor)
+
+    steps = [one(StepEnded(step)).step for step in history.steps]
+    if redactor.level == "shared":  # an answer may be a whole file: for others it is a value like any argument
+        steps = [replace(step, result=redactor.value(step.result)) for step in steps]
+    return History(
+        run=one(RunEnded(history.run)).run,
+        steps=tuple(steps),
+        links=tuple(calls.overcame(steps)),
+        compactions=tuple(one(ContextCompacted(each)).compaction for each in history.compactions),
+    )
+
+
+def _key(kept: Store) -> bytes:
+    """By which equal values can be told in all exports of one store, and by nobody else."""
+    key = kept.get(LOCAL, "key", "export")
+    if key is None:
+        key = os.urandom(32)
+        kept.put(LOCAL, "key", "export", key)
+    return key
+
+
+@contextlib.contextmanager
+def _writing(output: str | None) -> Iterator[IO[bytes]]:
+    """Standard output, or a file that is there whole or not at all."""
+    if output is None or output == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path = Path(output)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written ({error.strerror}). Name another file with -o.") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            if path.name.endswith(".gz"):
+                with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as packed:
+                    yield packed  # type: ignore[misc]
+            else:
+                yield file
+        os.replace(name, path)
+    except OSError as error:
+        Path(name).unlink(missing_ok=True)
+        raise SettingsError(f"{path} cannot be written ({error.strerror}).") from None
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

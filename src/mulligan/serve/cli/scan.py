@@ -1,0 +1,243 @@
+"""mulligan scan: the session logs already on this machine, read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mulligan.assembly import classify_of, redactor_of
+from mulligan.capture.transcripts import formats, places
+from mulligan.capture.transcripts.gathering import Reading
+from mulligan.capture.transcripts.lines import Lines, Unreadable
+from mulligan.failure import SettingsError
+from mulligan.records import History, builtins
+from mulligan.redaction import Redactor
+from mulligan.remember.urls import open_store
+from mulligan.report import scan_text, terminal
+from mulligan.report.page import page
+from mulligan.report.scan import Findings, Scan
+from mulligan.serve.cli.exchange import Importer, progress
+from mulligan.serve.cli.options import as_json, moment, now, print_json, print_lines, settings_with, store_option
+
+TOLD = 5
+"""Files that could not be read and are named."""
+
+
+class Logs:
+    """The files of a scan: which there are, what they held, and what could not be read."""
+
+    def __init__(self, paths: tuple[str, ...], begun: int | None) -> None:
+        self.begun = begun
+        self.unreadable: list[tuple[Path, str]] = []
+        self.looked = [places.Place("", Path(path)) for path in paths] or places.known(os.environ, Path.home())
+        self.files = list(self._found(is_asked=bool(paths)))
+        self.bytes = sum(size for _, size in self.files)
+        self.read = 0
+        self.formats: dict[str, int] = {}
+        self.other = 0
+        """Files that are no logs."""
+
+    def _found(self, is_asked: bool) -> Iterator[tuple[Path, int]]:
+        for place in self.looked:
+            if is_asked and not place.folder.exists():
+                raise SettingsError(f"there is no {place.folder}. Name a file or a folder, or none to look everywhere.")
+            found = places.files(place.folder, self.unreadable) if place.folder.is_dir() else [place.folder]
+            for path in found:
+                try:
+                    about = path.stat()
+                except OSError as error:
+                    if is_asked or path != place.folder:
+                        self.unreadable.append((path, error.strerror or "cannot be read"))
+                    continue
+                if self.begun is None or about.st_mtime * 1000 >= self.begun:
+                    yield path, about.st_size
+
+    def histories(self, reading: Reading, importer: Importer | None) -> Iterator[History]:
+        """Every run, file by file. A file that cannot be read is told, and the next one is read."""
+        done = 0
+        with progress(self.bytes, "reading") as told:
+            for path, size in self.files:
+                try:
+                    with Lines(path) as lines:
+                        format = formats.recognised(lines)
+                        if format is None:
+                            self._unrecognised(lines)
+                            continue
+                        self.read += 1
+                        self.formats[format.spoken] = self.formats.get(format.spoken, 0) + 1
+                        read = importer.histories(lines, format, reading) if importer else format.read(lines, reading)
+                        for history in read:
+                            if self.begun is None or (history.run.ended or history.run.started) >= self.begun:
+                                yield history
+                            told(done + lines.done)
+                        reading.unknown += lines.too_long
+                        if lines.damage:
+                            self.unreadable.append((path, lines.damage))
+                except Unreadable as error:
+                    self.unreadable.append((path, str(error)))
+                done += size
+                told(done)
+
+    def _unrecognised(self, lines: Lines) -> None:
+        if lines.damage:
+            self.unreadable.append((lines.path, lines.damage))
+        else:
+            self.other += 1
+
+
+@click.command(
+    epilog="Examples:\n\n  mulligan scan\n\n  mulligan scan --since 30d --html report.html\n\n"
+    "  mulligan scan traces.jsonl ~/agents/conversations --json"
+)
+@click.argument("paths", nargs=-1, metavar="[PATH...]")
+@click.option("--since", "past", metavar="7d", help="Only sessions active within this time: 24h, 7d, 2w.")
+@click.option("--html", "html", metavar="FILE", help="Also write one page with all of it, to look at or to pass on.")
+@click.option("--import", "keeps", is_flag=True, help="Also put the sessions into the store, as history.")
+@store_option
+@as_json
+def scan(
+    paths: tuple[str, ...], past: str | None, html: str | None, keeps: bool, store: str | None, as_json: bool
+) -> None:
+    """Read the session logs that are on this machine: what failed, how often again, what overcame it.
+
+    Without PATH it looks where Claude Code, Codex and Gemini CLI keep their logs. A PATH may be a file or a folder of
+    these, of conversations in OpenAI's or Anthropic's form, of OTLP traces as JSON, or of `mulligan export`.
+
+    Nothing leaves the machine, and secrets are taken out before anything is printed or kept.
+    """
+    settings = settings_with(store)
+    redactor = redactor_of(settings)
+    logs = Logs(paths, moment(past))
+    if html:
+        _check(html)
+    kept = open_store(settings.store_url) if keeps else None
+    importer = Importer(kept, redactor) if kept is not None else None
+    reading = Reading(classify_of(settings), keeps_results=keeps)
+    counted = Scan()
+    try:
+        for history in logs.histories(reading, None if importer is None else importer):
+            counted.add(history)
+    finally:
+        if kept is not None:
+            kept.close()
+    found = counted.findings(redactor)
+    if html:
+        _write(html, page(found, now(), _read(logs, reading)))
+    if as_json:
+        print_json(_facts(found, logs, reading, importer, redactor))
+    elif not found.calls:
+        _nothing(logs, paths, past)
+    else:
+        print_lines(scan_text.lines(found))
+        _notes(logs, reading)
+        _next(html, importer, paths, settings.store_url)
+    if not found.calls and not (importer and importer.runs == 0 and logs.read):
+        raise SystemExit(1)
+
+
+def _read(logs: Logs, reading: Reading) -> str:
+    """What was read, in a sentence."""
+    kinds = ", ".join(f"{number:,} of {spoken}" for spoken, number in sorted(logs.formats.items()))
+    size = f"{logs.bytes / 1e6:,.1f} MB" if logs.bytes < 1e9 else f"{logs.bytes / 1e9:,.1f} GB"
+    return (
+        f"{terminal.count(logs.read, 'log')} read ({kinds or 'none'}), {size}, {terminal.count(reading.lines, 'line')}"
+    )
+
+
+def _facts(
+    found: Findings, logs: Logs, reading: Reading, importer: Importer | None, redactor: Redactor
+) -> dict[str, Any]:
+    facts: dict[str, Any] = builtins(found)
+    facts["read"] = {
+        "files": logs.read,
+        "bytes": logs.bytes,
+        "lines": reading.lines,
+        "unknown": reading.unknown,
+        "other_files": logs.other,
+        "formats": logs.formats,
+        "looked": [str(place.folder) for place in logs.looked],
+        "unreadable": [{"path": redactor.text(str(path)), "why": why} for path, why in logs.unreadable],
+    }
+    if importer is not None:
+        facts["imported"] = {"runs": importer.runs, "steps": importer.steps, "new": importer.new}
+    return facts
+
+
+def _nothing(logs: Logs, paths: tuple[str, ...], past: str | None) -> None:
+    """Where we looked, and what to do."""
+    if logs.read:
+        click.echo(f"No calls were found in {terminal.count(logs.read, 'log')}.")
+    else:
+        click.echo("No session logs were found" + (f" of the last {past}." if past else "."))
+    click.echo("")
+    click.echo("Looked in:")
+    for place in logs.looked:
+        state = "no log in it" if place.folder.exists() else "not there"
+        told = f"{place.agent}, {state}" if place.agent else state
+        click.echo(f"  {terminal.line(place.folder, 200)}  ({told})")
+    _notes(logs, None)
+    click.echo("")
+    if past:
+        click.echo("Look further back: leave out --since.")
+    if not paths:
+        click.echo("Are they elsewhere? Name the folder: mulligan scan PATH")
+        click.echo("Have none yet? Watch failures being recovered: mulligan demo")
+    else:
+        click.echo(f"Read are: {', '.join(each.spoken for each in formats.FORMATS.values())}.")
+
+
+def _notes(logs: Logs, reading: Reading | None) -> None:
+    """What could not be read, on stderr."""
+    told = []
+    if reading is not None and reading.unknown:
+        told.append(f"{terminal.count(reading.unknown, 'line')} of {reading.lines:,} could not be understood.")
+    for path, why in logs.unreadable[:TOLD]:
+        told.append(f"Not read: {terminal.line(path, 200)} ({terminal.line(why, 100)})")
+    if len(logs.unreadable) > TOLD:
+        told.append(f"Nor {len(logs.unreadable) - TOLD:,} others; --json names them all.")
+    if told:
+        click.echo("", err=True)
+        for each in told:
+            click.echo(each, err=True)
+
+
+def _next(html: str | None, importer: Importer | None, paths: tuple[str, ...], store: str) -> None:
+    """What to do with it, on stderr: it is no part of the answer."""
+    click.echo("", err=True)
+    if html:
+        click.echo(f"The page is {terminal.line(html, 200)}.", err=True)
+    if importer is not None:
+        new = terminal.count(importer.new, "record")
+        click.echo(f"Kept: {new} new in {terminal.line(store, 200)}. Look at them: mulligan runs", err=True)
+    typed = " ".join(["mulligan scan", *(_typed(path) for path in paths)])
+    rows = [] if html else [(f"{typed} --html report.html", "all of it as a page, to look at or to pass on")]
+    rows += [] if importer is not None else [(f"{typed} --import", "keep it, so that what helped is known next time")]
+    if rows:
+        click.echo("Next:", err=True)
+        for told in terminal.columns(rows):
+            click.echo(told, err=True)
+
+
+def _typed(path: str) -> str:
+    import shlex  # for the last line of one command
+
+    return terminal.line(shlex.quote(path), 80)
+
+
+def _check(html: str) -> None:
+    path = Path(html)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise SettingsError(f"--html takes the name of a file in a folder that is there, got {html!r}.")
+
+
+def _write(html: str, text: str) -> None:
+    try:
+        # What it shows has passed redaction, but it is still about one's work: for its owner, who may pass it on.
+        with os.fdopen(os.open(html, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise SettingsError(f"{html} cannot be written ({error.strerror}). Name another file with --html.") from None

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+from mulligan.records import builtins
+from mulligan.redaction import Redactor
+from mulligan.report.page import page
+from mulligan.report.scan import (
+    AgentFound,
+    DayFound,
+    Findings,
+    FixFound,
+    KindFound,
+    PatternFound,
+    SpiralFound,
+    ToolFound,
+    scanned,
+)
+
+HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)><a href="javascript:alert(3)">\'{{7*7}}</style>'
+
+
+def findings(text: str) -> Findings:
+    """Every text of it is this one."""
+    return Findings(
+        sessions=2, compacted=1, calls=40, failures=9, overcome=5, again=2, seconds=75.0, refused=1, cancelled=1,
+        first=1_772_000_000_000, last=1_772_300_000_000,
+        agents=(AgentFound(agent=text, sessions=2, calls=40, failures=9),),
+        kinds=(KindFound(kind=f"tool/{text}", remedy="tell", failures=9, overcome=5, again=2, tool=text),),
+        tools=(ToolFound(tool=text, calls=40, failures=9, overcome=5, seconds=75.0),),
+        patterns=(
+            PatternFound(tool=text, kind=text, fingerprint=text, message=text, failures=9, sessions=2, overcome=5,
+                         again=2, first=1, last=2),
+        ),
+        fixes=(FixFound(tool=text, kind=text, fix=text, worked=5, failures=9, before=text, after=text),),
+        spirals=(
+            SpiralFound(run=text, agent=text, project=text, started=1, tool=text, kind=text, message=text, failures=40,
+                        seconds=60.0, ended=text),
+        ),
+        days=(DayFound(day="2026-02-25", calls=30, overcome=5, given_up=3),
+              DayFound(day="2026-02-26", calls=10, overcome=0, given_up=1)),
+    )  # fmt: skip
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag not in ("meta", "br", "rect", "path"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+
+
+def parsed(text: str) -> Tags:
+    tags = Tags()
+    tags.feed(text)
+    tags.close()
+    assert tags.open == []
+    return tags
+
+
+def test_hostile_texts_are_only_text():
+    made = page(findings(HOSTILE), 1_772_400_000_000, HOSTILE)
+    tags = parsed(made)
+    assert not {"script", "img", "iframe", "link", "object", "form"} & set(tags.tags)
+    assert not [each for each in tags.attributes if each[1].startswith("on") or each[1] in ("style", "src")]
+    assert all(str(value).startswith("#") for _, name, value in tags.attributes if name == "href")
+    assert tags.tags.count("style") == 1
+    assert made.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 10
+
+
+def test_the_policy_in_its_head_allows_its_own_style_and_nothing_else():
+    import base64
+    import hashlib
+
+    made = page(findings("x"), 1_772_400_000_000)
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', made)
+    (style,) = re.findall(r"<style>(.*?)</style>", made, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert "url(" not in style
+    assert "@import" not in style
+    assert not re.findall(r"(?:https?:)?//\w", made)
+
+
+def test_it_shows_what_was_found_and_needs_neither_script_nor_colour():
+    made = page(findings("Edit"), 1_772_400_000_000, "3 logs read")
+    for text in (
+        "22.5",
+        "5 of 9",
+        "Again after a compaction",
+        "75 s",
+        "3 logs read",
+        "✕" * 24 + " +16",
+        "never overcome",
+    ):
+        assert text in made
+    assert "<title>2026-02-25: 5 overcome, 3 never, of 30 calls</title>" in made
+    assert "prefers-color-scheme: dark" in made
+
+
+def test_nothing_found_is_a_page_too():
+    made = page(scanned([], Redactor()), 1_772_400_000_000)
+    parsed(made)
+    assert "No calls of any tool were found." in made
+
+
+def test_a_page_is_small():
+    assert len(page(findings("x" * 200), 0)) < 100_000
+    assert builtins(findings("x"))["failures"] == 9

@@ -1,0 +1,239 @@
+"""mulligan export and mulligan import, through the command itself."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from session_logs import write
+
+from mulligan.events import RunEnded, RunStarted, StepEnded
+from mulligan.failure import Failure, Kind
+from mulligan.records import Run, Step
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.serve.cli import exchange, main
+
+SECRET = "ghp_" + "Q1w2E3r4T5y6U7i8O9p0A1s2D3f4G5h6J7k8"
+
+
+@pytest.fixture
+def types(capsys, monkeypatch):
+    def typed(*words):
+        monkeypatch.setattr(sys, "argv", ["mulligan", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        said = capsys.readouterr()
+        return left.value.code, said.out, said.err
+
+    return typed
+
+
+def row(run: str, seq: int, error: str | None = None, **parameters: Any) -> dict[str, Any]:
+    return {
+        "dataset": "shop", "run_id": run, "seq": seq, "tool": "order", "parameters": parameters,
+        "outcome": "failure" if error else "success", "error": error, "result_excerpt": None if error else "fine",
+        "ts": f"2026-03-01T10:00:{seq % 60:02}Z",
+    }  # fmt: skip
+
+
+def rows(runs: int) -> list[dict[str, Any]]:
+    made = []
+    for number in range(runs):
+        made.append(row(f"r{number}", 0, "order_id must be an integer", order_id=f"{number}x", token=SECRET))
+        made.append(row(f"r{number}", 1, order_id=number, token=SECRET))
+    return made
+
+
+def kept(path: Path) -> list[Any]:
+    store = SqliteStore(path)
+    try:
+        return list(store.export(LOCAL))
+    finally:
+        store.close()
+
+
+@pytest.fixture
+def store(tmp_path) -> Path:
+    """A store with a run whose call failed and then worked."""
+    path = tmp_path / "mine.db"
+    made = SqliteStore(path)
+    failure = Failure.of(Kind("tool", "timeout"), "weather of Rome timed out", fingerprint="1:abc")
+    about = {"run": "run_aaaaaaaaaaaaaaaa", "name": "weather", "arguments": {"city": "Rome", "days": 3}}
+    steps = [
+        Step(**about, seq=1, call=1, outcome="failure", failure=failure, started=1_772_000_000_000),
+        Step(**about, seq=2, call=2, result="sunny", started=1_772_000_001_000),
+    ]
+    run = Run(id="run_aaaaaaaaaaaaaaaa", agent="planner", metadata={"team": "blue"}, started=1_772_000_000_000)
+    ended = Run(
+        id=run.id, agent=run.agent, metadata=run.metadata, started=run.started, ended=run.started + 9, end="finished"
+    )
+    made.append(LOCAL, [RunStarted(run), *map(StepEnded, steps), RunEnded(ended)], "test", 1)
+    made.close()
+    return path
+
+
+def test_recorded_calls_become_runs_with_failures_classified_and_linked_and_without_secrets(types, tmp_path):
+    path = write(tmp_path / "calls.jsonl", *rows(3))
+    code, out, _ = types("import", "--format", "calls", path, "--store", tmp_path / "k.db")
+    assert code == 0
+    assert out.startswith("3 runs with 6 steps read, 9 records new in ")
+    histories = kept(tmp_path / "k.db")
+    assert [len(history.links) for history in histories] == [1, 1, 1]
+    assert histories[0].steps[0].failure.kind == "tool/invalid_arguments"
+    assert SECRET not in repr(histories)
+
+
+def test_the_same_file_again_adds_nothing_and_one_that_grew_only_what_is_new(types, tmp_path):
+    path = tmp_path / "calls.jsonl"
+    store = tmp_path / "k.db"
+    types("import", write(path, *rows(3)), "--store", store)
+    code, out, _ = types("import", path, "--store", store)
+    assert (code, out) == (0, f"Nothing new: all of it is in {store} already.\n")
+    with path.open("a") as file:
+        file.writelines(json.dumps(each) + "\n" for each in (row("r9", 0, order_id=1), row("r9", 1, order_id=2)))
+    facts = json.loads(types("import", path, "--store", store, "--json")[1])
+    assert (facts["runs"], facts["new"]) == (1, 3)
+    # Under another name it is another file, and still nothing of it is new.
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(path.read_bytes())
+    assert json.loads(types("import", copy, "--store", store, "--json")[1])["new"] == 0
+
+
+def test_an_import_that_was_interrupted_goes_on_where_it_was(types, tmp_path, monkeypatch):
+    path = write(tmp_path / "calls.jsonl", *rows(40))
+    store = tmp_path / "k.db"
+    monkeypatch.setattr(exchange, "BATCH", 10)
+    seen = 0
+    whole = exchange.Importer._events
+
+    def interrupted(self, history, is_whole):
+        nonlocal seen
+        seen += 1
+        if seen == 21:
+            raise KeyboardInterrupt
+        return whole(self, history, is_whole)
+
+    monkeypatch.setattr(exchange.Importer, "_events", interrupted)
+    code, _, err = types("import", path, "--store", store)
+    assert code == 130
+    assert "the same command goes on" in err
+    before = len(kept(store))
+    assert 10 <= before <= 20
+    monkeypatch.setattr(exchange.Importer, "_events", whole)
+    facts = json.loads(types("import", path, "--store", store, "--json")[1])
+    assert facts["runs"] == 40 - before  # what was kept is not even read again
+    histories = kept(store)
+    assert len(histories) == 40
+    assert all(len(history.steps) == 2 and len(history.links) == 1 for history in histories)
+
+
+def test_a_process_that_is_killed_in_the_middle_is_finished_by_the_next(tmp_path):
+    path = tmp_path / "calls.jsonl.gz"
+    path.write_bytes(gzip.compress("".join(json.dumps(each) + "\n" for each in rows(1500)).encode()))
+    store = tmp_path / "k.db"
+    command = [sys.executable, "-m", "mulligan", "import", str(path), "--store", str(store)]
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 30
+    while time.monotonic() < until and process.poll() is None and not _has_runs(store):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=120)
+    found = SqliteStore(store)
+    health = found.health(LOCAL)
+    found.close()
+    assert (health.sound, health.runs, health.steps) == (True, 1500, 3000)
+
+
+def _has_runs(path: Path) -> bool:
+    if not path.exists():
+        return False
+    import sqlite3
+
+    try:
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
+            return bool(connection.execute("SELECT count(*) FROM runs").fetchone()[0])
+    except sqlite3.Error:
+        return False
+
+
+def test_an_export_is_for_others_values_are_hidden_and_equal_ones_can_still_be_compared(types, store):
+    code, out, _ = types("export", "--store", store)
+    assert code == 0
+    header, history = map(json.loads, out.splitlines())
+    assert (header["mulligan"], header["version"], header["level"]) == ("export", 1, "shared")
+    first, second = history["steps"]
+    assert first["arguments"]["city"].startswith("[str 4 chars #")
+    assert first["arguments"] == second["arguments"]
+    assert "sunny" not in out
+    assert "blue" not in out
+    assert [link["how"] for link in history["links"]] == ["retry"]
+    assert types("export", "--store", store)[1].splitlines()[1] == out.splitlines()[1]
+
+
+def test_an_export_comes_back_as_it_was_in_another_store(types, store, tmp_path):
+    file = tmp_path / "out.jsonl.gz"
+    code, out, err = types("export", "--level", "local", "--store", store, "-o", file)
+    assert (code, out) == (0, "")
+    assert "1 run with 2 steps written to" in err
+    assert file.stat().st_mode & 0o077 == 0
+    code, out, _ = types("import", file, "--store", tmp_path / "other.db")
+    assert code == 0
+    assert kept(tmp_path / "other.db") == kept(store)
+
+
+def test_an_export_that_hides_more_changes_nothing_in_the_store_it_came_from(types, store, tmp_path):
+    before = kept(store)
+    types("export", "--store", store, "-o", tmp_path / "out.jsonl")
+    code, out, _ = types("import", tmp_path / "out.jsonl", "--store", store)
+    assert (code, out.split(":")[0]) == (0, "Nothing new")
+    assert kept(store) == before
+
+
+def test_since_leaves_out_what_is_older(types, store):
+    assert len(types("export", "--since", "1h", "--store", store)[1].splitlines()) == 1
+
+
+def test_a_half_written_export_is_never_left_behind(types, store, tmp_path):
+    code, _, err = types("export", "--store", store, "-o", tmp_path / "no" / "out.jsonl")
+    assert code == 2
+    assert "cannot be written" in err
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_what_cannot_be_imported_is_told_with_what_to_do(types, tmp_path):
+    odd = tmp_path / "odd.txt"
+    odd.write_text("hello")
+    code, _, err = types("import", odd, "--store", tmp_path / "k.db")
+    assert code == 2
+    assert "it is none of calls, claude-code, codex" in err
+    assert "--format" in err
+    code, _, err = types("import", tmp_path / "absent.jsonl", "--store", tmp_path / "k.db")
+    assert (code, "absent.jsonl: No such file or directory" in err) == (2, True)
+    newer = write(tmp_path / "newer.jsonl", {"mulligan": "export", "version": 99}).read_text().replace(" ", "")
+    (tmp_path / "newer.jsonl").write_text(newer)
+    code, _, err = types("import", tmp_path / "newer.jsonl", "--store", tmp_path / "k.db")
+    assert (code, "newer mulligan" in err) == (2, True)
+    code, _, err = types("import", odd, "--store", "memory:")
+    assert (code, "--store PATH" in err) == (2, True)
+    assert types("export", "--store", tmp_path / "never.db")[0] == 2
+
+
+def test_a_store_that_was_imported_into_answers_like_any_other(types, tmp_path):
+    types("import", write(tmp_path / "c.jsonl", *rows(2)), "--store", tmp_path / "k.db")
+    store = SqliteStore(tmp_path / "k.db")
+    assert len(store.runs(LOCAL, RunQuery(agent="shop"))) == 2
+    store.close()
+    code, out, _ = types("runs", "--store", tmp_path / "k.db")
+    assert code == 0
+    assert "2 runs: 2 recovered" in out
