@@ -75,6 +75,8 @@ class Column(NamedTuple):
     """Whether it holds numbers."""
     keep: int = 0
     """What is left out first when the terminal is too narrow: the lowest. 9 is never left out."""
+    is_whole: bool = False
+    """Whether it is of no use when it is cut, as an id is."""
 
 
 def table(columns: Sequence[Column], facts: Iterable[Fact], width: int | None = None) -> Iterator[str]:
@@ -98,12 +100,12 @@ def _fitting(columns: Sequence[Column], widths: list[int], width: int) -> list[i
         return 2 * len(left) + sum(widths[place] for place in left) - width
 
     while (over := excess()) > 0:
-        texts = [place for place in left if not columns[place].right and widths[place] > _least(columns[place])]
+        texts = [place for place in left if widths[place] > _least(columns[place], widths[place])]
         if texts:
             widest = max(texts, key=lambda place: widths[place])
             others = sorted((widths[place] for place in texts if place != widest), reverse=True)
             down_to = max(
-                _least(columns[widest]), widths[widest] - over, min(others[0], widths[widest] - 1) if others else 0
+                _least(columns[widest], 0), widths[widest] - over, min(others[0], widths[widest] - 1) if others else 0
             )
             widths[widest] = min(down_to, widths[widest] - 1)
             continue
@@ -114,8 +116,11 @@ def _fitting(columns: Sequence[Column], widths: list[int], width: int) -> list[i
     return left
 
 
-def _least(column: Column) -> int:
-    return max(NARROWEST if column.keep < 9 else 2 * NARROWEST, wide(column.title))
+def _least(column: Column, width: int) -> int:
+    """To how many columns it may be cut."""
+    if column.right or column.is_whole:
+        return width
+    return max(NARROWEST if column.keep < 7 else 2 * NARROWEST, wide(column.title))
 
 
 def columns(rows: Iterable[Sequence[str]], right: Sequence[int] = (), width: int | None = None) -> Iterator[str]:
@@ -171,14 +176,15 @@ def cut(text: str, width: int) -> str:
     return kept + "..."[: max(0, min(3, width))]
 
 
-def wrapped(text: str, width: int | None, indent: str = "  ") -> Iterator[str]:
+def wrapped(text: str, width: int | None, indent: str = "  ", further: str | None = None) -> Iterator[str]:
     """A sentence in lines of a terminal's width; in one line where there is no terminal."""
-    if width is None:
+    if width is None or wide(indent + text) <= width:
         yield indent + text
         return
-    import textwrap  # only a terminal needs it
+    import textwrap  # only a narrow terminal needs it
 
-    yield from textwrap.wrap(text, max(width, 20), initial_indent=indent, subsequent_indent=indent)
+    rest = indent if further is None else further
+    yield from textwrap.wrap(text, max(width, len(rest) + 10), initial_indent=indent, subsequent_indent=rest)
 
 
 def as_csv(facts: Iterable[Fact], names: Sequence[str]) -> Iterator[str]:

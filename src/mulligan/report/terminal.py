@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, get_args
 
 from mulligan import calls, figures
 from mulligan.failure import Remedy
 from mulligan.figures import Cell
-from mulligan.records import Change, History, Link, Recovery, Run, Step
+from mulligan.records import Change, Ending, History, Link, Recovery, Run, Status, Step
+from mulligan.report.tables import Column, pairs, table, wrapped
 from mulligan.report.tables import ago as ago
 from mulligan.report.tables import columns as columns
 from mulligan.report.tables import count as count
@@ -21,27 +23,47 @@ from mulligan.report.tables import line as line
 MARKS = {"success": "+", "failure": "x", "cancelled": "-", "refused": "-"}
 
 
-def runs(histories: Sequence[History], now: int) -> Iterator[str]:
+def runs(histories: Sequence[History], now: int, width: int | None = None) -> Iterator[str]:
     """The newest runs, a line each."""
     totals = figures.stats(histories).total
-    told = ", ".join(f"{number} {status}" for status, number in totals.runs.items() if number)
-    yield f"{count(len(histories), 'run')}: {told}. {totals.recovered} of {_failed(totals)} failed calls overcome."
+    told = ", ".join(f"{totals.runs[status]} {status}" for status in get_args(Status) if totals.runs.get(status))
+    failed = _failed(totals)
+    overcome = f" {totals.recovered} of {count(failed, 'failed call')} overcome." if failed else ""
+    yield f"{count(len(histories), 'run')}: {told}.{overcome}"
     yield ""
-    rows = [("run", "status", "calls", "attempts", "when", "agent", "worst failure")]
-    for history in histories:
-        joined = [call for call in calls.joined(history.steps) if call.first.type != "run"]
-        rows.append(
-            (
-                history.run.id[:12],
-                status_word(history),
-                str(len(joined)),
-                str(sum(len(call.steps) for call in joined)),
-                ago(history.run.started, now),
-                line(history.run.agent or "-", 24),
-                line(_worst(history), 60),
-            )
-        )
-    yield from columns(rows, right=(2, 3))
+    yield from table(_columns(now), map(facts, histories), width)
+
+
+CSV = ("id", "status", "running", "agent", "version", "environment", "calls", "attempts", "started", "worst")
+
+
+def facts(history: History) -> dict[str, Any]:
+    """What a list says of a run."""
+    own = [call for call in calls.joined(history.steps) if call.first.type != "run"]
+    return {
+        "id": history.run.id,
+        "status": calls.status(history.run, history.steps, history.links),
+        "running": history.run.end is None,
+        "agent": history.run.agent,
+        "version": history.run.version,
+        "environment": history.run.environment,
+        "calls": len(own),
+        "attempts": sum(len(call.steps) for call in own),
+        "started": history.run.started,
+        "worst": _worst(history),
+    }
+
+
+def _columns(now: int) -> tuple[Column, ...]:
+    return (
+        Column("run", lambda fact: fact["id"][:12], keep=9, is_whole=True),
+        Column("status", lambda fact: fact["status"] + (", running" if fact["running"] else ""), keep=8),
+        Column("calls", lambda fact: str(fact["calls"]), True, 4),
+        Column("attempts", lambda fact: str(fact["attempts"]), True, 2),
+        Column("when", lambda fact: ago(fact["started"], now), keep=6),
+        Column("agent", lambda fact: line(fact["agent"] or "-", 24), keep=5),
+        Column("worst failure", lambda fact: line(fact["worst"] or "-", 60), keep=7),
+    )
 
 
 def _failed(totals: Cell) -> int:
@@ -53,17 +75,17 @@ def status_word(history: History) -> str:
     return status if history.run.end is not None else f"{status}, running"
 
 
-def _worst(history: History) -> str:
+def _worst(history: History) -> str | None:
     """The failure a reader should look at first: one that was given up, else the first."""
     linked = {link.failed for link in history.links}
     failed = [call for call in calls.joined(history.steps) if call.has_failed]
     open_first = sorted(failed, key=lambda call: call.has_succeeded or call.id in linked)
     if not open_first or open_first[0].failure is None:
-        return "-"
+        return None
     return f"{open_first[0].failure.kind} in {open_first[0].name}"
 
 
-def run(history: History, now: int) -> Iterator[str]:
+def run(history: History, now: int, width: int | None = None) -> Iterator[str]:
     """One run: what came of it, and the timeline of every attempt."""
     about = history.run
     joined = calls.joined(history.steps)
@@ -72,14 +94,18 @@ def run(history: History, now: int) -> Iterator[str]:
     linked = {link.failed: link for link in history.links}
     overcome = sum(call.has_succeeded or call.id in linked for call in failed)
     waited = sum(call.waited for call in own)
-    yield f"{about.id} {status_word(history)}: {_verdict(own, failed, overcome, waited)}"
+    yield from wrapped(f"{about.id} {status_word(history)}: {_verdict(own, failed, overcome, waited)}", width, "")
     yield ""
-    yield from columns(_about(about, now))
+    yield from pairs(_about(about, now), width)
     yield ""
     begin = about.started
     end = max([about.ended or begin, *(step.started + int(step.seconds * 1000) for step in history.steps)])
+    # Numbered in order: a call's own id is the place of its first attempt, and would leave gaps.
+    numbers = {call.id: number for number, call in enumerate(own, start=1)}
+    frame = Frame(begin, end, BAR if width is None else min(BAR, max(6, width * 3 // 10)))
     for call in joined:
-        yield from _call(call, linked.get(call.id), begin, end)
+        for text in _call(call, numbers, linked.get(call.id), frame):
+            yield from wrapped(text, width, "", " " * (frame.indent + 2))
 
 
 def _verdict(own: list[calls.Call], failed: list[calls.Call], overcome: int, waited: float) -> str:
@@ -105,38 +131,68 @@ def _about(about: Run, now: int) -> Iterator[tuple[str, str]]:
 
 
 BAR = 30
-INDENT = " " * (BAR + 9)
-"""Under the bar: what is said of an attempt begins where its mark stands."""
 
 
-def _call(call: calls.Call, link: Link | None, begin: int, end: int) -> Iterator[str]:
+class Frame(NamedTuple):
+    """The time of the run, and how long a line stands for it."""
+
+    begin: int
+    end: int
+    bar: int
+
+    @property
+    def indent(self) -> int:
+        """Under the bar: what is said of an attempt begins where its mark stands."""
+        return self.bar + 9
+
+    def under(self, text: str) -> str:
+        return " " * self.indent + text
+
+
+def _call(call: calls.Call, numbers: dict[int, int], link: Link | None, frame: Frame) -> Iterator[str]:
     is_overcome = link is not None and link.failed != link.overcame
-    ending = f"overcome by call {link.overcame}" if link is not None and is_overcome else call.ending
+    by = numbers.get(link.overcame, link.overcame) if link is not None else 0
+    ending = f"overcome by call {by}" if is_overcome else call.ending
+    number = numbers.get(call.id, "")
     if call.first.type == "run":
         ending = "the run's own failure"
     told = f"{line(call.name or '-', 40)} ({call.first.type}), {ending}"
     if len(call.steps) == 1 and call.first.outcome == "success":
-        yield f"{call.id:>5}  {_bar(call.first, begin, end)}  {told}, {duration(call.first.seconds)}"
+        yield f"{number:>5}  {_bar(call.first, frame)}  {told}, {duration(call.first.seconds)}"
         return
-    yield f"{call.id:>5}  {'':{BAR}}  {told}"
+    yield f"{number:>5}  {'':{frame.bar}}  {told}"
     for step in call.steps:
         if step.after is not None:
-            yield f"{INDENT}> {_recovery(step.after)}"
-        yield f"{'':5}  {_bar(step, begin, end)}  {MARKS[step.outcome]} {_attempt(step, step is call.last)}"
+            yield frame.under(f"> {_recovery(step.after)}")
+        yield f"{'':5}  {_bar(step, frame)}  {MARKS[step.outcome]} {_attempt(step, step is call.last)}"
         if step.failure is not None and step.failure.message:
-            yield f"{INDENT}  {line(step.failure.message, 160)}"
+            yield frame.under(f"  {line(step.failure.message, 160)}")
+    if call.last.ending is not None:
+        yield from _ending(call.last.ending, frame, "left to others" if is_overcome else "given up")
     if link is not None and is_overcome and link.changes:
-        yield f"{INDENT}> what changed: {_changes(link.changes)}"
+        yield frame.under(f"> what changed: {_changes(link.changes)}")
     elif link is not None and is_overcome and link.between:
-        yield f"{INDENT}> what came between: {line(', '.join(link.between))}"
+        yield frame.under(f"> what came between: {line(', '.join(link.between))}")
 
 
-def _bar(step: Step, begin: int, end: int) -> str:
+def _ending(ending: Ending, frame: Frame, word: str) -> Iterator[str]:
+    """Why recovery went no further, and what it left to others."""
+    yield frame.under(f"> {word}: {line(ending.why, 160)}")
+    if ending.spiral:
+        yield frame.under(f"> {line(ending.spiral, 160)}")
+    for each in ending.offered:
+        if each.changes:
+            yield frame.under(
+                f"> may work: {_changes(each.changes)} (from the {each.source}, {each.confidence:.0%} sure)"
+            )
+
+
+def _bar(step: Step, frame: Frame) -> str:
     """When the attempt was under way, on a line as long as the run."""
-    span = max(1, end - begin)
-    left = min(BAR - 1, (step.started - begin) * BAR // span)
-    length = max(1, min(BAR - left, round(step.seconds * 1000 * BAR / span)))
-    return "." * left + ("#" if step.has_failed else "=") * length + "." * (BAR - left - length)
+    span = max(1, frame.end - frame.begin)
+    left = min(frame.bar - 1, (step.started - frame.begin) * frame.bar // span)
+    length = max(1, min(frame.bar - left, round(step.seconds * 1000 * frame.bar / span)))
+    return "." * left + ("#" if step.has_failed else "=") * length + "." * (frame.bar - left - length)
 
 
 def _attempt(step: Step, is_last: bool) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from mulligan import calls
 from mulligan.failure import SettingsError
-from mulligan.records import History, builtins
+from mulligan.records import History, Status, builtins
 from mulligan.remember.store import LOCAL, RunQuery, Store
 from mulligan.report import terminal
+from mulligan.report.tables import as_csv
 from mulligan.serve.cli.options import (
     as_json,
     moment,
@@ -20,30 +21,62 @@ from mulligan.serve.cli.options import (
     print_lines,
     settings_with,
     store_option,
+    width,
 )
 
 
-@click.command(epilog="Examples:\n\n  mulligan runs --since 24h\n\n  mulligan runs --agent support-agent --json")
+@click.command(
+    epilog="Examples:\n\n  mulligan runs --since 24h\n\n  mulligan runs --status failure --agent helper --json\n\n"
+    "  mulligan runs --tool search --kind tool/timeout"
+)
 @click.option("--agent", help="Only this agent's.")
-@click.option("--since", "past", metavar="7d", help="Only those begun within this time: 30m, 24h, 7d, 2w.")
+@click.option("--status", type=click.Choice(get_args(Status)), help="Only those that came to this.")
+@click.option("--tool", help="Only those that called this tool.")
+@click.option("--kind", help="Only those with a failure of this kind (tool/timeout), or of a type (tool/).")
+@click.option("--pattern", help="Only those with a failure of this pattern.")
+@click.option("--model", help="Only those that called this model.")
+@click.option("--version", "version", help="Only of this version of the agent.")
+@click.option("--environment", help="Only in this environment.")
+@click.option("--session", help="Only of this session.")
+@click.option("--since", "past", metavar="7d", help="Only those begun within this time: 30m, 24h, 7d, a date.")
+@click.option("--until", metavar="DATE", help="Only those begun before: a date, or so long ago (24h).")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 10_000), help="How many.")
+@click.option("--csv", "as_comma", is_flag=True, help="The same rows as CSV.")
 @store_option
 @as_json
-def runs(agent: str | None, past: str | None, limit: int, store: str | None, as_json: bool) -> None:
+def runs(
+    past: str | None,
+    until: str | None,
+    limit: int,
+    pattern: str | None,
+    as_comma: bool,
+    store: str | None,
+    as_json: bool,
+    **narrowed: Any,
+) -> None:
     """The newest runs and what came of them."""
     settings = settings_with(store)
-    query = RunQuery(agent=agent, since=moment(past), limit=limit)
     kept = opened(settings)
+    if pattern is not None and kept is not None:
+        known = kept.pattern(LOCAL, pattern)
+        if known is None:
+            raise SettingsError(f"there is no pattern {pattern!r}, or more than one begins so. See: mulligan patterns")
+        pattern = known.id
+    query = RunQuery(since=moment(past), until=moment(until, "--until"), limit=limit, pattern=pattern, **narrowed)
     found = kept.runs(LOCAL, query) if kept is not None else []
     if as_json:
         print_json([_summary(history) for history in found])
+    elif as_comma:
+        print_lines(as_csv((terminal.facts(history) for history in found), terminal.CSV))
     elif not found:
         url = settings.store_url
-        click.echo(f"No runs in {url}." if kept is not None else f"There is no {url} yet.")
-        if agent is None and past is None:
+        is_narrowed = any((past, until, pattern, *narrowed.values()))
+        nothing = f"No run matches in {url}." if is_narrowed else f"No runs in {url}."
+        click.echo(nothing if kept is not None else f"There is no {url} yet.")
+        if not is_narrowed:
             click.echo("Wrap a function with @mulligan.tool and call it, or try: mulligan demo")
     else:
-        print_lines(terminal.runs(found, now()))
+        print_lines(terminal.runs(found, now(), width()))
         there = f" --store {store}" if store else ""
         click.echo(f"\nLook at one: mulligan show {found[0].run.id[:12]}{there}", err=True)
 
@@ -65,7 +98,7 @@ def show(run: str, store: str | None, as_json: bool) -> None:
     if as_json:
         print_json(_summary(history) | builtins(history))
     else:
-        print_lines(terminal.run(history, now()))
+        print_lines(terminal.run(history, now(), width()))
 
 
 def _found(kept: Store, wanted: str) -> History:
@@ -99,6 +132,7 @@ def _summary(history: History) -> dict[str, Any]:
         "ended": history.run.ended,
         "calls": [
             {
+                "number": number,
                 "call": call.id,
                 "name": call.name,
                 "type": call.first.type,
@@ -106,7 +140,8 @@ def _summary(history: History) -> dict[str, Any]:
                 "ending": call.ending,
                 "kind": str(call.failure.kind) if call.failure else None,
                 "overcome": call.has_succeeded or call.id in linked if call.has_failed else None,
+                "why": call.last.ending.why if call.last.ending else None,
             }
-            for call in joined
+            for number, call in enumerate(joined, start=1)
         ],
     }
