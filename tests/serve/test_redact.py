@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
 
 from click.testing import CliRunner, Result
 
@@ -127,3 +133,41 @@ def test_a_level_without_values_is_refused_with_what_to_type():
 
 def test_json_alone_is_a_report_too():
     assert json.loads(run(f"{TOKEN}\n", "--json").stderr) == {"found": {"github": 1}, "unreadable": 0}
+
+
+def watched(given: bytes, tmp_path: Path, *options: str) -> tuple[bytes, str, int]:
+    """The command itself, with a terminal for standard error."""
+    (tmp_path / "given").write_bytes(given)
+    ours, theirs = pty.openpty()
+    with (tmp_path / "given").open("rb") as source, (tmp_path / "out").open("wb") as target:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mulligan", "redact", *options], stdin=source, stdout=target, stderr=theirs
+        )
+        os.close(theirs)
+        said = b""
+        with contextlib.suppress(OSError):  # how a terminal ends
+            while piece := os.read(ours, 4096):
+                said += piece
+        os.close(ours)
+        return (tmp_path / "out").read_bytes(), said.decode(), process.wait(30)
+
+
+def test_of_a_long_text_a_terminal_sees_how_far_it_is_and_the_output_stays_clean(tmp_path):
+    given = b"all well, nothing to see on this line\n" * 60_000
+
+    redacted, said, code = watched(given, tmp_path)
+
+    assert redacted == given
+    assert code == 0
+    assert "Redacting: 1.0 MB of 2.2 MB (45 %)" in said
+    assert said.endswith("\r\x1b[K")  # and the line is taken away again
+
+
+def test_of_a_short_text_a_terminal_sees_nothing_but_the_report(tmp_path):
+    _, said, _ = watched(b"all well\n", tmp_path, "--report")
+
+    assert said == "Nothing found.\r\n"
+
+
+def test_where_no_terminal_watches_a_long_text_says_nothing():
+    assert run(b"all well\n" * 300_000).stderr == ""

@@ -13,6 +13,7 @@ import click
 
 from mulligan.redaction import Redactor
 from mulligan.serve.cli.options import as_json
+from mulligan.serve.cli.progress import Progress
 
 _MOST = 64 * 1024 * 1024
 """Bytes of one line. A longer one is taken apart."""
@@ -55,7 +56,8 @@ def redact(
     """Take secrets and personal data out of a text.
 
     Reads standard input, writes standard output, line by line: each line is looked at for itself, a private key whole.
-    What is taken out leaves its kind, as in [redacted api_key]. --json is --report as JSON.
+    What is taken out leaves its kind, as in [redacted api_key]. --json is --report as JSON. Of a long text, standard
+    error shows how far it is, where that is a terminal and standard output is not.
 
     Exit 1 when a line of --jsonl could not be read: an object with the field "error" stands in its place.
     """
@@ -69,24 +71,28 @@ def redact(
         raise click.UsageError("give me a text on standard input, as the examples of --help do.")
     redactor = Redactor(level=level)
     found: Counter[str] = Counter()
-    lines = sys.stdin.buffer
-    bad = _objects(lines, redactor, everything, found) if jsonl else _texts(lines, redactor, found)
+    progress = Progress("Redacting", sys.stdin.buffer)
+    lines = _decoded(sys.stdin.buffer, progress)
+    try:
+        bad = _objects(lines, redactor, everything, found) if jsonl else _texts(lines, redactor, found)
+    finally:
+        progress.done()
     if report or as_json:
         _tell(found, bad, as_json)
     if bad:
         raise SystemExit(1)
 
 
-def _texts(lines: IO[bytes], redactor: Redactor, found: Counter[str]) -> int:
+def _texts(lines: Iterator[str], redactor: Redactor, found: Counter[str]) -> int:
     for text in _paragraphs(lines):
         _put(_redacted(text, redactor, found))
     return 0
 
 
-def _paragraphs(lines: IO[bytes]) -> Iterator[str]:
+def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
     """Line by line, but a private key in one piece: no line of it tells what it is."""
     held: list[str] = []
-    for line in _decoded(lines):
+    for line in lines:
         if held or ("-----BEGIN " in line and "PRIVATE KEY" in line and "-----END " not in line):
             held.append(line)
             if "-----END " not in line and len(held) < _BLOCK:
@@ -97,9 +103,9 @@ def _paragraphs(lines: IO[bytes]) -> Iterator[str]:
     yield "".join(held)
 
 
-def _objects(lines: IO[bytes], redactor: Redactor, everything: bool, found: Counter[str]) -> int:
+def _objects(lines: Iterator[str], redactor: Redactor, everything: bool, found: Counter[str]) -> int:
     bad = 0
-    for number, line in enumerate(_decoded(lines), 1):
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             _put(line)
             continue
@@ -151,11 +157,12 @@ def _count(after: str, before: str, found: Counter[str]) -> None:
     found.subtract(_PLACEHOLDER.findall(before))
 
 
-def _decoded(lines: IO[bytes]) -> Iterator[str]:
+def _decoded(lines: IO[bytes], progress: Progress) -> Iterator[str]:
     """Lines as text. A byte that is not UTF-8 becomes a character nobody uses, and is that byte again in `_put`."""
     while line := lines.readline(_MOST):
         text = line.decode("utf-8", "surrogateescape")
         yield text if text.isascii() else _BYTES.sub(lambda hit: chr(ord(hit[0]) + _AWAY), text)
+        progress.read(len(line))
 
 
 def _put(text: str) -> None:
