@@ -129,6 +129,20 @@ def test_evidence_survives(text):
     assert Redactor().text(text) == text
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "gh" + "p_" + string.ascii_lowercase + string.digits,
+        "sk" + "-proj-" + string.ascii_letters,
+        "np" + "m_" + string.digits + string.ascii_lowercase,
+        "glp" + "at-" + string.ascii_lowercase,
+    ],
+)
+def test_a_key_made_up_by_counting_is_hidden_where_it_has_all_of_its_form(key):
+    assert key[10:] not in Redactor().text(f"use {key} for now")
+    assert Redactor().text(f"use {key[:16]} for now") == f"use {key[:16]} for now"
+
+
 def test_the_words_around_a_secret_survive():
     text = Redactor().text(f"stripe.error: Invalid API Key provided: {GITHUB} (request req_81)")
 

@@ -99,9 +99,8 @@ def _is_value(meaning: _Meaning, value: str, is_quoted: bool, is_assigned: bool)
 # where it tells, and most separators are done with after one letter. One expression for each separator: what begins
 # with a letter of its own is found twice as fast.
 _NAME = (
-    r"(?=[a-z0-9_\"'\])`\\? ])[ \t\r\n\"'\])`\\?]{0,8}+(?:[0-9]{1,4}[_.\- ]?)?"
-    rf"(?:(?:{_backwards(names.FORMS | _FILLERS)})[_.\- ]{{0,2}}){{0,3}}"
-    rf"(?:eulav|{_backwards(names.SAID | _LOOSE)})"
+    r"(?=[a-z0-9_\"'\])`\\? ])[ \t\r\n\"'\])`\\?]{0,8}+(?:[0-9]{1,4}[_.\- ]?|)"
+    rf"(?:{_backwards(names.SAID | names.FORMS | _LOOSE | _FILLERS)})"
 )
 _COLON, _EQUALS = Expression(":" + _NAME), Expression("=" + _NAME)
 _SEPARATOR = Expression(r"[:=](?!//|:[^:=])[:=]{0,3}>?")
@@ -151,19 +150,21 @@ def might_hold(text: str, small: str) -> bool:
     """Whether `find` could add anything: far quicker, and true far more often."""
     if any(map(small.__contains__, _TELLING)) or ("://" in text and "@" in text):
         return True
-    if ":" in text or "=" in text:
-        backwards = small[::-1]
-        if _COLON.search(backwards) or _EQUALS.search(backwards):
-            return True
+    if (":" in text or "=" in text) and _named(small):
+        return True
     return " -" in text and any(_meaning(hit[1]) for hit in _FLAG.finditer(text))
 
 
-def find(text: str, small: str, has_numbers: bool, found: list[tuple[str, int, int]]) -> None:
-    """Adds where a text, also given in small letters and of the same length, holds a secret beside what says so."""
-    if ":" in text or "=" in text:
+def find(text: str, small: str, has_codes: bool, found: list[tuple[str, int, int]]) -> None:
+    """Adds where a text, also given in small letters and of the same length, holds a secret beside what says so.
+
+    `has_codes` tells whether four digits stand side by side in it.
+    """
+    if has_separators := ":" in text or "=" in text:
         if "://" in text and "@" in text:
             _addresses(text, found)
-        _assigned(text, small, found)
+        if places := _named(small):
+            _assigned(text, small, places, found)
     if "-" in text:
         _flags(text, small, found)
     if "</" in text:
@@ -182,30 +183,22 @@ def find(text: str, small: str, has_numbers: bool, found: list[tuple[str, int, i
             for hit in _BASIC.finditer(small)
             if _is_user_and_password(text[hit.start(1) : hit.end(1)])
         ]
-    if ":thin:" in text or 'variable "' in text or "32:" in text or "33:" in text or ":*:" in text:
+    if has_separators and (":thin:" in text or 'variable "' in text or "43" in text or ":*:" in text):
         for hit in _NAMELESS.finditer(text):
             if judge.is_chosen(value := hit[hit.lastindex or 0]) and not judge.is_fake(value):
                 found.append(("password", *hit.span(hit.lastindex or 0)))
-    if "BUNDLE_" in text:
+    if has_separators and "BUNDLE_" in text:
         found += [("password", *hit.span(1)) for hit in _BUNDLE.finditer(text)]
-    if has_numbers:
+    if has_codes and ("code" in small or "pin" in small or "otp" in small):
         _codes(small, found)
-    if (
-        "pass" in small
-        or "token" in small
-        or "secret" in small
-        or "api" in small
-        or "access" in small
-        or "pwd" in small
-        or "credential" in small
-        or "identified by" in small
-    ):
+    # A piece of all that a sentence begins with, some of several: of an "access key", a "credential", "identified by".
+    if "key" in small or "token" in small or "pass" in small or "secret" in small or "enti" in small or "pwd" in small:
         _sentences(text, small, found)
 
 
 def _sentences(text: str, small: str, found: list[tuple[str, int, int]]) -> None:
     for told in _TOLD:
-        position = small.find(told)
+        position = small.find(told) if told in small else -1
         while position >= 0:
             if sentence := _SENTENCE.match(small, position):
                 first, last = sentence.span(2)
@@ -256,15 +249,26 @@ def _codes(small: str, found: list[tuple[str, int, int]]) -> None:
             position = small.find(word, position + len(word))
 
 
-def _assigned(text: str, small: str, found: list[tuple[str, int, int]]) -> None:
-    size = len(small)
+def _named(small: str) -> list[int]:
+    """Where a separator stands after what may be a name that says secret."""
     backwards = small[::-1]
-    places: list[int] = []
-    for mark, rule in ((":", _COLON), ("=", _EQUALS)):
-        if mark in text and (hit := rule.search(backwards)):
-            places += [size - 1 - each.start() for each in rule.finditer(backwards, hit.start())]
+    colon = _COLON.search(backwards) if ":" in small else None
+    equals = _EQUALS.search(backwards) if "=" in small else None
+    if colon is None and equals is None:  # as in most
+        return []
+    last = len(small) - 1
+    return sorted(
+        last - each.start()
+        for first, rule in ((colon, _COLON), (equals, _EQUALS))
+        if first
+        for each in rule.finditer(backwards, first.start())
+    )
+
+
+def _assigned(text: str, small: str, places: list[int], found: list[tuple[str, int, int]]) -> None:
+    size = len(small)
     done = 0
-    for start in sorted(places):
+    for start in places:
         if start < done:  # inside cookies that were read
             continue
         separator = _SEPARATOR.match(small, start)
@@ -336,6 +340,8 @@ _PASSWORDS = ("pas", "pwd", "ide")
 
 
 def _is_told(word: str, value: str) -> bool:
+    if len(value) < 24 and not any(map(str.isdigit, value)):  # a word, as most are
+        return False
     if judge.is_fake(value) or judge.is_code(value) or (word[:3] not in _PASSWORDS and judge.is_counted(value)):
         return False
     if judge.is_random(value):

@@ -13,16 +13,10 @@ Found = tuple[str, int, int]
 def might_hold(text: str) -> bool:
     """Whether anything at all could be found: cheap, and true far more often than something is."""
     raw = text.encode("ascii", "replace")
-    if "@" in text or formats.LONG in raw.translate(formats.RUNS).decode():
+    if formats.LONG in raw.translate(formats.RUNS).decode() or "@" in text or "PRIVATE KEY" in text:
         return True
-    numbers, spelt = raw.translate(personal.NUMBERS).decode(), raw.translate(personal.SPELT).decode()
-    return (
-        "0000000" in numbers
-        or "00 00" in numbers
-        or "A00" in spelt
-        or "A 00" in spelt
-        or contexts.might_hold(text, raw.lower().decode())
-    )
+    spelt = raw.translate(personal.SPELT).decode()
+    return ("00" in spelt and personal.might_hold(raw, spelt)) or contexts.might_hold(text, raw.lower().decode())
 
 
 def detect(text: str) -> list[Found]:
@@ -33,21 +27,17 @@ def detect(text: str) -> list[Found]:
     raw = text.encode("ascii", "replace")  # one byte a character, so that a place in one is a place in the other
     found: list[Found] = []
     runs = raw.translate(formats.RUNS).decode()  # to look for something in a str is faster than in bytes
-    if formats.LONG in runs:
-        formats.find(text, runs, found)
+    if (first := runs.find(formats.LONG)) >= 0:
+        formats.find(text, runs, first, found)
     if "PRIVATE KEY" in text:
         found.extend(_pem(text))
-    numbers = raw.translate(personal.NUMBERS).decode()
-    small = raw.lower().decode()
-    contexts.find(text, small, "0000" in numbers, found)
+    spelt = raw.translate(personal.SPELT).decode()
+    small = text.lower() if text.isascii() else raw.lower().decode()
+    contexts.find(text, small, "0000" in spelt, found)
     if "@" in text:
         personal.find_addresses(text, found)
-    if "0000000" in numbers or "00 00" in numbers:
-        personal.find_numbers(text, numbers, found)
-    if small != text:  # it has capitals, or letters that are no ASCII
-        spelt = raw.translate(personal.SPELT).decode()
-        if "A00" in spelt or "A 00" in spelt:
-            personal.find_spelt(text, spelt, found)
+    if "00" in spelt:  # no number of a person goes without two digits side by side
+        personal.find_numbers(text, raw, spelt, found)
     return found
 
 

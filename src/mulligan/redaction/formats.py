@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 
-from mulligan.redaction import judge
+from mulligan.redaction import judge, names
 from mulligan.redaction.expressions import Expression
 
 # Provider, the ways its secrets begin, and what follows. Lengths are as issued, with room where they have varied:
@@ -155,16 +155,20 @@ linkedin      AQ                                                [\w-]{340,360}
 stytch        secret-live- secret-test-                         [\w=-]{30,60}
 """
 
-# Shapes that are told by what stands before them: the mark there, what comes before that, and what follows.
+# Secrets that are told by what stands before them: the last two characters there, looked up as the first two of the
+# others are; all of it; how the secret begins, and what follows.
 _AFTER = {
-    ":": (
-        ("telegram", r"(?<!\d)\d{8,10}:", "AA", r"[\w-]{32,33}(?![\w-])"),
-        ("twitch", r"(?<!\w)oauth:", "", r"[a-z0-9]{30}(?!\w)"),
-    ),
-    "|": (("meta", r"(?<!\d)\d{15,16}\|", "", r"[\w-]{27,40}(?![\w-])"),),
-    "/": (("google", r"(?<![\w/])1//", "0", r"[\w-]{30,120}"),),
-    "+": (("endor", r"(?<!\w)endr\+", "", r"[\w-]{16,40}"),),
+    **{f"{digit}:": ("telegram", r"(?<!\d)\d{8,10}:", "AA", r"[\w-]{32,33}(?![\w-])") for digit in "0123456789"},
+    **{f"{digit}|": ("meta", r"(?<!\d)\d{15,16}\|", "", r"[\w-]{27,40}(?![\w-])") for digit in "0123456789"},
+    "h:": ("twitch", r"(?<!\w)oauth:", "", r"[a-z0-9]{30}(?!\w)"),
+    "//": ("google", r"(?<![\w/])1//", "0", r"[\w-]{30,120}"),
+    "r+": ("endor", r"(?<!\w)endr\+", "", r"[\w-]{16,40}"),
 }
+_NOTHING = ("", "", "", "")
+_ESCAPED = {"\\": 1, "%": 2}
+"""Characters of a run that belong to what stands before it: "\\nghp_..." inside JSON, "%3Dghp_..." inside a URL."""
+_MARKS = frozenset(":|/+\\%")
+"""What stands before a run where one of the two tables has something to say."""
 # And addresses that are a secret whole.
 _HOOKS = Expression(
     r"hook(?:s\.(?:slack\.com/[a-z]{7,9}/[\w+/-]{20,120}|zapier\.com/hooks/catch/[\w/]{8,60})"
@@ -178,6 +182,10 @@ LONG = "a" * 16
 """Everything above begins a run at least as long, or is found by its telling part in a text that has one."""
 _FIRST = 2
 """Characters by which formats are looked up: the shortest prefix has as many."""
+
+
+_SAMPLED = names.words("google anthropic databricks")
+"""Providers of which keys made up by counting are about in examples; of any other, what has the form is hidden."""
 
 
 @functools.cache
@@ -205,44 +213,34 @@ _SHAPES = Expression(
 )
 
 
-def _is_shaped(text: str, first: int) -> bool:
-    return (
-        text.startswith("Q~", first + 4)
-        or text.startswith("-us", first + 32)
-        or text.startswith("_mmk", first + 36)
-        or text.startswith(".atlasv1.", first + 14)
-    )
+def find(text: str, runs: str, start: int, found: list[tuple[str, int, int]]) -> None:
+    """Adds where a text holds something in the form of a provider's secret.
 
-
-def find(text: str, runs: str, found: list[tuple[str, int, int]]) -> None:
-    """Adds where a text holds something in the form of a provider's secret; `runs` is its translation by `RUNS`."""
+    `runs` is its translation by `RUNS`, and `start` the first place there of `LONG`.
+    """
     formats = _prefixed()
-    # In a long text one look for all of it, in a short one a look at each run.
-    has_shapes = len(text) < 500 or "Q~" in text or "-us" in text or "_mmk" in text or ".atlasv1." in text
-    start = runs.find(LONG)
+    has_shapes = "Q~" in text or "-us" in text or "_mmk" in text or ".atlasv1." in text
     while start >= 0:
         end = runs.find(" ", start)
         if end < 0:
             end = len(runs)
         first = start
-        if start:
-            before = text[start - 1]
-            if before in _AFTER:
-                _after(text, start, before, found)
-            elif before in "\\%":
-                first += 1 if before == "\\" else 2  # "\nghp_..." inside JSON, "%3Dghp_..." inside a URL
+        if start and (mark := text[start - 1]) in _MARKS:
+            _after(text, start, found)
+            first += _ESCAPED.get(mark, 0)
         opening = text[first : first + _FIRST]
         for kind, prefix, body in formats.get(opening, ()):
             if text.startswith(prefix, first) and (hit := _compiled(prefix, body).match(text, first)):
-                if not _is_drawn(hit[1], len(prefix) <= 3):
+                if not _is_drawn(kind, hit[1], len(prefix) <= 3):
                     continue
                 found.append((kind, *hit.span()))
                 break
         else:
-            if opening[:1] in "MNO" or (has_shapes and _is_shaped(text, first)):
-                if (hit := _SHAPES.match(text, first)) and not judge.is_fake(hit[0]):
-                    found.append((hit.lastgroup or "", *hit.span()))
-            elif opening[:1] in "13" and 26 <= end - first < 36 and _is_wallet(text[first:end]):
+            letter = opening[0]
+            if end - first > 35 and (has_shapes or letter in "MNO") and (shaped := _SHAPES.match(text, first)):
+                if not judge.is_fake(shaped[0]):
+                    found.append((shaped.lastgroup or "", *shaped.span()))
+            elif letter in "13" and 26 <= end - first < 36 and _is_wallet(text[first:end]):
                 found.append(("wallet", first, end))
         start = runs.find(LONG, end)
     if "hook" in text:
@@ -259,21 +257,23 @@ def _address(text: str, start: int) -> int:
     return opening if opening >= 0 and not any(map(str.isspace, text[opening:start])) else start
 
 
-def _after(text: str, start: int, mark: str, found: list[tuple[str, int, int]]) -> None:
-    for kind, before, prefix, body in _AFTER[mark]:
-        if not text.startswith(prefix, start):
-            continue
-        hit = _compiled(prefix, body).match(text, start)
-        if hit and not judge.is_fake(hit[0][-40:]):
-            opened = _compiled("", rf"[\s\S]*?(?P<before>{before})").fullmatch(text[max(0, start - 18) : start])
-            if opened:
-                found.append((kind, opened.start("before") + max(0, start - 18), hit.end()))
+def _after(text: str, start: int, found: list[tuple[str, int, int]]) -> None:
+    kind, before, prefix, body = _AFTER.get(text[max(0, start - 2) : start], _NOTHING)
+    if not kind or not text.startswith(prefix, start):
+        return
+    hit = _compiled(prefix, body).match(text, start)
+    if hit and not judge.is_fake(hit[0][-40:]):
+        opened = _compiled("", rf"[\s\S]*?(?P<before>{before})").fullmatch(text[max(0, start - 18) : start])
+        if opened:
+            found.append((kind, opened.start("before") + max(0, start - 18), hit.end()))
 
 
-def _is_drawn(body: str, must_be_random: bool) -> bool:
+def _is_drawn(kind: str, body: str, must_be_random: bool) -> bool:
     if must_be_random and not judge.is_random(body):
         return False
-    return not (judge.is_fake(body) or judge.is_counted(body) or judge.is_dull(body))
+    if judge.is_fake(body) or judge.is_dull(body):
+        return False
+    return kind not in _SAMPLED or not judge.is_counted(body)
 
 
 def _is_wallet(said: str) -> bool:

@@ -93,8 +93,7 @@ def _reach(text: str, end: int, rule: Expression) -> int:
 
 def _url(text: str, position: int) -> Iterator[tuple[str, int, int]]:
     start = _reach(text, position, _SCHEME)
-    rest = _REST.match(text, position + 3)
-    if rest is None or start == position:
+    if start == position or (rest := _REST.match(text, position + 3)) is None:
         return
     names = re.split(r"[+:]", text[start:position].lower())
     user, at, _ = rest[0].partition("@")

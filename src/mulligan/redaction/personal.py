@@ -39,28 +39,40 @@ _LETTERED = Expression(r"[A-Z](?<![A-Za-z0-9_-].)[A-Z]{0,5}+ ?[0-9][A-Z0-9 ]{4,4
 _AMERICAN = Expression(r"(?:1[ .-]?)?(?:\([2-9]\d\d\) ?|[2-9]\d\d[ .-])[2-9]\d\d[ .-]\d{4}")
 
 
-def _table(**sorts: str) -> bytes:
+def _table(rest: str, sorts: dict[str, str]) -> bytes:
     known = {c: mark for mark, characters in sorts.items() for c in characters}
-    return "".join(known.get(chr(c), " " if c == 32 else "x")[-1] for c in range(256)).encode()
+    return "".join(known.get(chr(c), rest) for c in range(256)).encode()
 
 
-# For bytes.translate: digits and marks between them, or capitals and digits; an x for what stands in no such number.
-NUMBERS = _table(_0="0123456789.:/()-+")
-SPELT = _table(_0="0123456789", A="ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+# For bytes.translate. Of numbers: digits and the marks inside them; an x for what neither stands in a number nor right
+# before one; spaces for the rest. Of those with letters: capitals, digits, spaces, and an x for the rest.
+_CAPITALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_MARKED = _table(" ", {"0": "0123456789.+/-", "x": f"{_CAPITALS}{_CAPITALS.lower()}_$#%"})
+SPELT = _table("x", {"0": "0123456789", "A": _CAPITALS, " ": " "})
 
 
-def find_numbers(text: str, marked: str, found: list[tuple[str, int, int]]) -> None:
-    """Adds where a text, also given translated by `NUMBERS`, holds numbers of people."""
-    for first, last in _stretches(marked, "0000000", "00 00"):
-        for hit in _NUMBER.finditer(text, first, last + 3):
-            start, end = hit.span()
-            if end - start > 6 and (kind := _numbered(hit[0], text, start)):
-                found.append((kind, start, end))
+def might_hold(raw: bytes, spelt: str) -> bool:
+    """Whether `find_numbers` could add anything."""
+    marked = " " + raw.translate(_MARKED).decode()
+    return " 0000000" in marked or "00 00" in marked or "A00" in spelt or "A 00" in spelt
 
 
-def find_spelt(text: str, marked: str, found: list[tuple[str, int, int]]) -> None:
-    """The same for numbers that begin with capitals; `marked` is the translation by `SPELT`."""
-    for first, last in _stretches(marked, "A00", "A 00"):
+def find_numbers(text: str, raw: bytes, spelt: str, found: list[tuple[str, int, int]]) -> None:
+    """Adds where a text holds numbers of people; `raw` is its bytes, one a character, `spelt` these by `SPELT`."""
+    marked = " " + raw.translate(_MARKED).decode()  # a number may be the first thing in a text
+    if " 0000000" in marked or "00 00" in marked:
+        for first, last in _stretches(marked, " 0000000", "00 00"):
+            for hit in _NUMBER.finditer(text, max(0, first - 1), last + 2):
+                start, end = hit.span()
+                if end - start > 6 and (kind := _numbered(hit[0], text, start)):
+                    found.append((kind, start, end))
+    if "A00" in spelt or "A 00" in spelt:
+        _find_lettered(text, spelt, found)
+
+
+def _find_lettered(text: str, spelt: str, found: list[tuple[str, int, int]]) -> None:
+    """The same for numbers that begin with capitals."""
+    for first, last in _stretches(spelt, "A00", "A 00"):
         for hit in _LETTERED.finditer(text, first, last):
             start = hit.start()
             for kind, length in _lettered(hit[0]):
@@ -102,13 +114,14 @@ def _numbered(said: str, text: str, start: int) -> str:
         return "phone" if 8 <= sum(c.isdigit() for c in said) <= 15 else ""
     if said[-1].isalpha():
         return _spanish_or_finnish(said)
-    if not said.isdigit() or len(said) > 10:
+    is_bare = said.isdigit()
+    if not is_bare or len(said) > 10:
         if kind := _number(said):
-            is_named = kind == "card" and said.isdigit() and _NAMED.search(text, max(0, start - 40), start)
+            is_named = kind == "card" and is_bare and _NAMED.search(text, max(0, start - 40), start)
             return "" if is_named else kind
         if "card" in text[max(0, start - 24) : start].lower() and 12 <= sum(c.isdigit() for c in said) <= 19:
             return "card" if _luhn(re.sub(r"\D", "", said)) else ""
-        if _AMERICAN.fullmatch(said):
+        if not is_bare and _AMERICAN.fullmatch(said):
             return "phone"
     return "personal_number" if _is_announced(said, text, start) else ""
 
@@ -121,6 +134,8 @@ _SAID = words(
 _SAID_OF = words("account tax national identity routing bank driver identification")
 _COUNTED = words("number no num nr id is was card my code")
 _LAST = tuple(_SAID | _COUNTED | {"account"})
+_ENDINGS = frozenset(word[-2:] for word in _LAST)
+"""Looked up before: most words end otherwise."""
 
 
 _SPOKEN = Expression(r"[a-z]+")
@@ -128,7 +143,8 @@ _SPOKEN = Expression(r"[a-z]+")
 
 def _is_announced(said: str, text: str, start: int) -> bool:
     before = text[max(0, start - 40) : start].lower()
-    if not before.rstrip(" \t\n:=#\"'.,;()[]{}<>*/|_-+0123456789").endswith(_LAST):
+    last = before.rstrip(" \t\n:=#\"'.,;()[]{}<>*/|_-+0123456789")
+    if last[-2:] not in _ENDINGS or not last.endswith(_LAST):
         return False
     spoken = _SPOKEN.findall(before)[-3:]
     if not spoken or (said[3:4] == "-" and _SHAPES.get(tuple(map(len, said.split("-")))) is _is_ssn):
@@ -187,17 +203,20 @@ def _weighed(digits: str, weights: str) -> int:
     return sum(int(digit) * int(weight, 36) for digit, weight in zip(digits, weights, strict=False))
 
 
+_DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")  # and the two digits of the double added
+
+
 def _luhn(digits: str) -> bool:
-    doubled = (sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])
-    return (sum(map(int, digits[::-2])) + sum(doubled)) % 10 == 0
+    raw = digits.encode()
+    return (sum(raw[::-2]) + sum(raw[-2::-2].translate(_DOUBLED)) - 48 * len(raw)) % 10 == 0
 
 
 def _is_card(digits: str) -> bool:
-    size, two, four = len(digits), int(digits[:2]), int(digits[:4])
+    size, two = len(digits), digits[:2]
     known = (
-        (size == 16 and (digits[0] in "456" or two == 35 or 2221 <= four <= 2720))
-        or (size == 15 and two in (34, 37))
-        or (size == 14 and two in (30, 36, 38, 39))
+        (size == 16 and (digits[0] in "456" or two == "35" or "2221" <= digits[:4] <= "2720"))
+        or (size == 15 and two in ("34", "37"))
+        or (size == 14 and two in ("30", "36", "38", "39"))
         or (size == 19 and digits[0] in "46")
     )
     return known and _luhn(digits)
