@@ -31,7 +31,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # floor 5
     "report": ("remember.store", "events", "prompt", "figures", "calls", "records", *BASE),
     # floor 4
-    "capture": ("classify", "recover", "events", "prompt", "calls", "records", *BASE),
+    "capture": ("classify", "recover", "events", "prompt", "calls", "records", "conversation", *BASE),
     "remember": ("classify.fingerprint", "events", "prompt", "figures", "calls", "records", *BASE),
     # floor 3
     "settings": ("recover.policy", "failure"),
@@ -40,13 +40,14 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "figures": ("calls", "records", "failure"),
     # floor 2
     "classify": ("records", *BASE),
-    "recover": ("calls", "records", "failure"),
+    "recover": ("calls", "records", "failure", "conversation"),
     "calls": ("records", "failure"),
     # floor 1
     "records": ("failure",),
     "failure": ("redaction",),
     # floor 0
     "redaction": (),
+    "conversation": (),
     # The public names. All of it is for type checkers; at run time nothing is imported until a name is used.
     "": ("assembly", "events", "failure", "recover.policy", "remember.store"),
 }  # fmt: skip

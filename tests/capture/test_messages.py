@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mulligan.capture import messages
 from mulligan.capture.messages import answer, condensed, tokens
+from mulligan.conversation import CONVERSATION
 
 SAID = "What is the weather in Oslo?"
 OPENAI = [
@@ -101,7 +102,7 @@ anything = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from([*messages.CONVERSATION, "system", "model"]), anything), anything)
+@given(st.dictionaries(st.sampled_from([*CONVERSATION, "system", "model"]), anything), anything)
 def test_anything_at_all_can_be_told(arguments: dict[str, Any], result: Any) -> None:
     condensed(arguments)
     answer(result)

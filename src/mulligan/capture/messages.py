@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mulligan.classify.evidence import attribute
+from mulligan.conversation import INSTRUCTIONS, field, place
 
-CONVERSATION = ("messages", "contents", "input", "prompt", "conversation", "history")
-"""Names under which a conversation is given."""
-INSTRUCTIONS = ("system", "instructions", "system_prompt", "system_instruction")
 MESSAGES = 200
 """The last messages of a conversation that are told one by one; of those before, only how many there were."""
 PIECES = 1000
@@ -32,7 +29,7 @@ def condensed(arguments: Mapping[str, Any], *, has_texts: bool = True) -> tuple[
     """
     kept = dict(arguments)
     said = None
-    name = _place(arguments)
+    name = place(arguments)
     if name is not None:
         given = arguments[name]
         messages = list(given) if isinstance(given, list | tuple) else [given]
@@ -50,25 +47,10 @@ def condensed(arguments: Mapping[str, Any], *, has_texts: bool = True) -> tuple[
     return kept, said
 
 
-def _place(arguments: Mapping[str, Any]) -> str | None:
-    """The name of the argument that holds the conversation."""
-    for name in CONVERSATION:
-        if name in arguments and isinstance(arguments[name], str | list | tuple | dict):
-            return name
-    for name, value in arguments.items():
-        if isinstance(value, list | tuple) and value and _field(value[0], "role") is not None:
-            return name
-    return None
-
-
-def _field(thing: Any, name: str) -> Any:
-    return thing.get(name) if isinstance(thing, Mapping) else attribute(thing, name)
-
-
 def _role(message: Any) -> str:
     if isinstance(message, str):
         return "user"
-    role = _field(message, "role") or _field(message, "type")
+    role = field(message, "role") or field(message, "type")
     return role[:40] if isinstance(role, str) else "user"
 
 
@@ -99,7 +81,7 @@ def _pieces(message: Any) -> Iterator[str]:
         elif isinstance(value, list | tuple):
             waiting.extend((each, depth + 1) for each in reversed(value))
         elif value is not None and not isinstance(value, bool | int | float | bytes):
-            waiting.extend((attribute(value, name), depth + 1) for name in reversed(_INSIDE))
+            waiting.extend((field(value, name), depth + 1) for name in reversed(_INSIDE))
 
 
 def _last_said(messages: list[Any]) -> str | None:
@@ -116,9 +98,9 @@ def _words(message: Any, depth: int = 0) -> Iterator[str]:
     elif isinstance(message, list | tuple):
         for each in message[:PIECES] if depth < DEEPEST else ():
             yield from _words(each, depth + 1)
-    elif message is not None and _field(message, "type") not in ("tool_result", "function_call_output"):
+    elif message is not None and field(message, "type") not in ("tool_result", "function_call_output"):
         for name in ("content", "parts", "text"):
-            inside = _field(message, name)
+            inside = field(message, name)
             if isinstance(inside, str | list | tuple) and depth < DEEPEST:
                 yield from _words(inside, depth + 1)
 
@@ -142,16 +124,16 @@ def answer(result: Any) -> Any:
 
 def _answered(result: Any) -> str:
     """The text of an answer of OpenAI's, Anthropic's, Google's or LangChain's form, as objects or as dictionaries."""
-    choices = _field(result, "choices")
+    choices = field(result, "choices")
     if isinstance(choices, list | tuple) and choices:
-        return " ".join(_words(_field(choices[0], "message")))
+        return " ".join(_words(field(choices[0], "message")))
     for name in ("output_text", "text", "content"):
-        inside = _field(result, name)
+        inside = field(result, name)
         if isinstance(inside, str | list | tuple) and inside:
             return " ".join(_words(inside))
-    candidates = _field(result, "candidates")
+    candidates = field(result, "candidates")
     if isinstance(candidates, list | tuple) and candidates:
-        return " ".join(_words(_field(candidates[0], "content")))
+        return " ".join(_words(field(candidates[0], "content")))
     return ""
 
 
@@ -163,15 +145,15 @@ _COUNTS = {
 
 def tokens(result: Any) -> dict[str, int] | None:
     """The tokens an answer says it took: `input` and `output`, where it says so."""
-    for place in ("usage", "usage_metadata", "usageMetadata"):
-        usage = _field(result, place)
+    for name_of_usage in ("usage", "usage_metadata", "usageMetadata"):
+        usage = field(result, name_of_usage)
         if usage is None:
             continue
         found = {
             name: count
             for name, spellings in _COUNTS.items()
             for spelling in spellings
-            if type(count := _field(usage, spelling)) is int and count >= 0
+            if type(count := field(usage, spelling)) is int and count >= 0
         }
         if found:
             return found

@@ -1,0 +1,257 @@
+"""A conversation is made to fit: the least is lost first, calls keep their results, and the newest stays as it is."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import re
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+from conversations import FORMS, SYSTEM, flat, story
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mulligan import conversation
+from mulligan.recover.compress import BLIND, Compressed, Scale, Sizes, calibrated, fitting, room
+from mulligan.recover.plan import Ask
+from mulligan.recover.shorten import is_shortened
+
+
+def played(moves: Generator[Ask, Any, Compressed]) -> Compressed:
+    answer: Any = None
+    while True:
+        try:
+            move = moves.send(answer)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        try:
+            answer = move.question(*move.arguments)
+        except RuntimeError:
+            answer = None
+
+
+def texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for each in inside for text in texts(each)]
+
+
+def by_letters(messages: Any) -> int:
+    return len(json.dumps(flat(messages))) // 4
+
+
+def by_content(messages: Any) -> int:
+    return sum(map(len, texts(flat(messages)))) // 4
+
+
+_PIECES = re.compile(r"\d{1,3}|[A-Za-z]{1,7}|[^\w\s]|_|\n+|[^\x00-\x7f]")
+
+
+def by_pieces(messages: Any) -> int:
+    return sum(len(_PIECES.findall(text)) for text in texts(flat(messages))) + 4 * len(messages)
+
+
+COUNTERS: tuple[Callable[[Any], int], ...] = (by_letters, by_content, by_pieces)
+
+
+def compressed(messages: Any, sizes: Sizes, **options: Any) -> Compressed:
+    scale = calibrated(sizes, messages)
+    return played(fitting(messages, room(sizes, scale.whole(messages)), scale=scale, **options))
+
+
+def overflowing(messages: Any, count: Callable[[Any], int], ratio: float) -> Sizes:
+    requested = count(messages)
+    return Sizes(window=int(requested / ratio), requested=requested)
+
+
+# What must hold for every conversation
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_long_conversation_fits_after_one_pass_and_little_more_than_needed_is_lost(form):
+    """200 messages, 30 of them results of tools, up to three times too long, for two ways of counting."""
+    cured, kept, total = 0, [], 0
+    for seed in range(5):
+        messages = FORMS[form](story(seed))
+        for count in (by_letters, by_pieces):
+            sizes = overflowing(messages, count, random.Random(seed).choice((1.02, 1.2, 1.5, 2, 3)))
+            done = compressed(messages, sizes)
+            share = count(done.messages) / (sizes.window or 1)
+            total += 1
+            cured += share <= 1
+            kept.append(share)
+    assert cured >= 0.9 * total
+    assert sum(kept) / total >= 0.9
+
+
+@given(
+    form=st.sampled_from([form for form in FORMS if form != "pairs"]),
+    seed=st.integers(0, 10**6),
+    count=st.sampled_from(COUNTERS),
+    ratio=st.floats(1.01, 6),
+    longest=st.sampled_from([300, 3000, 12_000]),
+    size=st.sampled_from([(8, 2), (40, 12), (200, 30)]),
+)
+@settings(max_examples=60, deadline=None)
+def test_pairing_is_valid_the_given_list_unchanged_and_what_must_stay_stays(form, seed, count, ratio, longest, size):
+    messages = FORMS[form](story(seed, messages=size[0], results=size[1], longest=longest))
+    before = copy.deepcopy(flat(messages))
+    sizes = overflowing(messages, count, ratio)
+    done = compressed(messages, sizes)
+    assert flat(messages) == before
+    assert conversation.unpaired(done.messages) == ([], [])
+    after = flat(done.messages)
+    assert after[-1] == before[-1]  # the last user turn
+    if before[0].get("role") in ("system", "developer") or before[0].get("type") == "system":
+        assert after[0] == before[0]
+    newest = conversation.exchanges(messages)[-2]
+    assert after[-1 - len(newest) : -1] == before[newest.start : newest.stop]
+    middle = next(part.start for part in conversation.exchanges(messages) if len(messages) // 2 in part)
+    half = messages[middle:]
+    first = flat(messages[:1]) if SYSTEM in texts(before[0]) else []
+    if done.fits and count(half) + count(first) + 80 < 0.92 * (sizes.window or 0):
+        assert after[-len(half) :] == before[middle:]
+
+
+# What goes first
+
+
+def tool_messages(*sizes: int) -> list[dict[str, Any]]:
+    made: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Go on."}]
+    for number, size in enumerate(sizes):
+        call = {"id": f"c{number}", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+        made.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        made.append({"role": "tool", "tool_call_id": f"c{number}", "content": "word and " * (size // 9)})
+    made += [{"role": "assistant", "content": "Done."}, {"role": "user", "content": "Sum it up."}]
+    return made
+
+
+def test_the_largest_old_observation_is_shortened_first_and_says_so():
+    messages = tool_messages(3000, 30_000, 4000, 1000, 900, 800, 700, 600)
+    done = compressed(messages, Sizes(window=6000, requested=10_500))
+    changed = [number for number, (a, b) in enumerate(zip(messages, done.messages, strict=True)) if a != b]
+    assert changed == [5]
+    assert is_shortened(done.messages[5]["content"])
+    assert done.steps == 1
+    assert done.cut == ((5, messages[5]["content"]),)
+    assert done.chars_after < done.chars_before
+    assert done.by == "structure"
+
+
+def test_an_observation_below_the_threshold_is_left_alone_while_a_longer_one_is_there():
+    messages = tool_messages(1900, 9000, 1900, 500, 500, 500)
+    done = compressed(messages, overflowing(messages, by_letters, 1.5))
+    assert done.messages[3] == messages[3]
+    other = compressed(messages, overflowing(messages, by_letters, 1.5), threshold=20_000)
+    assert len(other.messages) < len(messages)  # nothing may be shortened, so exchanges are left out
+
+
+def test_exchanges_are_left_out_from_the_middle_with_a_sentence_in_their_place():
+    messages: list[dict[str, Any]] = []
+    for number in range(40):
+        messages.append({"role": "user", "content": f"Question {number}: " + "why is that so " * 20})
+        messages.append({"role": "assistant", "content": f"Answer {number}: " + "because it is " * 20})
+    done = compressed(messages, overflowing(messages, by_letters, 1.4))
+    said = [message["content"] for message in done.messages]
+    assert said[0] == messages[0]["content"]
+    assert said[-40:] == [message["content"] for message in messages[-40:]]
+    (note,) = [text for text in said if text.startswith("[mulligan:")]
+    assert re.search(r"\d+ earlier messages were left out", note)
+
+
+def test_where_nothing_may_go_the_nearest_is_answered_and_it_says_that_it_does_not_fit():
+    messages = [{"role": "system", "content": "x" * 9000}, {"role": "user", "content": "y" * 9000}]
+    done = compressed(messages, Sizes(window=1000, requested=4500))
+    assert done.messages == messages
+    assert not done.fits
+
+
+# Summarisers
+
+
+def test_a_summariser_is_asked_for_the_largest_first_and_only_until_it_fits():
+    messages = tool_messages(3000, 30_000, 20_000, 1000, 900, 800, 700)
+    asked: list[int] = []
+
+    def summarise(text: str) -> str:
+        asked.append(len(text))
+        return "It said word and, many times."
+
+    done = compressed(messages, overflowing(messages, by_letters, 1.3), summarise=summarise)
+    assert asked == [29_997]
+    assert done.by == "summariser"
+    assert done.fits
+    assert "many times" in done.messages[5]["content"]
+    assert "summarised" in done.messages[5]["content"]
+
+
+def test_when_the_summariser_fails_structure_serves_and_it_is_not_asked_again():
+    messages = tool_messages(9000, 30_000, 20_000, 1000, 900, 800, 700)
+    asked: list[int] = []
+
+    def summarise(text: str) -> str:
+        asked.append(len(text))
+        raise RuntimeError("prompt is too long")
+
+    done = compressed(messages, overflowing(messages, by_letters, 2), summarise=summarise)
+    assert len(asked) == 1
+    assert done.fits
+    assert done.by == "structure"
+
+
+def test_a_function_may_rewrite_the_whole_conversation_but_not_break_it():
+    messages = tool_messages(*([3000] * 12))
+    sizes = overflowing(messages, by_letters, 2)
+    done = compressed(messages, sizes, rewrite=lambda messages: [messages[0], *messages[-6:]])
+    assert done.messages == [messages[0], *messages[-6:]]
+    broken = compressed(messages, sizes, rewrite=lambda messages: [messages[0], *messages[-5:]])
+    assert conversation.unpaired(broken.messages) == ([], [])
+    assert broken.by == "structure"
+
+
+def test_the_model_may_tell_what_was_in_the_messages_that_are_left_out():
+    messages = [
+        {"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "so it is " * 60} for n in range(60)
+    ]
+    done = compressed(
+        messages, overflowing(messages, by_letters, 2), retell=lambda text, limit: f"They agreed {text.count('so')}."
+    )
+    assert any("In short: They agreed" in message["content"] for message in done.messages)
+    assert done.by == "model"
+
+
+# How much is too much
+
+
+def test_the_size_is_taken_from_the_error_else_estimated_else_halved():
+    messages = tool_messages(40_000, 40_000)
+    tokens = Scale().whole(messages)
+    assert room(Sizes(window=1000, requested=2000), 2000) == pytest.approx(955)
+    assert room(Sizes(window=1000, requested=2000, answer=200), 1800) == pytest.approx(764)
+    assert room(Sizes(), tokens) == pytest.approx(tokens * BLIND)
+    known = calibrated(Sizes(window=5000), messages)
+    assert room(Sizes(window=5000), known.whole(messages)) == pytest.approx(0.955 * 5000)
+    short = calibrated(Sizes(window=10**6), messages)  # it must have been more, whatever we count
+    assert room(Sizes(window=10**6), short.whole(messages)) < short.whole(messages)
+
+
+def test_a_scale_agrees_with_what_the_provider_counted():
+    messages = FORMS["openai_chat"](story(3))
+    for count in COUNTERS:
+        requested = count(messages)
+        scale = calibrated(Sizes(window=requested // 2, requested=requested), messages)
+        assert scale.whole(messages) == pytest.approx(requested, rel=0.01)
+
+
+def test_ten_million_characters_are_made_to_fit_in_a_second_or_so():
+    import time
+
+    messages = tool_messages(10_000_000, 9000, 9000, 9000)
+    began = time.process_time()
+    done = compressed(messages, Sizes(window=100_000))
+    assert time.process_time() - began < 5
+    assert done.fits

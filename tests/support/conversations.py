@@ -1,0 +1,236 @@
+"""Conversations to compress: the same generated story in the form of every provider, and a check of its pairing."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+Turn = tuple[str, Any]
+"""(`user`, text), (`said`, text) or (`calls`, [(id, name, arguments, result), ...])."""
+
+WORDS = (
+    "the agent reads orders and refunds while a customer waits for news about parcel, weather, Oslo harbour, invoice; "
+    "reconciliation table window little amount because under before returned shipped warehouse-7 answer question "
+    "customs delay (unresolved), it's pre-authorised, subsidiary's ledger: idempotent retries' backoff, shipmentId "
+    "carrier_code Rotterdam unconfirmed; misrouted, de-duplicated telemetry. Nevertheless, three of 14 consignments"
+).split()
+
+
+def prose(chance: random.Random, chars: int) -> str:
+    text: list[str] = []
+    length = 0
+    while length < chars:
+        word = chance.choice(WORDS)
+        text.append(word + ("." if chance.random() < 0.1 else ""))
+        length += len(word) + 1
+    return " ".join(text)
+
+
+def records(chance: random.Random, chars: int) -> str:
+    rows: list[dict[str, Any]] = []
+    length = 0
+    while length < chars:
+        row = {"id": f"ord_{chance.randrange(10**6)}", "total": chance.randrange(9999), "note": prose(chance, 40)}
+        length += len(json.dumps(row)) + 2
+        rows.append(row)
+    return json.dumps({"orders": rows, "next": None})
+
+
+def logs(chance: random.Random, chars: int) -> str:
+    lines: list[str] = []
+    length = 0
+    while length < chars:
+        line = f"2024-05-{chance.randrange(1, 28):02} 12:{chance.randrange(60):02}:07 INFO worker-{chance.randrange(9)}"
+        line += f" took {chance.randrange(900)} ms" if chance.random() < 0.7 else f" {prose(chance, 50)}"
+        lines.append(line)
+        length += len(line) + 1
+    return "\n".join(lines)
+
+
+def table(chance: random.Random, chars: int) -> str:
+    lines = ["id,name,amount,city"]
+    length = 20
+    while length < chars:
+        lines.append(f"{len(lines)},{chance.choice(WORDS)},{chance.randrange(10**4)},{chance.choice(WORDS)}")
+        length += len(lines[-1]) + 1
+    return "\n".join(lines)
+
+
+RESULTS: tuple[Callable[[random.Random, int], str], ...] = (prose, records, logs, table)
+
+
+def story(seed: int, *, messages: int = 200, results: int = 30, longest: int = 12_000) -> list[Turn]:
+    """A conversation of about so many messages, of which so many are the results of tools."""
+    chance = random.Random(seed)
+    turns: list[Turn] = [("user", prose(chance, 300))]
+    left = results
+    while len(turns) < messages - results - 1:
+        if left and chance.random() < results / (messages - 2 * results):
+            count = min(left, chance.choice((1, 1, 1, 2, 3)))
+            left -= count
+            calls = []
+            for _ in range(count):
+                size = int(longest * chance.random() ** 2) + 40
+                number = f"call_{chance.randrange(10**9)}"
+                calls.append((number, "orders", {"page": chance.randrange(50)}, chance.choice(RESULTS)(chance, size)))
+            turns.append(("calls", calls))
+        else:
+            who = "user" if turns[-1][0] == "said" else "said"
+            turns.append((who, prose(chance, chance.randrange(20, 900))))
+    while left:
+        left -= 1
+        result = chance.choice(RESULTS)(chance, longest // 3)
+        turns.append(("calls", [(f"call_{chance.randrange(10**9)}", "orders", {"page": 1}, result)]))
+    turns.append(("user", "What is the sum of all of that?"))
+    return turns
+
+
+SYSTEM = "You are an agent of a shop. Answer in one sentence."
+
+
+def openai_chat(turns: list[Turn]) -> list[Any]:
+    made: list[Any] = [{"role": "system", "content": SYSTEM}]
+    for sort, told in turns:
+        if sort == "user":
+            made.append({"role": "user", "content": told})
+        elif sort == "said":
+            made.append({"role": "assistant", "content": told})
+        else:
+            calls = [
+                {"id": id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+                for id, name, arguments, _ in told
+            ]
+            made.append({"role": "assistant", "content": None, "tool_calls": calls})
+            made += [{"role": "tool", "tool_call_id": id, "content": result} for id, _, _, result in told]
+    return made
+
+
+def openai_responses(turns: list[Turn]) -> list[Any]:
+    made: list[Any] = [{"role": "developer", "content": SYSTEM}]
+    for number, (sort, told) in enumerate(turns):
+        if sort == "user":
+            made.append({"role": "user", "content": [{"type": "input_text", "text": told}]})
+        elif sort == "said":
+            block = {"type": "output_text", "text": told}
+            made.append({"type": "message", "id": f"msg_{number}", "role": "assistant", "content": [block]})
+        else:
+            made.append({"type": "reasoning", "id": f"rs_{number}", "summary": []})
+            made += [
+                {"type": "function_call", "call_id": id, "name": name, "arguments": json.dumps(arguments)}
+                for id, name, arguments, _ in told
+            ]
+            made += [{"type": "function_call_output", "call_id": id, "output": result} for id, _, _, result in told]
+    return made
+
+
+def anthropic(turns: list[Turn]) -> list[Any]:
+    made: list[Any] = []
+    for sort, told in turns:
+        if sort == "user":
+            made.append({"role": "user", "content": told})
+        elif sort == "said":
+            made.append({"role": "assistant", "content": [{"type": "text", "text": told}]})
+        else:
+            uses = [{"type": "tool_use", "id": id, "name": name, "input": given} for id, name, given, _ in told]
+            made.append({"role": "assistant", "content": uses})
+            results: list[Any] = [
+                {"type": "tool_result", "tool_use_id": id, "content": [{"type": "text", "text": result}]}
+                for id, _, _, result in told
+            ]
+            made.append({"role": "user", "content": results})
+    return made
+
+
+def google(turns: list[Turn]) -> list[Any]:
+    made: list[Any] = []
+    for sort, told in turns:
+        if sort in ("user", "said"):
+            made.append({"role": "user" if sort == "user" else "model", "parts": [{"text": told}]})
+        else:
+            calls = [{"function_call": {"id": id, "name": name, "args": given}} for id, name, given, _ in told]
+            made.append({"role": "model", "parts": calls})
+            results = [
+                {"function_response": {"id": id, "name": name, "response": _answer(result)}}
+                for id, name, _, result in told
+            ]
+            made.append({"role": "user", "parts": results})
+    return made
+
+
+def _answer(result: str) -> dict[str, Any]:
+    return json.loads(result) if result.startswith("{") else {"result": result}  # type: ignore[no-any-return]
+
+
+def bedrock(turns: list[Turn]) -> list[Any]:
+    made: list[Any] = []
+    for sort, told in turns:
+        if sort in ("user", "said"):
+            made.append({"role": "user" if sort == "user" else "assistant", "content": [{"text": told}]})
+        else:
+            uses = [{"toolUse": {"toolUseId": id, "name": name, "input": given}} for id, name, given, _ in told]
+            made.append({"role": "assistant", "content": uses})
+            results = []
+            for id, _, _, result in told:
+                block = {"json": json.loads(result)} if result.startswith("{") else {"text": result}
+                results.append({"toolResult": {"toolUseId": id, "content": [block], "status": "success"}})
+            made.append({"role": "user", "content": results})
+    return made
+
+
+def objects(turns: list[Turn]) -> list[Any]:
+    """As objects with attributes, the way a client's own classes are."""
+
+    def thing(value: Any) -> Any:
+        if isinstance(value, dict):
+            return SimpleNamespace(**{name: thing(inside) for name, inside in value.items()})
+        return [thing(each) for each in value] if isinstance(value, list) else value
+
+    return [thing(message) for message in openai_chat(turns)]
+
+
+def langchain(turns: list[Turn]) -> list[Any]:
+    made: list[Any] = [SimpleNamespace(type="system", content=SYSTEM)]
+    for sort, told in turns:
+        if sort in ("user", "said"):
+            made.append(SimpleNamespace(type="human" if sort == "user" else "ai", content=told))
+        else:
+            calls = [{"id": id, "name": name, "args": given, "type": "tool_call"} for id, name, given, _ in told]
+            made.append(SimpleNamespace(type="ai", content="", tool_calls=calls))
+            made += [SimpleNamespace(type="tool", content=result, tool_call_id=id) for id, _, _, result in told]
+    return made
+
+
+def pairs(turns: list[Turn]) -> list[Any]:
+    """Plain (who, text) pairs, in which results stand as texts."""
+    made: list[Any] = [("system", SYSTEM)]
+    for sort, told in turns:
+        if sort == "calls":
+            made.append(("assistant", f"I look at {len(told)} pages."))
+            made += [("tool", result) for *_, result in told]
+        else:
+            made.append(("user" if sort == "user" else "assistant", told))
+    return made
+
+
+FORMS: dict[str, Callable[[list[Turn]], list[Any]]] = {
+    "openai_chat": openai_chat,
+    "openai_responses": openai_responses,
+    "anthropic": anthropic,
+    "google": google,
+    "bedrock": bedrock,
+    "objects": objects,
+    "langchain": langchain,
+    "pairs": pairs,
+}
+
+
+def flat(value: Any) -> Any:
+    """Any of these as JSON knows it."""
+    if isinstance(value, SimpleNamespace):
+        return {name: flat(inside) for name, inside in vars(value).items()}
+    if isinstance(value, dict):
+        return {name: flat(inside) for name, inside in value.items()}
+    return [flat(each) for each in value] if isinstance(value, list | tuple) else value
