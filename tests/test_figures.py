@@ -39,7 +39,7 @@ def total(*histories: History) -> Cell:
 def test_a_call_that_works_at_once():
     cell = total(history(step(1, seconds=0.5, tokens={"input": 3, "output": 4})))
     assert (cell.calls, cell.attempts, cell.first_try, cell.recovered, cell.given_up) == (1, 1, 1, 0, 0)
-    assert (cell.made, cell.worked) == ({1: 1}, {1: 1})
+    assert list(figures.attempts(cell)) == [(1, 1, 1)]
     assert (cell.micros, len(cell.seconds), cell.tokens) == (500_000, 1, 7)
     assert cell.runs == {"success": 1}
 
@@ -48,6 +48,7 @@ def test_a_call_that_is_made_again_after_a_wait():
     waited = Recovery(remedy=Remedy.WAIT, seconds=2.0)
     cell = total(history(step(1, failure=TIMEOUT, seconds=30), step(2, 1, 2, after=waited, seconds=1, started=32_000)))
     assert (cell.calls, cell.attempts, cell.first_try, cell.recovered, cell.repaired) == (1, 2, 0, 1, 0)
+    assert list(figures.attempts(cell)) == [(1, 1, 0), (2, 1, 1)]
     assert cell.overcome == {"waiting": 1}
     assert (cell.waited, cell.retrying) == (2_000_000, 1_000_000)
     assert cell.to_repair == Histogram.of(33_000_000)

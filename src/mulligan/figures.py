@@ -143,9 +143,9 @@ class Cell(Outline, omit_defaults=True):
     """Counters of one place, or the sum of many. A run's own failure is in `kinds`, and is no call."""
 
     made: dict[int, int] = {}
-    """Attempts by their number: first, second ..."""
+    """Attempts after the first, by their number. Of first ones there are as many as calls."""
     worked: dict[int, int] = {}
-    """Those of them that succeeded."""
+    """Those of them that succeeded; of first ones `first_try` did."""
     overcome: dict[str, int] = {}
     """Recovered calls, by what overcame them."""
     to_repair: Histogram = msgspec.field(default_factory=Histogram)
@@ -282,10 +282,7 @@ def of_success(run: Run, step: Step, into: Cells) -> None:
 
 def _count_attempt(cell: Cell, step: Step) -> None:
     micros = _micros(step.seconds)
-    number = min(step.attempt, MANY_ATTEMPTS)
-    cell.made[number] = cell.made.get(number, 0) + 1
     if step.outcome == "success":
-        cell.worked[number] = cell.worked.get(number, 0) + 1
         cell.seconds.lanes += ONE[bucket(micros)]
         cell.micros += micros
     elif failure := _failure(step):
@@ -296,6 +293,10 @@ def _count_attempt(cell: Cell, step: Step) -> None:
     tokens = sum(step.tokens.values()) if step.tokens else 0
     cell.tokens += tokens
     if step.attempt > 1:
+        number = min(step.attempt, MANY_ATTEMPTS)
+        cell.made[number] = cell.made.get(number, 0) + 1
+        if step.outcome == "success":
+            cell.worked[number] = cell.worked.get(number, 0) + 1
         cell.retrying += micros
         cell.recovery_tokens += tokens
     if step.after is not None:
@@ -422,11 +423,18 @@ def merge(into: Cell, other: Outline, sign: Literal[1, -1] = 1) -> None:
         into.running += sign * other.running
     if not isinstance(other, Cell):
         return
-    _merge_counts(into.made, other.made, sign)
-    _merge_counts(into.worked, other.worked, sign)
-    _merge_counts(into.overcome, other.overcome, sign)
-    _merge_counts(into.wrong, other.wrong, sign)
-    into.to_repair.lanes += sign * other.to_repair.lanes
+    if other.made:
+        _merge_counts(into.made, other.made, sign)
+    if other.worked:
+        _merge_counts(into.worked, other.worked, sign)
+    if other.overcome:
+        _merge_counts(into.overcome, other.overcome, sign)
+    if other.wrong:
+        _merge_counts(into.wrong, other.wrong, sign)
+    if other.to_repair.lanes:
+        into.to_repair.lanes += sign * other.to_repair.lanes
+    if not other.kinds:
+        return
     for name, kind in other.kinds.items():
         known = into.kinds.get(name)
         if known is None:
@@ -672,12 +680,19 @@ def _inside(by: By, cell: Outline) -> dict[str, Cell]:
     if by == "kind":
         return {kind: only(cell, kind) for kind in cell.kinds}
     if by == "attempt":
-        return {str(n): Cell(attempts=m, made={n: m}, worked=_some(cell.worked, n)) for n, m in cell.made.items()}
+        return {
+            str(number): Cell(attempts=made, made={number: made}, worked={number: worked} if worked else {})
+            for number, made, worked in attempts(cell)
+        }
     return {}
 
 
-def _some(counts: dict[int, int], key: int) -> dict[int, int]:
-    return {key: counts[key]} if key in counts else {}
+def attempts(cell: Cell) -> Iterator[tuple[int, int, int]]:
+    """The number of an attempt, how many were made, and how many of those worked."""
+    if cell.calls:
+        yield 1, cell.calls, cell.first_try
+    for number, made in sorted(cell.made.items()):
+        yield number, made, cell.worked.get(number, 0)
 
 
 def only(cell: Outline, kind: str) -> Cell:

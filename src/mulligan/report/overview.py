@@ -66,8 +66,8 @@ def overview(stats: Stats, tools: Stats, agents: Stats, series: Stats, width: in
         yield from _titled("What fails most", kinds(cell, width), width)
     if cell.overcome:
         yield from _titled("What overcame it", columns(_overcome(cell), right=(1, 2), width=width), width)
-    if sum(number > 1 for number in cell.made):
-        yield from _titled("Do further attempts help", table(ATTEMPT_COLUMNS, by_attempt(cell), width), width)
+    if cell.made:
+        yield from _titled("Do further attempts help", table(ATTEMPT_COLUMNS, questions.by_attempt(cell), width), width)
     failing = {name: part for name, part in tools.parts.items() if questions.failed(part)}
     if failing:
         yield from _titled("Where it fails", by(failing, "tool", 5, width), width)
@@ -252,13 +252,6 @@ def by_columns(dimension: str, when: str, of_kind: bool = False) -> Sequence[Col
         Column("95 % in", lambda fact: _time(fact["seconds"], "p95"), True, 4),
         Column("waited", lambda fact: duration(fact["waited"]) if fact["waited"] else "-", True, 1),
     )
-
-
-def by_attempt(cell: Cell) -> list[dict[str, Any]]:
-    return [
-        {"attempt": number, "made": made, "worked": cell.worked.get(number, 0)}
-        for number, made in sorted(cell.made.items())
-    ]
 
 
 ATTEMPT_COLUMNS = (

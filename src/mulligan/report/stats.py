@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mulligan.calls import TOOL
-from mulligan.figures import Cell, Histogram, KindCell, percentile
+from mulligan.figures import Cell, Histogram, KindCell, attempts, percentile
 from mulligan.report.tables import count, duration, line, share
 
 FEW = 5
@@ -97,14 +97,15 @@ def facts(cell: Cell) -> dict[str, Any]:
         "repeats_after_compaction": cell.repeats,
         "overcome_by": dict(sorted(cell.overcome.items(), key=lambda item: (-item[1], item[0]))),
         "kinds": {kind: kind_facts(known) for kind, known in by_failures(cell)},
-        "by_attempt": [
-            {"attempt": number, "made": made, "worked": cell.worked.get(number, 0)}
-            for number, made in sorted(cell.made.items())
-        ],
+        "by_attempt": by_attempt(cell),
         "wrong_arguments": [
             {"argument": path, "how": how, "calls": calls} for path, how, calls in wrong_arguments(cell)
         ],
     }
+
+
+def by_attempt(cell: Cell) -> list[dict[str, int]]:
+    return [{"attempt": number, "made": made, "worked": worked} for number, made, worked in attempts(cell)]
 
 
 OUTSIDE = (
