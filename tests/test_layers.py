@@ -31,11 +31,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # floor 5
     "report": ("remember.store", "events", "prompt", "figures", "calls", "records", *BASE),
     # floor 4
-    "capture": ("classify", "recover", "events", "prompt", "calls", "records", "conversation", *BASE),
-    "remember": ("classify.fingerprint", "events", "prompt", "figures", "calls", "records", *BASE),
+    "capture": ("classify", "recover", "events", "success", "prompt", "calls", "records", "conversation", *BASE),
+    "remember": ("classify.fingerprint", "events", "success", "prompt", "figures", "calls", "records", *BASE),
     # floor 3
     "settings": ("recover.policy", "failure"),
-    "events": ("calls", "records", *BASE),
+    "events": ("gate", "success", "calls", "records", *BASE),
+    "gate": ("success", "records", *BASE),
+    "success": ("records", "redaction"),
     "prompt": ("calls", "records", *BASE),
     "figures": ("calls", "records", "failure"),
     # floor 2

@@ -78,7 +78,8 @@ class Parts:
         own: dict[str, Any] = {
             "publish": self.stream.publish,
             "succeed": self.stream.succeed,
-            "is_watched": self.stream.is_watched,
+            "keep": self.recorder.keep,
+            "watchers": self.stream.watchers,
             "classify": self.classify,
             "policy": settings.policy,
             "mode": settings.mode,
@@ -177,7 +178,6 @@ class Mulligan:
                     self._unheard = Kit(
                         publish=lambda event: None,
                         succeed=lambda success: None,
-                        is_watched=lambda: False,
                         classify=classify,
                         mode="observe",
                     )

@@ -224,18 +224,24 @@ class Precedent(Record, frozen=True):
     """In how many runs the failure was met at all."""
 
 
-_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
-_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
+_LETTERS = bytes(b"abcdefghijklmnopqrstuvwxyz234567"[byte % 32] for byte in range(256))
+_AT_ONCE = 64
+_ids: list[str] = []
+"""Drawn and not used yet: every call outside a run needs an id, and a system call for each would take long."""
 
 
 def new_id(prefix: str = "run") -> str:
     """`run_` and 16 base32 characters: 80 bits, so that processes need not agree on anything."""
-    bits = int.from_bytes(os.urandom(10), "big")
-    pairs = _PAIRS  # two characters at a time: every call outside a run needs an id
-    return (
-        f"{prefix}_{pairs[bits & 1023]}{pairs[bits >> 10 & 1023]}{pairs[bits >> 20 & 1023]}{pairs[bits >> 30 & 1023]}"
-        f"{pairs[bits >> 40 & 1023]}{pairs[bits >> 50 & 1023]}{pairs[bits >> 60 & 1023]}{pairs[bits >> 70]}"
-    )
+    try:
+        return f"{prefix}_{_ids.pop()}"
+    except IndexError:
+        drawn = os.urandom(16 * _AT_ONCE).translate(_LETTERS).decode()
+        _ids.extend(drawn[start : start + 16] for start in range(16, len(drawn), 16))
+        return f"{prefix}_{drawn[:16]}"
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ids.clear)  # or it would draw what its parent draws
 
 
 def pattern_id(tool: str, fingerprint: str) -> str:

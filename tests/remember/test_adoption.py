@@ -9,24 +9,30 @@ from typing import Any
 
 import pytest
 
-from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded, Success
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded, Stream
 from mulligan.failure import Failure, Kind, StoreError
+from mulligan.gate import Gate
 from mulligan.records import History, Run, Step
+from mulligan.redaction import Redactor
 from mulligan.remember import adoption
 from mulligan.remember.adoption import adopt, event_frame, events_of, success_frame
 from mulligan.remember.journal import Journal, framed, frames
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.success import Success
 
 
 def success(run: str, seq: int = 1, alone: bool = True, **arguments: Any) -> Success:
     about = Run(id=run, agent="clerk", environment="test", session="s_1", parent="run_p", started=1000)
-    return Success(run, seq, None, "tool", "search", 1000, 0.25, arguments, "a result", about if alone else None)
+    alone_in = about if alone else None
+    return Success.of(
+        "tool", "search", arguments, run=run, seq=seq, started=1.0, seconds=0.25, result="a result", alone=alone_in
+    )
 
 
 def in_short(each: Success) -> bytes:
-    return success_frame(each, {name: {"$str": len(str(value))} for name, value in each.arguments.items()})
+    return success_frame(each, Gate(Redactor()).prefix(each.form))
 
 
 def left(folder: Path, *written: bytes) -> Path:
@@ -65,7 +71,7 @@ def test_a_success_in_short_comes_back_as_the_events_it_stood_for(tmp_path):
 
 def test_a_number_too_large_for_the_format_costs_itself_alone(tmp_path):
     each = success("run_a", huge=10**30, small=7)
-    path = left(tmp_path, success_frame(each, {"huge": 10**30, "small": 7}))
+    path = left(tmp_path, in_short(each))
     (_, step), _ = events_of(frames(path))
     assert step.step.arguments == {"huge": {"$type": "int"}, "small": 7}
 
@@ -140,7 +146,8 @@ def test_what_was_kept_with_its_values_is_not_replaced_by_what_the_journal_knows
     store = MemoryStore()
     path = left(tmp_path, in_short(success("run_a", query="x")), in_short(success("run_b", query="y")))
     first, _ = frames(path)
-    store.append(LOCAL, success("run_a", query="x").events(), path.stem, first.offset)
+    (whole,) = Stream(Redactor()).successes([success("run_a", query="x")])
+    store.append(LOCAL, whole, path.stem, first.offset)
     assert adopt(store, LOCAL, tmp_path) == 2
     found = histories(store)
     assert found["run_a"].steps[0].arguments == {"query": "x"}

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded, Stream, Success
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded, Stream
 from mulligan.failure import Failure, Kind, StoreError
 from mulligan.records import Run, Step, encode
 from mulligan.redaction import Redactor
@@ -34,6 +34,7 @@ from mulligan.remember.memory import MemoryStore
 from mulligan.remember.recorder import Recorder
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL
+from mulligan.success import Success
 
 PATIENCE = 30.0
 """Seconds until a wait that should have ended counts as a failed test."""
@@ -253,7 +254,9 @@ def test_recording_does_not_wait_for_the_store():
 
 def success(run: str, seq: int = 1, alone: bool = True, **arguments: Any) -> Success:
     about = Run(id=run, started=1000) if alone else None
-    return Success(run, seq, None, "tool", "search", 1000, 0.25, arguments, "a result", about)
+    return Success.of(
+        "tool", "search", arguments, run=run, seq=seq, started=1.0, seconds=0.25, result="a result", alone=about
+    )
 
 
 def failed(run: str, seq: int) -> StepEnded:

@@ -257,9 +257,9 @@ class Attempts:
             started=self.kit.now(),
             after=move.after if self._keeping is None else self._keeping.recovery(move.after),
         )
-        here = self._here = Here(self.run, number or inside, self.kit.layer())
+        here = self._here = Here(self.run, number or inside, self.kit.layer(), is_open=False)
         if here.layer is None and self.tool.mode != "observe" and self._policy.attempts > 1:
-            here.layer, here.is_open = here, True
+            here.is_open = True
         self.kit.tell(StepStarted(self._step))
         self._token = self.kit.here.set(here)
         if self._timeout is not None:

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from mulligan.capture import messages
-from mulligan.events import FLAT, frozen, thawed
 from mulligan.failure import Failure
 from mulligan.records import Change, Ending, Recovery
+from mulligan.success import FLAT, frozen, thawed
 
 QUOTED = 4
 """Characters. A shorter text is not looked for in the message of its failure: it would be found everywhere."""

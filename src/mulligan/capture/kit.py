@@ -10,12 +10,15 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from mulligan.events import AnyEvent, Success
+import msgspec
+
+from mulligan.events import AnyEvent
 from mulligan.failure import Failure, Kind
 from mulligan.records import Precedent
 from mulligan.recover.budget import Budget
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Mode
+from mulligan.success import Success
 
 if TYPE_CHECKING:
     from mulligan.capture.tracer import ActiveRun
@@ -59,20 +62,31 @@ async def _asleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-class Here:
+class Here(msgspec.Struct, eq=False):
     """Where something happens: in which run, inside which of its steps, and under which layer that retries.
 
     One layer retries. It is the place of a call itself, and open while the call is under way: a task it started may
-    outlive it, and is then on its own.
+    outlive it, and is then on its own. (A struct, because one is made at every call.)
     """
 
-    __slots__ = ("is_open", "layer", "number", "run")
+    known_run: ActiveRun | None
+    """None where it is made when it is asked for."""
+    number: int | None
+    above: Here | None
+    """The layer around it."""
+    is_open: bool
+    """Whether it is a layer that retries itself, and under way."""
 
-    def __init__(self, run: ActiveRun, number: int | None, layer: Here | None) -> None:
-        self.run = run
-        self.number = number
-        self.layer = layer
-        self.is_open = False
+    @property
+    def run(self) -> ActiveRun:
+        assert self.known_run is not None
+        return self.known_run
+
+    @property
+    def layer(self) -> Here | None:
+        """The layer that retries here, this place or one above it, while it is under way."""
+        layer = self if self.is_open else self.above
+        return layer if layer is not None and layer.is_open else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +95,11 @@ class Kit:
 
     publish: Callable[[AnyEvent], None]
     succeed: Callable[[Success], None]
-    is_watched: Callable[[], bool]
+    keep: Keep | None = None
+    """The same where nobody wants to hear of it in the caller's time, without a detour; None where there is none."""
     classify: Callable[..., Failure]
+    watchers: Sequence[object] = ()
+    """Who, beside the recorder, wants to hear of every beginning. Looked at, not asked: that is done at every call."""
     policy: Policy = field(default_factory=Policy)
     mode: Mode = "repair"
     record: Recording = "full"
@@ -133,8 +150,7 @@ class Kit:
     def layer(self) -> Here | None:
         """The layer above us that retries, if there is one: one layer retries, the others only record."""
         here = self.here.get()
-        layer = here.layer if here is not None else None
-        return layer if layer is not None and layer.is_open else None
+        return here.layer if here is not None else None
 
     def tell(self, event: AnyEvent) -> None:
         """Publishes, and is never the failure."""
@@ -160,6 +176,7 @@ class Kit:
             log.exception("%s failed; your call goes on without it, and this is told once", what)
 
 
+Keep = Callable[[Success], None]
 Source = Callable[[], Kit | None]
 """Answers with the kit to use now, or None where everything passes through."""
 

@@ -17,29 +17,33 @@ from mulligan import calls
 from mulligan.capture.keeping import shapes
 from mulligan.capture.kit import NO_LIMITS, Here, Kit, Limits, reset
 from mulligan.classify.taxonomy import KINDS, ORCHESTRATION_UNCAUGHT_EXCEPTION
-from mulligan.events import RunEnded, RunStarted, StepEnded, StepStarted, Success, thawed
+from mulligan.events import RunEnded, RunStarted, StepEnded, StepStarted
 from mulligan.failure import Failure, Kind, SettingsError
 from mulligan.records import Outcome, Run, Status, Step, StepType, new_id
 from mulligan.recover.plan import REFUSED
 from mulligan.recover.repeats import Repeats
 from mulligan.recover.tool import Seen
+from mulligan.success import LARGE, Success, thawed
 
 Raised = type[BaseException] | None
-_lock = threading.Lock()
+_lock = threading.RLock()
 """For what runs keep of themselves. One for all: it is held for an append, and a forked child is given a new one."""
+
+
+def lock() -> threading.RLock:
+    """The lock of now: a forked child has its own."""
+    return _lock
 
 
 def _after_fork() -> None:
     global _lock  # a thread that held it is not in the child to let go of it
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 SEEN = 32
 """Earlier calls of a run that a repair may take an id from."""
-LARGE = 65_536
-"""Bytes of a result above which it is not kept for that."""
 TOLD = "__mulligan_told__"
 """Where an exception says which run has a step that tells of it."""
 
@@ -72,8 +76,10 @@ class ActiveRun:
     _seen: deque[Success] | None = None
     _at_end: dict[str, Callable[[], None]] | None = None
 
-    def __init__(self, kit: Kit, agent: str = "", limits: Limits = NO_LIMITS, **about: Any) -> None:
-        here = kit.here.get()
+    def __init__(
+        self, kit: Kit, agent: str = "", limits: Limits = NO_LIMITS, *, is_outside: bool = False, **about: Any
+    ) -> None:
+        here = None if is_outside else kit.here.get()
         if here is not None:
             limits = limits.within(here.run.limits)
             about.setdefault("parent", here.run.id)
@@ -83,10 +89,12 @@ class ActiveRun:
         self.kit = kit if limits.record is None else kit.recording(limits.record)
         if self.kit.record == "shape":
             about.update(context=None, metadata=shapes(about.get("metadata") or {}) or None)
-        self.id: str = new_id()
+        about.setdefault("id", new_id())
+        about.setdefault("started", kit.now())
+        self.id: str = about["id"]
         self.is_open = True
-        self.record: Run = Run(id=self.id, agent=agent or kit.agent, started=kit.now(), **about)
-        self._numbers = itertools.count(1)
+        self.record: Run = Run(agent=agent or kit.agent, **about)
+        self.numbers = itertools.count(1)
         self._notes: list[str] = []
         self._telling: list[Step] = []
         self.has_begun = False
@@ -105,7 +113,7 @@ class ActiveRun:
         return f"<run {self.id} of {self.record.agent or 'no agent'}, {self.status}{running}>"
 
     def next_number(self) -> int:
-        return next(self._numbers)
+        return next(self.numbers)
 
     def announce(self, note: str) -> None:
         """Keeps what the model should hear of a repair until it is asked for."""
@@ -160,12 +168,15 @@ class ActiveRun:
     def see(self, success: Success) -> None:
         """Remembers a call that worked, as it was kept: a later one may need an id from it. Nothing is read yet."""
         kept = success.result
-        if (type(kept) is str and len(kept) > LARGE) or (type(kept) is msgspec.Raw and memoryview(kept).nbytes > LARGE):
+        kind = type(kept)
+        if kind is not dict and (
+            (kind is str and len(kept) > LARGE) or (kind is msgspec.Raw and memoryview(kept).nbytes > LARGE)
+        ):
             success = msgspec.structs.replace(success, result=None)
-        seen = self._seen
-        if seen is None:
-            seen = self._seen = deque(maxlen=SEEN)
-        seen.append(success)
+        try:
+            self._seen.append(success)  # type: ignore[union-attr] # mostly it is there
+        except AttributeError:
+            self._seen = deque([success], maxlen=SEEN)
 
     def seen(self) -> list[Seen]:
         """The earlier calls of this run, the oldest first; none where the run is that of one call alone."""
@@ -177,9 +188,9 @@ class ActiveRun:
         known = {step.seq for step in failed}
         found = [(step.seq, _seen_of(step)) for step in failed]
         found += [
-            (each.seq, Seen(each.name, each.arguments, "success", thawed(each.result)))
+            (each.seq, Seen(each.form.name, each.arguments, "success", thawed(each.result)))
             for each in worked
-            if each.seq not in known and each.type in TOOLS
+            if each.seq not in known and each.form.type in TOOLS
         ]
         return [each for _, each in sorted(found, key=lambda item: item[0])][-SEEN:]
 
@@ -267,7 +278,7 @@ class ActiveRun:
         return Inside(self.kit, self)
 
     def __enter__(self) -> Self:
-        self._token = self.kit.here.set(Here(self, None, self.kit.layer()))
+        self._token = self.kit.here.set(Here(self, None, self.kit.layer(), is_open=False))
         return self.begin()
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -292,7 +303,9 @@ class Inside:
         self._run = run
 
     def __enter__(self) -> ActiveRun:
-        self._token = self._kit.here.set(Here(self._run, self._kit.step_of(self._run), self._kit.layer()))
+        self._token = self._kit.here.set(
+            Here(self._run, self._kit.step_of(self._run), self._kit.layer(), is_open=False)
+        )
         return self._run
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -349,7 +362,7 @@ class ActiveStep:
             metadata=self._about(),
         )
         self._started = self._kit.timer()
-        self._token = self._kit.here.set(Here(self.run, self.number, self._kit.layer()))
+        self._token = self._kit.here.set(Here(self.run, self.number, self._kit.layer(), is_open=False))
         self._kit.tell(StepStarted(self._step))
         return self
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from mulligan.capture.answers import Empty, Errors, Judge
 from mulligan.capture.drive import Attempts, Mended, aplay, play
-from mulligan.capture.first import Careful, First
+from mulligan.capture.first import First, begin
 from mulligan.capture.guarding import Unfit
 from mulligan.capture.keeping import Keeping
 from mulligan.capture.kit import MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording, Source, strictest
@@ -18,14 +19,19 @@ from mulligan.capture.signature import Signature, code_of, name_of
 from mulligan.capture.stream import astreaming, streaming
 from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.failure import SettingsError
-from mulligan.records import Effects, StepType
+from mulligan.records import Effects, Run, StepType
 from mulligan.recover import schema as schemas
 from mulligan.recover.budget import Guard
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Mode, Tool
+from mulligan.success import FLAT, Form
 
 TYPES = ("tool", "model", "retrieval")
 NO_GUARD = Guard(Policy())
+FORMS = 200
+"""Ways to call a function that are remembered."""
+USUAL = FLAT | {list, dict, tuple, set, frozenset, bytes}
+"""Types of arguments that are remembered with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +95,19 @@ class ToolOptions:
 class Rules:
     """What holds for the calls of one function, in one sort of run."""
 
-    __slots__ = ("guard", "is_empty_fine", "is_off", "is_retried", "judge", "keeping", "kit", "limits", "mode")
+    __slots__ = (
+        "alone",
+        "forms",
+        "guard",
+        "is_empty_fine",
+        "is_off",
+        "is_retried",
+        "judge",
+        "keeping",
+        "kit",
+        "limits",
+        "mode",
+    )
 
     def __init__(self, kit: Kit | None, limits: Limits, mode: Mode, is_retried: bool, guard: Guard) -> None:
         self.kit: Kit = kit  # type: ignore[assignment] # none only in those that hold nowhere
@@ -102,6 +120,9 @@ class Rules:
         self.keeping: Keeping | None = None
         self.judge: Judge | None = None
         self.is_empty_fine = True
+        self.forms: dict[tuple[Any, ...], Form] = {}
+        self.alone: Run | None = None if kit is None else Run(id="", agent=kit.agent, environment=kit.environment)
+        """What a call outside any run says of its own."""
 
 
 class Wrapped:
@@ -256,17 +277,19 @@ class Wrapped:
             )
             raise Unfit(f"The arguments do not fit: {told}.")
 
-    def first(self, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> First | None:
-        """The first attempt, begun; None where the arguments must be checked before it."""
-        if self.is_looked_at:
-            return None
-        try:
-            return First(self, kit, args, kwargs)
-        except Careful:
-            return None
-        except Exception:  # noqa: BLE001 - the longer way round has its own guards
-            kit.fault("beginning a call")
-            return None
+    def form(
+        self, known: dict[tuple[Any, ...], Form], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Form, tuple[Any, ...]]:
+        """The form of a call, and the values of its arguments; known from now on where others will be like it."""
+        arguments = self.signature.bind(args, kwargs)
+        values = tuple(arguments.values())
+        form = Form(self.options.type, self.name, tuple(arguments), tuple(map(type, values)))
+        given = (*(args[1:] if self.signature.is_method else args), *kwargs.values())
+        is_usual = len(given) == len(values) and all(map(operator.is_, given, values))
+        # Types of users are not held on to: there may be no end to them.
+        if is_usual and len(known) < FORMS and USUAL.issuperset(form.kinds):
+            known[(*kwargs, *form.kinds)] = form
+        return form, values
 
     def rules(self, kit: Kit, limits: Limits | None) -> Rules:
         """What holds for a call in a run with these limits; None stands for a call outside any run."""
@@ -324,7 +347,7 @@ class Wrapped:
             kit = self.source()
             if kit is None:
                 return self.function(*args, **kwargs)
-            first = self.first(kit, args, kwargs)
+            first = begin(self, kit, args, kwargs)
             if first is None:
                 with scope(kit, limits=self.rules(kit, None).limits) as run:
                     return play(self.attempts(kit, run, args, kwargs))
@@ -348,7 +371,7 @@ class Wrapped:
             kit = self.source()
             if kit is None:
                 return await self.function(*args, **kwargs)
-            first = self.first(kit, args, kwargs)
+            first = begin(self, kit, args, kwargs)
             if first is None:
                 with scope(kit, limits=self.rules(kit, None).limits) as run:
                     return await aplay(self.attempts(kit, run, args, kwargs))

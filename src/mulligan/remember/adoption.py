@@ -3,50 +3,66 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded, Success
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.records import Run, decode, encode
-from mulligan.remember.journal import Frame, NewerJournal, Orphan, framed, orphans
+from mulligan.remember.journal import HEAD, MARK, Frame, NewerJournal, Orphan, framed, orphans
 from mulligan.remember.store import Store
+from mulligan.success import Form, Success
 
 log = logging.getLogger("mulligan")
 
-EVENT, SUCCESS = 1, 2
+EVENT, SUCCESS = 1, 3
 """The sorts of frames: an event as JSON, and a call that worked at once, in short."""
 BATCH = 1000
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
+_head = HEAD.pack
+_checksum = zlib.crc32
 
 
 def event_frame(event: AnyEvent) -> bytes:
     return framed(EVENT, encode(event))
 
 
-def success_frame(success: Success, shape: dict[str, Any]) -> bytes:
-    """A success without its values: `shape` has what can be told of its arguments without looking for secrets."""
-    alone = success.alone
-    about = None if alone is None else (alone.agent, alone.environment, alone.session, alone.parent)
+def success_frame(success: Success, prefix: bytes) -> bytes:
+    """A success without its texts: `prefix` says, for all of its form, how each of its values is told."""
+    form, alone = success.form, success.alone
+    values: list[Any] = []
+    if form.tells_all:
+        for value in success.values:
+            values.append(len(value) if type(value) is str else value)  # noqa: PERF401 - a comprehension takes a call
+    else:
+        values = [_told(value, is_told) for value, is_told in zip(success.values, form.tells, strict=True)]
     facts = (
+        prefix,
         success.run,
         success.seq,
         success.parent,
-        success.type,
-        success.name,
         success.started,
         success.seconds,
-        about,
+        None if alone is None else (alone.agent, alone.environment, alone.session, alone.parent),
+        values,
     )
     try:
-        payload = _pack((*facts, shape))
+        payload = _pack(facts)
     except OverflowError:  # a number too large for the format is told like a text, by what it is
-        payload = _pack((*facts, {name: _small(value) for name, value in shape.items()}))
-    return framed(SUCCESS, payload)
+        payload = _pack((*facts[:-1], [_small(value) for value in values]))
+    return _head(MARK, SUCCESS, len(payload), _checksum(payload, SUCCESS)) + payload
+
+
+def _told(value: Any, as_it_is: bool) -> Any:
+    if type(value) is str:
+        return len(value)
+    is_short = type(value) is dict and len(value) == 1 and type(value.get("$str")) is int
+    return value if as_it_is or is_short else None
 
 
 def _small(value: Any) -> Any:
@@ -58,7 +74,7 @@ def events_of(frames: Iterable[Frame]) -> Iterator[tuple[int, AnyEvent]]:
     """Each event of a journal, and the offset at which its frame ends. A frame nobody can read is passed over."""
     for frame in frames:
         try:
-            events = [decode(frame.payload, AnyEvent)] if frame.sort == EVENT else _success(frame.payload).events()  # type: ignore[arg-type]
+            events = [decode(frame.payload, AnyEvent)] if frame.sort == EVENT else _success(frame.payload)  # type: ignore[arg-type]
         except (msgspec.MsgspecError, ValueError, TypeError) as error:
             log.warning("a damaged record of a journal was passed over: %s", error)
             continue
@@ -66,13 +82,21 @@ def events_of(frames: Iterable[Frame]) -> Iterator[tuple[int, AnyEvent]]:
             yield frame.offset, event
 
 
-def _success(payload: bytes) -> Success:
-    run, seq, parent, type, name, started, seconds, alone, shape = _unpack(payload)
-    about = None
-    if alone is not None:
-        agent, environment, session, above = alone
-        about = Run(id=run, agent=agent, environment=environment, session=session, parent=above, started=started)
-    return Success(run, seq, parent, type, name, started, seconds, shape, None, about)
+def _success(payload: bytes) -> list[AnyEvent]:
+    (type, name, told), run, seq, parent, started, seconds, about, values = _unpack(payload)
+    arguments = {}
+    for (argument, kind), value in zip(told, values, strict=True):
+        if kind == "str":
+            arguments[argument] = {"$str": value}
+        else:
+            arguments[argument] = {"$type": kind} if kind is not None and value is None else value
+    success = Success(Form(type, name, (), ()), run, seq, parent, started, seconds, (), None, None)
+    events: list[AnyEvent] = [StepEnded(success.step(name, arguments, None))]
+    if about is not None:
+        agent, environment, session, above = about
+        alone = Run(id=run, agent=agent, environment=environment, session=session, parent=above)
+        events.append(RunEnded(success.whole_run(alone)))
+    return events
 
 
 def adopt(store: Store, tenant: str, folder: Path) -> int:

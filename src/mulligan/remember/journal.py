@@ -80,22 +80,28 @@ class Journal:
 
     def write(self, frame: bytes) -> int:
         """Appends a frame made by `framed` and answers where it ends."""
-        size = len(frame)
         # The place is taken first, with no call between: a signal handler may write in the middle of this.
         start = self.offset
-        self.offset = end = start + size
+        self.offset = end = start + len(frame)
         try:
-            if self._memory is None:
-                self._append(frame, start)
+            memory = self._memory
+            if memory is not None and end <= self._room:
+                memory[start:end] = frame
             else:
-                if end > self._room:
-                    self._grow(end)
-                self._memory[start:end] = frame
+                self._write_on(frame, start, end)
         except BaseException:
             if self.offset == end:
                 self.offset = start
             raise
         return end
+
+    def _write_on(self, frame: bytes, start: int, end: int) -> None:
+        """The same where there is no room in memory, or no memory."""
+        if self._memory is None:
+            self._append(frame, start)
+        else:
+            self._grow(end)
+            self._memory[start:end] = frame
 
     def _grow(self, end: int) -> None:
         room = end + ROOM

@@ -20,13 +20,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mulligan.events import AnyEvent, RunEnded, RunStarted, StepStarted, Stream, Success
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepStarted, Stream
 from mulligan.failure import MulliganError
 from mulligan.records import encode, new_id
 from mulligan.remember.adoption import adopt, event_frame, events_of, success_frame
 from mulligan.remember.journal import Journal, frames
 from mulligan.remember.losses import add_dropped
 from mulligan.remember.store import LOCAL, Store
+from mulligan.success import Success
 
 log = logging.getLogger("mulligan")
 
@@ -97,15 +98,17 @@ class Recorder:
         self._kept_upto = 0
         """Where the records of the journal end that are in the store."""
         self._open_runs: dict[str, RunStarted] = {}
-        self._taken = 0
         self._kept = 0
         # One that a thread may take twice: a signal handler, or a finaliser, may record in the middle of a record.
         self._lock = threading.RLock()
+        self._acquire, self._release = self._lock.acquire, self._lock.release
         self._closing = threading.RLock()
         self._arriving = threading.Lock()
         """Held while a store is opened and imported: a child forked meanwhile would wait for that import for ever."""
         self._wake = Bell()
         self._hurry = Bell()
+        self._urgent = 0
+        """How many wait for a flush."""
         self._is_asleep = True
         self._progress = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -130,16 +133,18 @@ class Recorder:
     def keep(self, success: Success) -> None:
         frame = None
         if self._journals is not None:
+            form = success.form
             try:
-                frame = success_frame(success, self._stream.in_short(success.arguments))
+                frame = success_frame(success, form.prefix or self._stream.prefix(form))
             except Exception as error:  # noqa: BLE001 - as above
                 self._complain("frame", f"a record cannot be written down ({error})")
         self._take(frame, success)
 
     def _take(self, frame: bytes | None, record: AnyEvent | Success) -> None:
         # The frame is made before: nobody waits for the lock while somebody else encodes.
-        with self._lock:
-            offset = 0
+        offset = 0
+        self._acquire()  # by hand: `with` takes twice as long, at every call
+        try:
             if frame is not None:
                 journal = self._journal or self._begin_journal()
                 if journal is not None:
@@ -151,7 +156,8 @@ class Recorder:
                     except Exception as error:  # noqa: BLE001 - memory must do
                         self._complain("journal", f"the journal cannot be written ({error})")
             self._waiting.append((offset, record))
-            self._taken += 1
+        finally:
+            self._release()
         if self._is_asleep:
             if self._thread is None:
                 self._start()
@@ -188,10 +194,24 @@ class Recorder:
                 self._thread = None
                 self._complain("thread", f"records wait in the journal: {error}")
 
+    @property
+    def _taken(self) -> int:
+        with self._progress:  # nothing is counted twice, or not at all, on its way from one to the other
+            return self._kept + len(self._waiting)
+
     def flush(self, timeout: float = EXIT) -> bool:
         """Waits until everything published so far is in the store; whether it is."""
         aim = self._taken
         deadline = time.monotonic() + timeout
+        with self._progress:
+            self._urgent += 1
+        try:
+            return self._comes_to(aim, deadline)
+        finally:
+            with self._progress:
+                self._urgent -= 1
+
+    def _comes_to(self, aim: int, deadline: float) -> bool:
         while self._kept < aim:
             if self._thread is None:
                 self._start()
@@ -263,6 +283,8 @@ class Recorder:
                 if not self._waiting:  # looked at after saying that we sleep, so that no record goes unheard
                     self._wake.wait()
                 self._is_asleep = False
+                if not self._urgent and not self._is_closing:
+                    self._hurry.wait(0)  # rung for a flush that is over: what comes now may wait for more
                 while self._waiting and not self._is_closing:
                     if len(self._waiting) < BATCH:
                         self._hurry.wait(PAUSE)
@@ -304,8 +326,9 @@ class Recorder:
         self._kept_upto = upto or self._kept_upto
         self._tell_dropped(store)
         self._done(len(batch))
-        for event in events:
-            self._stream.deliver(event)
+        if self._stream.watchers:
+            for event in events:
+                self._stream.deliver(event)
         return True
 
     def _next_batch(self) -> tuple[list[Waiting], int]:
@@ -335,18 +358,20 @@ class Recorder:
         return self.store
 
     def _events(self, batch: Sequence[Waiting]) -> list[AnyEvent]:
+        """The events of a batch, in its order, as they may be kept."""
+        worked = self._stream.successes([record for _, record in batch if isinstance(record, Success)])
         events: list[AnyEvent] = []
         for _, record in batch:
             if isinstance(record, Success):
-                events += self._stream.redacted(record)
+                events += next(worked)
             else:
                 events.append(record)
         return events
 
     def _done(self, count: int) -> None:
-        for _ in range(count):
-            self._waiting.popleft()
         with self._progress:
+            for _ in range(count):
+                self._waiting.popleft()
             self._kept += count
             self._progress.notify_all()
 
@@ -407,12 +432,11 @@ class Recorder:
             sound = [each for each in batch if id(each) not in bad]
         if len(sound) == len(batch):
             return False
-        with self._lock:
+        with self._lock, self._progress:
             for _ in batch:
                 self._waiting.popleft()
             self._waiting.extendleft(reversed(sound))
             self.dropped += len(batch) - len(sound)
-        with self._progress:
             self._kept += len(batch) - len(sound)
             self._progress.notify_all()
         return True

@@ -1,0 +1,298 @@
+"""The gate at the first exit: what may leave the process of a run, a step, and a call that worked.
+
+Each field comes out as what its record says it is, whatever was given: one odd value would make a run unreadable.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from mulligan.failure import Kind
+from mulligan.records import Change, Ending, Recovery, Run, Step, encode
+from mulligan.redaction import Redactor, plain
+from mulligan.redaction.detect import might_hold
+from mulligan.success import CLOSED, Form, Success, thawed
+
+NAME = 200
+"""Characters of a name or an id that are kept."""
+SHORT = 4000
+"""Characters that are looked at once; longer texts may have to be cut."""
+NAMES = 10_000
+"""Names of arguments whose redaction is remembered."""
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class Gate:
+    """What may leave the process, by the rules of one redactor."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._names: dict[str, tuple[str, bool, bool]] = {}
+        # At level shared every value is hidden, and users' own patterns are not in what one look can see.
+        self._looks_once = redactor.level == "local" and not redactor._patterns
+
+    def finds(self, text: str) -> bool:
+        """Whether there is anything in a text that must not be kept."""
+        return self._redactor.text(text) != text
+
+    def texts(self, *values: Any) -> tuple[Any, ...]:
+        """Texts of one record: a secret found in one of them is removed from all."""
+        return self._redactor.record(*map(_text, values))
+
+    def prefix(self, form: Form) -> bytes:
+        """What a journal has of calls of one form: how each of their values is told is part of it."""
+        names = [self._named(name) for name in form.names]
+        form.tells = tuple(kind in CLOSED and not name[1] for name, kind in zip(names, form.kinds, strict=True))
+        form.tells_all = all(tells or kind is str for tells, kind in zip(form.tells, form.kinds, strict=True))
+        told = [
+            (name[0], None if tells else kind.__name__)
+            for name, tells, kind in zip(names, form.tells, form.kinds, strict=True)
+        ]
+        form.prefix = msgspec.Raw(_pack((form.type, _name(form.name, self._redactor), told)))
+        return form.prefix
+
+    def successes(self, batch: Sequence[Success]) -> Iterator[tuple[Step, Run | None]]:
+        """The step of each call that worked, and its run where it was alone in it, as they may be kept.
+
+        One look at all their texts together shows mostly that there is nothing to hide; else they are looked at one by
+        one.
+        """
+        given = [(success.arguments, thawed(success.result)) for success in batch]
+        ours: list[list[str] | None] = [self._texts(*each) for each in given]
+        fine: list[bool] = []
+        start = 0
+        while start < len(batch):
+            end, size = start, 0
+            together: list[str] = []
+            while end < len(batch) and (end == start or size < SHORT):
+                texts = ours[end]
+                if texts is not None:
+                    together += texts
+                    size += sum(map(len, texts))
+                end += 1
+            is_quiet = not might_hold("\n".join(together))
+            fine += [texts is not None and (is_quiet or not might_hold("\n".join(texts))) for texts in ours[start:end]]
+            start = end
+        for success, (arguments, result), is_fine in zip(batch, given, fine, strict=True):
+            if not is_fine:
+                arguments, result = self._redactor.record(plain(arguments), plain(result))
+            alone = success.alone
+            yield (
+                success.step(_name(success.form.name, self._redactor), arguments, result),
+                None if alone is None else self.run(success.whole_run(alone)),
+            )
+
+    def _texts(self, arguments: dict[str, Any], result: Any) -> list[str] | None:
+        """The texts of a call that one look may show to be harmless; None of one that has to be gone through."""
+        texts: list[str] = []
+        if not self._looks_once or not self._gather(arguments, texts):
+            return None
+        if type(result) is str:
+            texts.append(result)
+        elif type(result) is dict:
+            if not self._gather(result, texts):
+                return None
+        elif type(result) not in CLOSED:
+            return None
+        for text in texts:
+            if len(text) >= SHORT or not text.isascii():
+                return None
+        return texts
+
+    def _gather(self, values: dict[str, Any], texts: list[str]) -> bool:
+        """The texts of a flat dictionary; whether it is one, and none of its names hides anything."""
+        names = self._names
+        for name, value in values.items():
+            if type(name) is not str:
+                return False
+            kept, hides_numbers, hides_texts = names.get(name) or self._named(name)
+            if hides_numbers or hides_texts or kept != name:
+                return False
+            kind = type(value)
+            if kind is str:
+                texts.append(value)
+            elif kind is int:
+                if not -(2**53) <= value <= 2**53:
+                    return False  # a number too may have to be described
+            elif value is not None and kind is not bool:
+                return False
+        return True
+
+    def _named(self, name: str) -> tuple[str, bool, bool]:
+        """A name as it may be kept, and whether it hides numbers and texts. The same few come again and again."""
+        ((kept, number),) = self._redactor.value({plain(name): 1}).items()
+        ((_, text),) = self._redactor.value({plain(name): "x"}).items()
+        known = (kept, number != 1, text != "x")
+        if len(self._names) < NAMES:
+            self._names[name] = known
+        return known
+
+    def run(self, run: Run) -> Run:
+        redactor = self._redactor
+        names = (run.version, run.environment)
+        ids = (run.id, run.session, run.parent)
+        if (
+            run.context is None
+            and run.metadata is None
+            and _kept_as_is(run.agent, redactor)
+            and all(each is None or _kept_as_is(each, redactor) for each in names)
+            and all(each is None or _id(each) is each for each in ids)
+        ):
+            return run  # as most are: nothing of it is anybody's text
+        context, metadata = redactor.record(_maybe(run.context), _fields(run.metadata))
+        return msgspec.structs.replace(
+            run,
+            id=_id(run.id),
+            agent=_name(run.agent, redactor),
+            version=_maybe_name(run.version, redactor),
+            environment=_maybe_name(run.environment, redactor),
+            session=None if run.session is None else _id(run.session),
+            parent=None if run.parent is None else _id(run.parent),
+            context=context,
+            metadata=metadata,
+        )
+
+    def step(self, step: Step, next: Recovery | None = None) -> tuple[Step, Recovery | None]:
+        """A step, and what is planned after it."""
+        redactor = self._redactor
+        failure = step.failure
+        # One record: a secret found in the arguments is also removed from the message that quotes it.
+        texts = (failure.message, failure.detail, failure.hint, failure.code) if failure else ()
+        offered = step.ending.offered if step.ending is not None else ()
+        arguments, result, metadata, led, planned, left, *told = redactor.record(
+            plain(step.arguments),
+            plain(step.result),
+            _fields(step.metadata),
+            _values(step.after),
+            _values(next),
+            [_values(each) for each in offered],
+            *map(_text, texts),
+        )
+        if failure is not None:
+            message, detail, hint, code = told
+            failure = msgspec.structs.replace(
+                failure,
+                kind=_kind(failure.kind, redactor),
+                message=message,
+                detail=detail,
+                hint=hint,
+                code=code,
+                status=failure.status if type(failure.status) is int else None,
+                retry_after=_seconds(failure.retry_after),
+                evidence=tuple(_name(each, redactor) for each in failure.evidence),
+                confidence=_seconds(failure.confidence) or 0.0,
+                fingerprint=_id(failure.fingerprint),
+                recoverable=bool(failure.recoverable),
+            )
+        step = msgspec.structs.replace(
+            step,
+            run=_id(step.run),
+            name=_name(step.name, redactor),
+            server=_maybe_name(step.server, redactor),
+            arguments=arguments,
+            result=result,
+            metadata=metadata,
+            failure=failure,
+            after=_with_values(step.after, led),
+            ending=_ending(step.ending, left, redactor),
+        )
+        return step, _with_values(next, planned)
+
+
+def _ending(ending: Ending | None, values: list[list[dict[str, Any]]], redactor: Redactor) -> Ending | None:
+    if ending is None:
+        return None
+    offered = tuple(_with_values(each, held) or each for each, held in zip(ending.offered, values, strict=True))
+    return Ending(why=redactor.text(ending.why), offered=offered, spiral=redactor.text(ending.spiral))
+
+
+def _text(value: Any) -> str:
+    value = plain(value)
+    return value if isinstance(value, str) else "" if value is None else encode(value).decode()
+
+
+def _maybe(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _fields(value: Any) -> dict[str, Any] | None:
+    value = plain(value)
+    return value if value is None or isinstance(value, dict) else {"": value}
+
+
+def _seconds(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _name(name: Any, redactor: Redactor) -> str:
+    """A name as it is kept: models and strangers choose names too. The same few come again and again."""
+    return _kept(name, redactor) if type(name) is str else _kept(_text(name), redactor)
+
+
+def _kept_as_is(name: Any, redactor: Redactor) -> bool:
+    return type(name) is str and _kept(name, redactor) == name
+
+
+def _maybe_name(name: Any, redactor: Redactor) -> str | None:
+    return None if name is None else _name(name, redactor)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept(name: str, redactor: Redactor) -> str:
+    return redactor.text(plain(name))[:NAME]
+
+
+def _id(id: Any) -> str:
+    # Not searched for secrets: made of chance, it may look like one, and two that were hidden would be the same.
+    return id if type(id) is str and len(id) <= NAME and id.isascii() else _text(id)[:NAME]
+
+
+def _kind(kind: Kind, redactor: Redactor) -> Kind:
+    if kind.isascii() and len(kind) <= NAME:
+        return kind
+    return Kind(_name(kind.type, redactor), _name(kind.code, redactor), kind.remedy, kind.ran, kind.hint)
+
+
+def _values(recovery: Recovery | None) -> list[dict[str, Any]]:
+    """Before and after of each change, under the argument's own name, which may say that it is a secret."""
+    if recovery is None:
+        return []
+    return [_under(change, side) for change in recovery.changes for side in (change.before, change.after)]
+
+
+def _under(change: Change, value: Any) -> dict[str, Any]:
+    held = {"": plain(value)}
+    if change.how == "rename":
+        return held  # it is a name itself
+    for name in reversed(change.path.split(".")):  # any part of the path may say it: credentials.user is one
+        held = {name: held}
+    return held
+
+
+def _with_values(recovery: Recovery | None, values: list[dict[str, Any]]) -> Recovery | None:
+    if recovery is None or not recovery.changes:
+        return recovery
+    changes = []
+    for change, before, after in zip(recovery.changes, values[::2], values[1::2], strict=True):
+        names = 0 if change.how == "rename" else change.path.count(".") + 1
+        path, old = _held(before, names)
+        _, new = _held(after, names)
+        if change.how == "rename":
+            path = plain(change.path)
+        changes.append(msgspec.structs.replace(change, path=path, before=old, after=new))
+    return msgspec.structs.replace(recovery, changes=tuple(changes))
+
+
+def _held(value: Any, names: int) -> tuple[str, Any]:
+    """The path and the value of what `_under` made. The names on the path may have been redacted too."""
+    path: list[str] = []
+    for _ in range(names):
+        ((name, value),) = value.items()
+        path.append(name)
+    return ".".join(path), value[""]
