@@ -389,8 +389,7 @@ def test_beyond_its_capacity_memory_spills_into_the_journal_and_is_caught_up(pla
     recorder(RunStarted(Run(id="run_a", started=5)))
     for n in range(1, 1001):
         recorder.keep(success("run_a", n, alone=False, query="x"))
-    store.wait_until_asked(3)
-    assert len(recorder._waiting) == 100
+    until(lambda: len(recorder._waiting) == 100)
     store.error = None
     recorder.keep(success("run_a", 1001, alone=False))
     assert recorder.flush(PATIENCE)
