@@ -6,7 +6,7 @@ Everything here is a plain function of records, so that a store, a report and a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,8 @@ ALIKE_WHEN_REJECTED = 0.25
 """The same where the arguments themselves were rejected: to come back with other ones is then the point."""
 OPEN = 100
 """How many open failures a success is compared with, so that a run of any length costs the same for each call."""
+BETWEEN = 50
+"""How many names of what came between are told."""
 TOOL = "(tool)"
 """The path of a change to the name of the tool itself."""
 
@@ -97,19 +99,16 @@ def joined(steps: Iterable[Step]) -> list[Call]:
     attempts: dict[int, list[Step]] = {}
     for step in ordered(list(steps)):
         attempts.setdefault(step.call, []).append(step)
-    return [Call(steps=tuple(sorted(group, key=lambda step: step.attempt))) for group in attempts.values()]
+    return [Call(steps=tuple(sorted(attempts[id], key=lambda step: step.attempt))) for id in sorted(attempts)]
 
 
 def status(run: Run, steps: Iterable[Step], links: Iterable[Link] = ()) -> Status:
     """Nothing failed, every failed call was overcome, one was given up, or the run itself failed."""
-    calls = joined(steps)
-    if run.end in ("raised", "abandoned") or any(call.first.type == "run" and call.has_failed for call in calls):
-        return "failure"
-    failed = [call for call in calls if call.has_failed]
-    if not failed:
-        return "success"
+    failed = [call for call in joined(steps) if call.has_failed]
     linked = {link.failed for link in links}
-    return "recovered" if all(call.has_succeeded or call.id in linked for call in failed) else "partial"
+    overcome = sum(call.has_succeeded or call.id in linked for call in failed)
+    has_own = any(call.first.type == "run" for call in failed)
+    return Standing(failed=len(failed), overcome=overcome, has_own=has_own).status(run)
 
 
 def precedents(links: Iterable[Link], seen: int) -> list[Precedent]:
@@ -127,26 +126,70 @@ def precedents(links: Iterable[Link], seen: int) -> list[Precedent]:
     ]
 
 
+class Open(NamedTuple):
+    """A failed call that nothing has overcome yet, and the names of what has succeeded since."""
+
+    call: Call
+    between: tuple[str, ...] = ()
+
+
+class Standing(NamedTuple):
+    """Where a run stands after some of its calls. A value: one may go back to an earlier one, and on from there."""
+
+    open: tuple[Open, ...] = ()
+    failed: int = 0
+    """Calls that failed, however they ended."""
+    overcome: int = 0
+    """Those of them that worked in the end."""
+    has_own: bool = False
+    """Whether the run itself failed, and not only a call of it."""
+
+    def status(self, run: Run) -> Status:
+        """Nothing failed, every failed call was overcome, one was given up, or the run itself failed."""
+        if run.end in ("raised", "abandoned") or self.has_own:
+            return "failure"
+        if not self.failed:
+            return "success"
+        return "recovered" if self.overcome >= self.failed else "partial"
+
+    def after(self, call: Call) -> tuple[Standing, list[Link]]:
+        """Where the run stands after its next call, and what that call has overcome."""
+        has_failed = call.has_failed
+        if not call.has_succeeded:
+            if not has_failed:
+                return self, []
+            if call.first.type == "run":
+                return self._replace(failed=self.failed + 1, has_own=True), []
+            return self._replace(open=(*self.open[1 - OPEN :], Open(call)), failed=self.failed + 1), []
+        links: list[Link] = []
+        if has_failed:
+            how: Overcome = "repair" if call.changes else "retry"
+            links.append(_link(call, call, how, call.changes, ()))
+        still_open: list[Open] = []
+        for each in self.open:
+            if _corrects(call, each.call):
+                links.append(_correction(each.call, call, each.between))
+            elif call.name in each.between or len(each.between) >= BETWEEN:
+                still_open.append(each)
+            else:
+                still_open.append(Open(each.call, (*each.between, call.name)))
+        if not links and not self.open:
+            return self, links
+        has_own = self.has_own or (has_failed and call.first.type == "run")
+        failed, overcome = self.failed + has_failed, self.overcome + len(links)
+        return Standing(tuple(still_open), failed, overcome, has_own), links
+
+
 def overcame(steps: Iterable[Step]) -> list[Link]:
     """A link from each failed call of a run to the success that overcame it: its own last attempt, or a later call.
 
     In the order of the failed calls; each has one link at most.
     """
     links: list[Link] = []
-    open_calls: list[Call] = []
-    succeeded: list[Call] = []
+    standing = Standing()
     for call in joined(steps):
-        if call.has_succeeded:
-            if call.has_failed:
-                how: Overcome = "repair" if call.changes else "retry"
-                links.append(_link(call, call, how, call.changes, ()))
-            for failed in [each for each in open_calls if _corrects(call, each)]:
-                open_calls.remove(failed)
-                between = tuple(dict.fromkeys(each.name for each in succeeded if each.id > failed.id))
-                links.append(_correction(failed, call, between))
-            succeeded.append(call)
-        elif call.has_failed and call.first.type != "run":
-            open_calls = [*open_calls[1 - OPEN :], call]
+        standing, found = standing.after(call)
+        links += found
     return sorted(links, key=lambda link: link.failed)
 
 

@@ -488,7 +488,7 @@ def test_runs_are_found_by_what_happened_in_them(store, write):
     write(*failed_then_worked("run_1", 10))
     write(
         RunStarted(run("run_2", 20, environment="prod", version="2")),
-        StepEnded(step(1, run="run_2", name="gpt", type="model", failure=TIMEOUT)),
+        StepEnded(step(1, run="run_2", name="chat", type="model", arguments={"model": "gpt"}, failure=TIMEOUT)),
         RunEnded(run("run_2", 20, environment="prod", version="2", end="finished")),
         RunEnded(run("run_3", 30, end="finished")),
         StepEnded(step(1, run="run_3", name="fetch")),

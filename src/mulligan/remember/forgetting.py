@@ -68,3 +68,10 @@ def needles(text: str) -> tuple[bytes, ...]:
 def holds(data: bytes, text: str) -> bool:
     """Whether what is kept as JSON may hold the text; `without` looks again, value by value."""
     return any(needle in data for needle in needles(text))
+
+
+def is_on_shelf(kind: str, key: str, value: bytes, what: Forget) -> bool:
+    """Whether something on the shelf goes with what is forgotten."""
+    if what.session is not None:
+        return kind == "session" and key == what.session
+    return what.text is not None and (what.text in key or holds(value, what.text))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import RLock
@@ -26,11 +25,8 @@ from mulligan.remember.store import (
     Question,
     Retention,
     RunQuery,
+    now,
 )
-
-
-def now() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class MemoryStore:
@@ -209,7 +205,7 @@ class MemoryStore:
         gone = [
             place
             for place, value in self._shelf.items()
-            if place[0] == tenant and is_forgotten(*place[1:], value, what)
+            if place[0] == tenant and forgetting.is_on_shelf(*place[1:], value, what)
         ]
         for place in gone:
             del self._shelf[place]
@@ -229,7 +225,7 @@ class MemoryStore:
 
     def recall(self, tenant: str, question: Question) -> list[Precedent]:
         with self._lock:
-            runs = [run for owner, run in self._steps if owner == tenant]
+            runs = [run for owner, run in self._runs if owner == tenant]
         links: list[Link] = []
         seen: set[str] = set()
         for run in runs:
@@ -306,19 +302,12 @@ def is_history_asked(history: History, query: RunQuery, pattern: set[str]) -> bo
     return (
         (query.status is None or calls.status(history.run, steps, history.links) == query.status)
         and (query.tool is None or any(step.name == query.tool for step in steps))
-        and (query.model is None or any(step.type == "model" and step.name == query.model for step in steps))
+        and (query.model is None or any(figures.model_of(history.run, step) == query.model for step in steps))
         and (query.kind is None or any(patterns.is_kind(failure.kind, query.kind) for _, failure in failures))
         and (
             query.pattern is None or any(pattern_id(step.name, each.fingerprint) in pattern for step, each in failures)
         )
     )
-
-
-def is_forgotten(kind: str, key: str, value: bytes, what: Forget) -> bool:
-    """Whether something on the shelf goes with what is forgotten."""
-    if what.session is not None:
-        return kind == "session" and key == what.session
-    return what.text is not None and (what.text in key or forgetting.holds(value, what.text))
 
 
 def is_asked(call: calls.Call, question: Question) -> bool:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from mulligan import calls, figures
-from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan import calls
+from mulligan.events import AnyEvent
 from mulligan.failure import StoreError
 from mulligan.figures import Stats, StatsQuery
-from mulligan.records import History, Link, Pattern, Precedent, Run, Step, decode, encode
-from mulligan.remember import forgetting, patterns, retention
-from mulligan.remember.memory import is_forgotten, is_history_asked
-from mulligan.remember.patterns import Decision, Tally
+from mulligan.records import History, Link, Pattern, Precedent, Run, encode, pattern_id
+from mulligan.remember import bodies, forgetting, found, patterns, pruning, rollups, rows, upkeep
+from mulligan.remember.ledger import Ledger
+from mulligan.remember.patterns import Decision
 from mulligan.remember.store import (
+    IMPORTED,
     LOCAL,
     Command,
     Forget,
@@ -32,14 +32,15 @@ from mulligan.remember.store import (
     Question,
     Retention,
     RunQuery,
+    now,
 )
-from mulligan.remember.tables import APPLICATION, MIGRATIONS
+from mulligan.remember.tables import APPLICATION, MIGRATIONS, RECOUNTED_AT
 
 BUSY_MS = 5000
-TOGETHER = 50
-"""Rows that are kept by one statement."""
-SEEN = 10_000
-"""Runs that are remembered, to tell a run that begins from one whose steps come in disorder."""
+MAPPED = 256 * 1024 * 1024
+"""Bytes of the file that readers see in memory."""
+EXPORTED = 500
+"""Runs that are read at a time."""
 
 
 class _Connection:
@@ -76,14 +77,13 @@ class _Connection:
 class SqliteStore:
     """Keeps everything in one SQLite file, made with its folder when it is not there."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Callable[[], int] = now) -> None:
         self.path = path
+        self._clock = clock
+        self._ledger = Ledger()
         self._threads = threading.local()
-        self._writer = _Connection(self._connect, "PRAGMA synchronous=NORMAL")
+        self._writer = _Connection(self._connect, "PRAGMA synchronous=NORMAL", "PRAGMA secure_delete=ON")
         self._readers: list[_Connection] = []
-        self._quiet: set[tuple[str, str]] = set()
-        """Runs under way in which nothing has failed."""
-        self._seen: set[tuple[str, str]] = set()
         self._is_closed = False
         with _told(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -97,14 +97,23 @@ class SqliteStore:
     def _connect(self) -> sqlite3.Connection:
         if self._is_closed:
             raise sqlite3.ProgrammingError("it was closed")
-        return sqlite3.connect(self.path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(self.path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False)
+        connection.create_function("folded", 1, str.casefold, deterministic=True)
+        return connection
 
-    def _read(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
         reader: _Connection | None = getattr(self._threads, "reader", None)
         if reader is None:
-            reader = self._threads.reader = _Connection(self._connect, "PRAGMA query_only=ON")
+            reader = self._threads.reader = _Connection(
+                self._connect, "PRAGMA query_only=ON", f"PRAGMA mmap_size={MAPPED}"
+            )
             self._readers.append(reader)
         with _told(self.path), reader as connection:
+            yield connection
+
+    def _read(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
+        with self._reading() as connection:
             return list(connection.execute(sql, tuple(values)))
 
     @contextlib.contextmanager
@@ -112,9 +121,11 @@ class SqliteStore:
         with _told(self.path), self._writer as writer:
             writer.execute("BEGIN IMMEDIATE")
             try:
+                self._ledger.begin(writer)
                 yield writer
                 writer.execute("COMMIT")
             except BaseException:
+                self._ledger.let_go()
                 if writer.in_transaction:  # a full disk may have ended it already
                     writer.execute("ROLLBACK")
                 raise
@@ -126,195 +137,90 @@ class SqliteStore:
             if offset <= (known[0] if known else 0):
                 return 0
             writer.execute("INSERT OR REPLACE INTO journals VALUES (?, ?, ?)", (*place, offset))
-            before = writer.total_changes
-            told = [event for event in batch if isinstance(event, RunStarted | RunEnded)]
-            for kind, events in itertools.groupby(told, key=type):  # in their order
-                _put(writer, _RUN_PUT[kind], [_run_row(tenant, event.run) for event in events])
-            runs = writer.total_changes - before
-            steps = [event.step for event in batch if isinstance(event, StepEnded)]
-            _put(writer, _STEP, [_row(tenant, step) for step in steps])
-            kept = writer.total_changes - before
-            ended = {event.run.id for event in told if isinstance(event, RunEnded)}
-            for run in self._to_link(tenant, steps, ended, are_new=kept - runs == len(steps)):
-                self._relink(writer, tenant, run)
-            return kept
-
-    def _to_link(self, tenant: str, steps: list[Step], ended: set[str], are_new: bool) -> set[str]:
-        """The runs in which something may have been overcome just now.
-
-        All of them, but for those whose every step we have seen since the first, and none failed: as in most.
-        """
-        if len(self._seen) > SEEN:
-            self._seen.clear()
-        touched = {(tenant, run) for run in {step.run for step in steps}}
-        if are_new:
-            begun = {(tenant, step.run) for step in steps if step.seq == 1}
-            self._quiet |= begun - self._seen  # not if a later step came before the first
-        self._seen |= touched
-        self._quiet.difference_update([(tenant, step.run) for step in steps if step.failure is not None])
-        loud = {run for _, run in touched - self._quiet}
-        self._quiet.difference_update([(tenant, run) for run in ended])
-        return loud
-
-    def _relink(self, writer: sqlite3.Connection, tenant: str, run: str) -> None:
-        """Links made where the success is kept, so that a crash cannot separate the two."""
-        # Anew: a step that comes late may show that what seemed to overcome a failure did not.
-        writer.execute("DELETE FROM links WHERE tenant = ? AND run = ?", (tenant, run))
-        failed = writer.execute(
-            "SELECT 1 FROM steps WHERE tenant = ? AND run = ? AND fingerprint IS NOT NULL LIMIT 1", (tenant, run)
-        ).fetchone()
-        if failed is None:
-            return
-        rows = writer.execute("SELECT body FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", (tenant, run))
-        steps = [decode(body, Step) for (body,) in rows]
-        failures = {call.id: call for call in calls.joined(steps) if call.has_failed}
-        for link in calls.overcame(steps):
-            call = failures[link.failed]
-            fingerprint = call.failure.fingerprint if call.failure else ""
-            writer.execute(
-                "INSERT INTO links VALUES (?, ?, ?, ?, ?, ?)",
-                (tenant, run, link.failed, call.name, fingerprint, encode(link)),
-            )
+            return self._ledger.append(writer, tenant, batch, self._clock(), journal.startswith(IMPORTED))
 
     def offset(self, tenant: str, journal: str) -> int:
         rows = self._read("SELECT upto FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))
         return int(rows[0][0]) if rows else 0
 
     def runs(self, tenant: str, query: RunQuery) -> list[History]:
-        known = self.pattern(tenant, query.pattern) if query.pattern is not None else None
-        asked = {known.id, *known.merged} if known is not None else set()
-        histories = (self._history(tenant, run) for run in self._found(tenant, query))
-        found = (history for history in histories if is_history_asked(history, query, asked))
-        return list(itertools.islice(found, max(query.limit, 0)))
+        if query.limit <= 0:
+            return []
+        return [self._history(tenant, run) for run in self._found(tenant, query, query.limit)]
 
-    def _found(self, tenant: str, query: RunQuery, limit: int = -1) -> list[Run]:
-        conditions: dict[str, tuple[Any, ...]] = {
-            "agent = ?": (query.agent,),
-            "session = ?": (query.session,),
-            "started >= ?": (query.since,),
-            "started < ?": (query.until,),
-            "(started, id) < (?, ?)": query.before or (None, None),
-        }
-        given = {condition: values for condition, values in conditions.items() if values[0] is not None}
-        where = " AND ".join(["tenant = ?", *given])
-        rows = self._read(
-            f"SELECT body FROM runs WHERE {where} ORDER BY started DESC, id DESC LIMIT ?",
-            (tenant, *(value for values in given.values() for value in values), limit),
-        )
-        runs = (decode(body, Run) for (body,) in rows)
-        return [
-            run
-            for run in runs
-            if (query.environment is None or run.environment == query.environment)
-            and (query.version is None or run.version == query.version)
-        ]
+    def _found(self, tenant: str, query: RunQuery, limit: int) -> list[Run]:
+        asked: set[str] = set()
+        if query.pattern is not None:
+            known = self.pattern(tenant, query.pattern)
+            if known is None:
+                return []
+            asked = {known.id, *known.merged}
+        return found.runs(self._read, tenant, query, asked, limit)
 
     def run(self, tenant: str, id: str) -> History | None:
-        rows = self._read("SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))
-        return self._history(tenant, decode(rows[0][0], Run)) if rows else None
+        known = self._read("SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))
+        return self._history(tenant, bodies.read(known[0][0], Run)) if known else None
 
     def _history(self, tenant: str, run: Run) -> History:
-        steps = self._read("SELECT body FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", (tenant, run.id))
-        links = self._read("SELECT body FROM links WHERE tenant = ? AND run = ? ORDER BY failed", (tenant, run.id))
-        return History(
-            run=run,
-            steps=tuple(decode(body, Step) for (body,) in steps),
-            links=tuple(decode(body, Link) for (body,) in links),
-        )
+        with self._reading() as connection:
+            connection.execute("BEGIN")  # of one moment
+            try:
+                return rows.history_of(connection, tenant, run)
+            finally:
+                connection.execute("ROLLBACK")
 
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
-        rows = self._read(
-            "SELECT body FROM runs WHERE tenant = ? AND substr(id, 1, ?) = ? ORDER BY started DESC, id DESC LIMIT ?",
-            (tenant, len(prefix), prefix, max(limit, 0)),
-        )
-        return [decode(body, Run) for (body,) in rows]
+        return found.beginning(self._read, tenant, prefix, max(limit, 0))
 
     def export(self, tenant: str, since: int = 0) -> Iterator[History]:
-        for run in reversed(self._found(tenant, RunQuery(since=since))):
-            yield self._history(tenant, run)
+        after: tuple[int, str] = (since, "")
+        while True:
+            some = self._read(
+                "SELECT body FROM runs WHERE tenant = ? AND (started, id) > (?, ?) ORDER BY started, id LIMIT ?",
+                (tenant, *after, EXPORTED),
+            )
+            for (body,) in some:
+                run = bodies.read(body, Run)
+                after = (run.started, run.id)
+                yield self._history(tenant, run)
+            if len(some) < EXPORTED:
+                return
 
     def prune(
         self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
     ) -> Pruned:
-        runs = steps = 0
-        for history in self.export(tenant):
-            status = calls.status(history.run, history.steps, history.links)
-            if retention.is_expired(status, history.run.ended or history.run.started, policy, now):
-                runs, steps = runs + 1, steps + len(history.steps)
-                if not dry_run:
-                    with self._writing() as writer:
-                        self._remove(writer, tenant, history.run.id)
-        return Pruned(runs=runs, steps=steps)
+        round = pruning.Pruning(self._writing, self._reading, tenant, policy, now)
+        if dry_run:
+            return round.rehearse(progress)
+        pruned = round.perform(progress)
+        with _told(self.path), self._writer as writer:
+            self._ledger.let_go()
+            pruning.give_back(writer)
+        return pruned
 
     def forget(self, tenant: str, what: Forget) -> Forgotten:
         forgetting.check(what)
-        before = set(self._tallies(tenant))
-        runs = steps = 0
         with self._writing() as writer:
-            writer.execute("PRAGMA secure_delete=ON")
-            for (id,) in writer.execute(
-                "SELECT DISTINCT run FROM steps WHERE tenant = ?1 UNION SELECT id FROM runs WHERE tenant = ?1",
-                (tenant,),
-            ).fetchall():
-                gone, touched = self._forget_in(writer, tenant, id, what)
-                runs, steps = runs + gone, steps + touched
-            shelf = [
-                (tenant, kind, key)
-                for kind, key, value in writer.execute("SELECT kind, key, value FROM shelf WHERE tenant = ?", (tenant,))
-                if is_forgotten(kind, key, value, what)
-            ]
-            writer.executemany("DELETE FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", shelf)
-        lost = before - set(self._tallies(tenant))
-        left = {
-            id: decision
-            for id, decision in self._decisions(tenant).items()
-            if id not in lost and decision.into not in lost
-        }
-        self.put(tenant, "patterns", "decisions", encode(left))
-        return Forgotten(runs=runs, steps=steps, patterns=len(lost), shelf=len(shelf))
+            forgotten = upkeep.Forgetting(writer, self._ledger, tenant, what).perform()
+        if forgotten:
+            with _told(self.path), self._writer as writer:
+                upkeep.wipe(writer)
+        return forgotten
 
-    def _forget_in(self, writer: sqlite3.Connection, tenant: str, id: str, what: Forget) -> tuple[int, int]:
-        """How many runs (none or one) and steps were removed or changed."""
-        place = (tenant, id)
-        known = writer.execute("SELECT body FROM runs WHERE tenant = ? AND id = ?", place).fetchone()
-        run = decode(known[0], Run) if known else None
-        is_text_in_id = what.text is not None and what.text in id
-        if what.run == id or is_text_in_id or (what.session is not None and run and run.session == what.session):
-            return self._remove(writer, tenant, id)
-        rows = writer.execute("SELECT body FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", place).fetchall()
-        steps = [decode(body, Step) for (body,) in rows]
-        changed = steps
-        if what.tool is not None:
-            changed = [step for step in steps if step.name != what.tool]
-            if steps and not changed:
-                return self._remove(writer, tenant, id)
-        elif what.text is not None:
-            changed = [forgetting.without(step, what.text) for step in steps]
-        touched = len(steps) - sum(step in changed for step in steps)
-        if touched:
-            writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", place)
-            _put(writer, _STEP, [_row(tenant, step) for step in changed])
-            self._relink(writer, tenant, id)
-        cleaned = forgetting.without(run, what.text) if run is not None and what.text is not None else run
-        if cleaned is not None and cleaned != run:
-            _put(writer, _RUN_PUT[RunEnded], [_run_row(tenant, cleaned)])
-            return 1, touched
-        return 0, touched
-
-    def _remove(self, writer: sqlite3.Connection, tenant: str, run: str) -> tuple[int, int]:
-        place = (tenant, run)
-        writer.execute("DELETE FROM links WHERE tenant = ? AND run = ?", place)
-        steps = writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", place).rowcount
-        return writer.execute("DELETE FROM runs WHERE tenant = ? AND id = ?", place).rowcount, steps
+    def rebuild(self, tenant: str) -> None:
+        """Counts links, patterns and sums anew, from the rows."""
+        with self._writing() as writer:
+            self._ledger.let_go()
+            upkeep.rebuild(writer, tenant)
 
     def backup(self, to: Path, progress: Progress | None = None) -> Health:
-        with _told(to), self._writer as writer, contextlib.closing(sqlite3.connect(to)) as copy:
-            writer.backup(copy)
-        copied = SqliteStore(to)
+        with _told(to), self._reading() as connection:
+            upkeep.backup(connection, to, progress)
+        copy = SqliteStore(to)
         try:
-            return copied.health(LOCAL)
+            return copy.health(LOCAL)
         finally:
-            copied.close()
+            copy.close()
 
     def health(self, tenant: str) -> Health:
         (verdict,) = self._read("PRAGMA quick_check(1)")[0]
@@ -346,53 +252,44 @@ class SqliteStore:
             "SELECT body FROM links WHERE tenant = ? AND name = ? AND fingerprint = ? ORDER BY rowid DESC LIMIT 200",
             asked,
         )
-        links = [decode(body, Link) for (body,) in rows]
+        links = [bodies.read(body, Link) for (body,) in rows]
         if not links:
             return []
-        ((others,),) = self._read(
-            "SELECT count(DISTINCT run) FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ? AND run <> ?",
-            (*asked, question.run),
+        pattern = pattern_id(question.tool, question.fingerprint)
+        counted = self._read("SELECT runs FROM patterns WHERE tenant = ? AND id = ?", (tenant, pattern))
+        own = self._read(
+            "SELECT 1 FROM runs r CROSS JOIN met m ON m.tenant = r.tenant AND m.pattern = ? AND m.started = r.started "
+            "AND m.run = r.id WHERE r.tenant = ? AND r.id = ? LIMIT 1",
+            (pattern, tenant, question.run),
         )
+        others = (counted[0][0] if counted else 0) - len(own)
         seen = others + any(link.run == question.run for link in links)
         return calls.precedents(links, seen)[: max(question.limit, 0)]
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
-        parts = [tally.pattern(query.since) for tally in self._tallies(tenant).values()]
-        whole = patterns.shown(parts, self._decisions(tenant))
-        found = patterns.in_order((each for each in whole if patterns.is_asked(each, query)), query)
-        return [patterns.told(pattern) for pattern in found]
-
-    def _tallies(self, tenant: str) -> dict[str, Tally]:
-        found: dict[str, Tally] = {}
-        for history in self.export(tenant):
-            for sighting in patterns.sightings(history):
-                found.setdefault(sighting.pattern, Tally(sighting)).add(sighting)
-        return found
-
-    def _decisions(self, tenant: str) -> dict[str, Decision]:
-        return decode(self.get(tenant, "patterns", "decisions") or b"{}", dict[str, Decision])
+        return found.found(self._read, tenant, query)
 
     def pattern(self, tenant: str, id: str) -> Pattern | None:
-        tallies = self._tallies(tenant)
-        exact = patterns.whole_id(id, tallies)
-        whole = patterns.shown([tally.pattern() for tally in tallies.values()], self._decisions(tenant))
-        found = next((each for each in whole if exact in (each.id, *each.merged)), None)
-        return None if found is None else patterns.told(found, with_examples=True)
+        return found.pattern(self._read, tenant, id)
 
     def change(self, tenant: str, command: Command) -> Pattern | None:
-        decisions = self._decisions(tenant)
-        found = patterns.named(command, self._tallies(tenant), decisions)
-        if found is None:
-            return None
-        command, changed = found
-        current = self.pattern(tenant, changed)
-        assert current is not None
-        decisions[changed] = patterns.decided(command, decisions.get(changed, Decision()), current)
-        self.put(tenant, "patterns", "decisions", encode(decisions))
+        names = [command.pattern, *((command.into,) if command.into is not None else ())]
+        known = [id for name in names if (id := found.whole_id(self._read, tenant, name)) is not None]
+        with self._writing() as writer:
+            decisions = found.decisions_of(lambda sql, values: list(writer.execute(sql, tuple(values))), tenant)
+            meant = patterns.named(command, known, decisions)
+            if meant is None:
+                return None
+            command, changed = meant
+            current = self.pattern(tenant, changed)
+            if current is None:  # it was forgotten just now
+                return None
+            decision = patterns.decided(command, decisions.get(changed, Decision()), current)
+            writer.execute("INSERT OR REPLACE INTO decisions VALUES (?, ?, ?)", (tenant, changed, encode(decision)))
         return self.pattern(tenant, changed)
 
     def stats(self, tenant: str, query: StatsQuery) -> Stats:
-        return figures.stats(self.export(tenant), query)
+        return rollups.stats(self._read, tenant, query)
 
     def get(self, tenant: str, kind: str, key: str) -> bytes | None:
         rows = self._read("SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, kind, key))
@@ -401,63 +298,6 @@ class SqliteStore:
     def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
         with self._writing() as writer:
             writer.execute("INSERT OR REPLACE INTO shelf VALUES (?, ?, ?, ?)", (tenant, kind, key, value))
-
-
-def _row(tenant: str, step: Step) -> tuple[Any, ...]:
-    failure = step.failure
-    if failure is not None and not step.has_failed:
-        failure = None
-    return (
-        tenant,
-        step.run,
-        step.seq,
-        step.call,
-        step.name,
-        step.outcome,
-        None if failure is None else str(failure.kind),
-        None if failure is None else failure.fingerprint,
-        step.started,
-        encode(step),
-    )
-
-
-def _run_row(tenant: str, run: Run) -> tuple[Any, ...]:
-    return (tenant, run.id, run.agent, run.session, run.started, encode(run))
-
-
-class _Insert(NamedTuple):
-    """A row into a table, and many of them in one statement."""
-
-    one: str
-    many: str
-
-    @classmethod
-    def of(cls, start: str, columns: int, end: str = "") -> _Insert:
-        row = f"({', '.join('?' * columns)})"
-        return cls(f"{start} VALUES {row} {end}", f"{start} VALUES {', '.join([row] * TOGETHER)} {end}")
-
-
-_STEP = _Insert.of("INSERT OR IGNORE INTO steps", 10)
-_RUN_PUT: dict[type[AnyEvent], _Insert] = {
-    RunStarted: _Insert.of("INSERT INTO runs", 6, "ON CONFLICT (tenant, id) DO NOTHING"),
-    RunEnded: _Insert.of(
-        "INSERT INTO runs",
-        6,
-        """
-        ON CONFLICT (tenant, id) DO UPDATE
-        SET agent = excluded.agent, session = excluded.session, started = excluded.started, body = excluded.body
-        WHERE body <> excluded.body
-        """,
-    ),
-}
-
-
-def _put(writer: sqlite3.Connection, insert: _Insert, rows: list[tuple[Any, ...]]) -> None:
-    """Many rows a statement: each statement lets go of the interpreter's lock, and a busy host gives it back late."""
-    whole = len(rows) - len(rows) % TOGETHER
-    for start in range(0, whole, TOGETHER):
-        writer.execute(insert.many, list(itertools.chain.from_iterable(rows[start : start + TOGETHER])))
-    writer.executemany(insert.one, rows[whole:])
 
 
 def _refuse(path: Path) -> None:
@@ -494,6 +334,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             for statement in statements:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version={number}")
+        if 0 < version < RECOUNTED_AT:
+            upkeep.rebuild_all(connection)
         connection.execute(f"PRAGMA application_id={APPLICATION}")
         connection.execute("COMMIT")
     except BaseException:

@@ -5,6 +5,7 @@ Synchronous. `append` is called from the recorder's thread only; everything else
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -21,6 +22,11 @@ DAY = 24 * 60 * 60 * 1000
 """In milliseconds, as all times here."""
 
 
+def now() -> int:
+    """By the clock of this machine."""
+    return time.time_ns() // 1_000_000
+
+
 class RunQuery(Record, frozen=True):
     """Which runs, the newest first. Times are UTC milliseconds; the clock is the asker's."""
 
@@ -32,7 +38,7 @@ class RunQuery(Record, frozen=True):
     tool: str | None = None
     """With a step of this name."""
     model: str | None = None
-    """With a model step of this name."""
+    """With a step that called this model, or that it drove: `figures.model_of`."""
     kind: str | None = None
     """With a failure of this kind: `tool/timeout`, or `tool/` for all of a source."""
     pattern: str | None = None

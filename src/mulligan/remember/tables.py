@@ -33,7 +33,85 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (tenant, kind, key))
         """,
     ),
+    (
+        # Runs by what people ask for. `kept` is when a run came; what is older than this column came when it began.
+        "ALTER TABLE runs ADD COLUMN version TEXT",
+        "ALTER TABLE runs ADD COLUMN environment TEXT",
+        "ALTER TABLE runs ADD COLUMN status TEXT NOT NULL DEFAULT 'success'",
+        "ALTER TABLE runs ADD COLUMN kept BIGINT NOT NULL DEFAULT 0",
+        "ALTER TABLE runs ADD COLUMN imported INTEGER NOT NULL DEFAULT 0",
+        # Whether every call of it worked at its first attempt.
+        "ALTER TABLE runs ADD COLUMN plain INTEGER NOT NULL DEFAULT 1",
+        "UPDATE runs SET kept = started",
+        "DROP INDEX runs_by_time",
+        "CREATE INDEX runs_by_start ON runs (tenant, started, id)",
+        "CREATE INDEX runs_by_agent ON runs (tenant, agent, started, id) WHERE agent <> ''",
+        "CREATE INDEX runs_by_session ON runs (tenant, session, started, id) WHERE session IS NOT NULL",
+        "CREATE INDEX runs_by_version ON runs (tenant, version, started, id) WHERE version IS NOT NULL",
+        "CREATE INDEX runs_by_environment ON runs (tenant, environment, started, id) WHERE environment IS NOT NULL",
+        "CREATE INDEX runs_by_status ON runs (tenant, status, started, id) WHERE status <> 'success'",
+        # Which runs used a tool or a model: `sort` says which of the two the name is of.
+        """
+        CREATE TABLE used (
+            tenant TEXT NOT NULL, sort TEXT NOT NULL, name TEXT NOT NULL, started BIGINT NOT NULL, run TEXT NOT NULL,
+            PRIMARY KEY (tenant, sort, name, started, run)) WITHOUT ROWID
+        """,
+        # Which runs met a pattern, and how often; '' is the pattern of failures that have no fingerprint.
+        """
+        CREATE TABLE met (
+            tenant TEXT NOT NULL, pattern TEXT NOT NULL, started BIGINT NOT NULL, run TEXT NOT NULL,
+            kind TEXT NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (tenant, pattern, started, run, kind)) WITHOUT ROWID
+        """,
+        "CREATE INDEX met_by_kind ON met (tenant, kind, started, run)",
+        # Runs of which steps came, and nothing else yet.
+        "CREATE TABLE orphans (tenant TEXT NOT NULL, run TEXT NOT NULL, PRIMARY KEY (tenant, run)) WITHOUT ROWID",
+        """
+        CREATE TABLE compactions (
+            tenant TEXT NOT NULL, sort TEXT NOT NULL, owner TEXT NOT NULL, at BIGINT NOT NULL, body BLOB NOT NULL,
+            PRIMARY KEY (tenant, sort, owner, at))
+        """,
+        "DROP INDEX steps_by_fingerprint",
+        "CREATE INDEX steps_failed ON steps (tenant, name, fingerprint, started) WHERE fingerprint IS NOT NULL",
+        "ALTER TABLE links ADD COLUMN overcame INTEGER NOT NULL DEFAULT 0",
+        # Patterns: their sums, which can be counted anew, and what people decided, which cannot.
+        """
+        CREATE TABLE patterns (
+            tenant TEXT NOT NULL, id TEXT NOT NULL, tool TEXT NOT NULL, fingerprint TEXT NOT NULL, kind TEXT NOT NULL,
+            server TEXT, message TEXT NOT NULL, template TEXT NOT NULL, count INTEGER NOT NULL,
+            overcome INTEGER NOT NULL, runs INTEGER NOT NULL, first BIGINT NOT NULL, first_run TEXT NOT NULL,
+            first_seq INTEGER NOT NULL, last BIGINT NOT NULL, PRIMARY KEY (tenant, id))
+        """,
+        "CREATE INDEX patterns_by_count ON patterns (tenant, count, id)",
+        "CREATE INDEX patterns_by_last ON patterns (tenant, last, id)",
+        "CREATE INDEX patterns_by_first ON patterns (tenant, first, id)",
+        "CREATE INDEX patterns_by_tool ON patterns (tenant, tool)",
+        """
+        CREATE TABLE pattern_days (
+            tenant TEXT NOT NULL, day BIGINT NOT NULL, id TEXT NOT NULL, count INTEGER NOT NULL,
+            overcome INTEGER NOT NULL, PRIMARY KEY (tenant, day, id)) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE pattern_agents (
+            tenant TEXT NOT NULL, id TEXT NOT NULL, agent TEXT NOT NULL, count INTEGER NOT NULL,
+            PRIMARY KEY (tenant, id, agent)) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE decisions (
+            tenant TEXT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (tenant, id))
+        """,
+        # Sums by hour and by day, each packed into one value.
+        """
+        CREATE TABLE rollups (
+            tenant TEXT NOT NULL, grain TEXT NOT NULL, slice TEXT NOT NULL, bucket BIGINT NOT NULL,
+            value TEXT NOT NULL, cell BLOB NOT NULL, PRIMARY KEY (tenant, grain, slice, bucket, value)) WITHOUT ROWID
+        """,
+        # What the store knows about itself: how often something was forgotten, until when something was pruned.
+        "CREATE TABLE meta (tenant TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (tenant, key))",
+    ),
 )
+
+RECOUNTED_AT = 2
+"""Stores of an earlier schema are counted anew when they are opened: sums are never migrated from nothing."""
 
 APPLICATION = 0x6D756C67
 """Marks an SQLite file as ours ("mulg"), so that we never write into somebody else's database."""

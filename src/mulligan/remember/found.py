@@ -1,0 +1,268 @@
+"""Questions to a database about runs and patterns, put so that they cost what they answer and not what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from mulligan.records import Example, Pattern, Run, decode, encode
+from mulligan.remember import bodies, patterns
+from mulligan.remember.patterns import Decision
+from mulligan.remember.store import DAY, PatternQuery, RunQuery
+
+Read = Callable[[str, Iterable[Any]], list[Any]]
+FEW = 1000
+"""Ids that begin alike and are sorted; where there are more, the newest are soon found by going through the newest."""
+
+
+class _Where:
+    """Conditions, and the values in them."""
+
+    def __init__(self, condition: str, *values: Any) -> None:
+        self.conditions = [condition]
+        self.values = list(values)
+
+    def add(self, condition: str, *values: Any) -> None:
+        self.conditions.append(condition)
+        self.values += values
+
+    def __str__(self) -> str:
+        return " AND ".join(self.conditions)
+
+
+def runs(read: Read, tenant: str, query: RunQuery, asked: set[str], limit: int) -> list[Run]:
+    """The runs asked for, the newest first. `asked` are the ids of the pattern that is asked for."""
+    where = _Where("r.tenant = ?", tenant)
+    start = "r.started", "r.id"
+    source = "runs r"
+    # One of these leads, in the order of time; whatever else is asked is looked up for each run it names.
+    if query.pattern is not None:
+        start, source = ("d.started", "d.run"), _led_by(f"pattern IN ({_marks(asked)})", where, tenant, *sorted(asked))
+    if query.kind is not None and not query.kind.endswith("/"):
+        if source == "runs r":
+            start, source = ("d.started", "d.run"), _led_by("kind = ?", where, tenant, query.kind)
+        else:
+            _add_lookup(where, "met", "kind = ?", tenant, query.kind)
+    elif query.kind is not None:
+        where.add("r.status <> 'success'")
+        where.add(
+            "EXISTS (SELECT 1 FROM steps s WHERE s.tenant = ? AND s.run = r.id AND substr(s.kind, 1, ?) = ?)",
+            tenant, len(query.kind), query.kind,
+        )  # fmt: skip
+    for sort, name in (("tool", query.tool), ("model", query.model)):
+        if name is None:
+            continue
+        if source == "runs r":
+            start, source = ("d.started", "d.run"), "used d CROSS JOIN runs r ON r.tenant = d.tenant AND r.id = d.run"
+            where.add("d.tenant = ? AND d.sort = ? AND d.name = ?", tenant, sort, name)
+        else:
+            _add_lookup(where, "used", "sort = ? AND name = ?", tenant, sort, name)
+    _add_fields(where, query, start)
+    where.values.append(limit)
+    started, id = start
+    rows = read(f"SELECT r.body FROM {source} WHERE {where} ORDER BY {started} DESC, {id} DESC LIMIT ?", where.values)
+    return [bodies.read(body, Run) for (body,) in rows]
+
+
+def _led_by(condition: str, where: _Where, *values: Any) -> str:
+    where.values = [*values, *where.values]
+    met = f"SELECT DISTINCT started, run FROM met WHERE tenant = ? AND {condition} ORDER BY started DESC, run DESC"
+    return f"({met}) d CROSS JOIN runs r ON r.id = d.run"
+
+
+def _add_lookup(where: _Where, table: str, condition: str, tenant: str, *values: Any) -> None:
+    where.add(
+        f"EXISTS (SELECT 1 FROM {table} x WHERE x.tenant = ? AND {condition} "
+        "AND x.started = r.started AND x.run = r.id)",
+        tenant, *values,
+    )  # fmt: skip
+
+
+def _add_fields(where: _Where, query: RunQuery, start: tuple[str, str]) -> None:
+    for name in ("agent", "session", "environment", "version", "status"):
+        value = getattr(query, name)
+        if value is not None:
+            where.add(f"r.{name} = ?", value)
+    # As the indices are written, so that they are used.
+    if query.agent:
+        where.add("r.agent <> ''")
+    if query.status not in (None, "success"):
+        where.add("r.status <> 'success'")
+    started, id = start
+    if query.since is not None:
+        where.add(f"{started} >= ?", query.since)
+    if query.until is not None:
+        where.add(f"{started} < ?", query.until)
+    if query.before is not None:
+        where.add(f"({started}, {id}) < (?, ?)", *query.before)
+
+
+def _marks(values: Iterable[Any]) -> str:
+    return ", ".join("?" for _ in values)
+
+
+def beginning(read: Read, tenant: str, prefix: str, limit: int) -> list[Run]:
+    """The runs whose id begins so, the newest first."""
+    named = "tenant = ? AND id >= ? AND id < ? AND substr(id, 1, ?) = ?"
+    values = (tenant, prefix, prefix + "\U0010ffff", len(prefix), prefix)
+    few = read(f"SELECT started, id FROM runs WHERE {named} LIMIT ?", (*values, FEW + 1))
+    if len(few) <= FEW:
+        ids = [id for _, id in sorted(few, reverse=True)[:limit]]
+        rows = [row for id in ids for row in read("SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))]
+    else:
+        rows = read(
+            "SELECT body FROM runs WHERE tenant = ? AND substr(id, 1, ?) = ? ORDER BY started DESC, id DESC LIMIT ?",
+            (tenant, len(prefix), prefix, limit),
+        )
+    return [bodies.read(body, Run) for (body,) in rows]
+
+
+# Patterns
+
+_COLUMNS = "id, tool, fingerprint, kind, server, message, template, count, overcome, runs, first, last"
+_COUNTED = _COLUMNS.replace("count, overcome", "n, o")
+DAYS = 5000
+"""Days of a pattern's life that are told."""
+
+
+def found(read: Read, tenant: str, query: PatternQuery) -> list[Pattern]:
+    """The patterns asked for, in their order.
+
+    Those about which nobody has decided anything are as they are kept, and the database finds them. The others are
+    few: they are read, put together and looked at one by one.
+    """
+    decisions = decisions_of(read, tenant)
+    touched = touched_by(decisions)
+    candidates = [part for part in _as_kept(read, tenant, query, len(touched)) if part.id not in touched]
+    candidates += [
+        whole
+        for whole in patterns.shown(parts(read, tenant, touched, query.since), decisions)
+        if patterns.is_asked(_with_parts(read, tenant, whole, query.since), query)
+    ]
+    asked = patterns.in_order(candidates, query)
+    return [patterns.told(_with_parts(read, tenant, pattern, query.since)) for pattern in asked]
+
+
+def decisions_of(read: Read, tenant: str) -> dict[str, Decision]:
+    rows = read("SELECT id, body FROM decisions WHERE tenant = ?", (tenant,))
+    return {id: decode(body, Decision) for id, body in rows}
+
+
+def touched_by(decisions: dict[str, Decision]) -> set[str]:
+    """The patterns that are not simply as they were counted."""
+    return {*decisions, *(each.into for each in decisions.values() if each.into is not None)}
+
+
+def _as_kept(read: Read, tenant: str, query: PatternQuery, more: int) -> list[Pattern]:
+    if query.state in ("resolved", "muted") or query.limit <= 0:
+        return []
+    where = _Where("p.tenant = ?", tenant)
+    if query.state is not None:
+        where.add(f"p.last - p.first {'<' if query.state == 'new' else '>='} {DAY}")
+    if query.tool is not None:
+        where.add("p.tool = ?", query.tool)
+    if query.kind is not None and query.kind.endswith("/"):
+        where.add("substr(p.kind, 1, ?) = ?", len(query.kind), query.kind)
+    elif query.kind is not None:
+        where.add("p.kind = ?", query.kind)
+    if query.agent is not None:
+        where.add(
+            "EXISTS (SELECT 1 FROM pattern_agents a WHERE a.tenant = p.tenant AND a.id = p.id AND a.agent = ?)",
+            query.agent,
+        )
+    if query.text is not None:
+        texts = "p.tool || char(10) || p.kind || char(10) || p.message || char(10) || p.template"
+        where.add(f"instr(folded({texts}), ?)", query.text.casefold())
+    if query.since is not None:
+        where.add("p.last >= ?", query.since)
+    if query.new_since is not None:
+        where.add("p.first >= ?", query.new_since)
+    limit = query.limit + more
+    if query.since is None:
+        order = f"p.{query.order} DESC, p.id"
+        sql = f"SELECT {_COLUMNS} FROM patterns p WHERE {where} ORDER BY {order} LIMIT ?"
+        return [_pattern(row) for row in read(sql, (*where.values, limit))]
+    days = "SELECT id AS of, sum(count) AS n, sum(overcome) AS o FROM pattern_days WHERE tenant = ? AND day >= ?"
+    order = "n DESC, p.id" if query.order == "count" else f"p.{query.order} DESC, p.id"
+    counted = f"({days} GROUP BY id) CROSS JOIN patterns p ON p.id = of"
+    sql = f"SELECT {_COUNTED} FROM {counted} WHERE {where} ORDER BY {order} LIMIT ?"
+    return [_pattern(row) for row in read(sql, (tenant, patterns.day_of(query.since), *where.values, limit))]
+
+
+def _pattern(row: tuple[Any, ...]) -> Pattern:
+    id, tool, fingerprint, kind, server, message, template, count, overcome, runs, first, last = row
+    return Pattern(
+        id=id, tool=tool, fingerprint=fingerprint, kind=kind, server=server, message=message, template=template,
+        count=count, overcome=overcome, given_up=count - overcome, runs=runs, first=first, last=last,
+        state="new" if last - first < DAY else "active",
+    )  # fmt: skip
+
+
+def parts(read: Read, tenant: str, ids: Iterable[str], since: int | None = None) -> list[Pattern]:
+    """Patterns as they were counted, before anybody merged them."""
+    sql = f"SELECT {_COLUMNS} FROM patterns WHERE tenant = ? AND id = ?"
+    kept = [_pattern(row) for id in sorted(ids) for row in read(sql, (tenant, id))]
+    if since is None:
+        return kept
+    counted = []
+    for part in kept:
+        days = _days(read, tenant, part.id, part, since)
+        count, overcome = sum(count for _, count, _ in days), sum(overcome for _, _, overcome in days)
+        counted.append(msgspec.structs.replace(part, count=count, overcome=overcome, given_up=count - overcome))
+    return counted
+
+
+def _days(read: Read, tenant: str, id: str, over: Pattern, since: int | None) -> list[tuple[int, int, int]]:
+    first = patterns.day_of(over.first if since is None else max(over.first, since))
+    days = range(first, over.last + 1, DAY)[-DAYS:]
+    return read(
+        "SELECT day, count, overcome FROM pattern_days WHERE tenant = ? AND id = ? "
+        "AND day IN (SELECT value FROM json_each(?))",
+        (tenant, id, encode(list(days)).decode()),
+    )
+
+
+def _with_parts(read: Read, tenant: str, pattern: Pattern, since: int | None) -> Pattern:
+    """The pattern with its agents and its days."""
+    ids = (pattern.id, *pattern.merged)
+    agents = read(
+        f"SELECT agent, sum(count) FROM pattern_agents WHERE tenant = ? AND id IN ({_marks(ids)}) GROUP BY agent",
+        (tenant, *ids),
+    )
+    days: dict[int, int] = {}
+    for id in ids:
+        for day, count, _ in _days(read, tenant, id, pattern, since):
+            days[day] = days.get(day, 0) + count
+    return msgspec.structs.replace(pattern, agents=dict(agents), days=dict(sorted(days.items())))
+
+
+def pattern(read: Read, tenant: str, id: str) -> Pattern | None:
+    """One pattern, with what it was merged with and its newest examples."""
+    known = whole_id(read, tenant, id)
+    if known is None:
+        return None
+    decisions = decisions_of(read, tenant)
+    whole = patterns.root(known, decisions)
+    ids = {each for each in touched_by(decisions) if patterns.root(each, decisions) == whole} | {known, whole}
+    shown = next(
+        each for each in patterns.shown(parts(read, tenant, ids), decisions) if known in (each.id, *each.merged)
+    )
+    examples = [
+        Example(run=run, seq=seq, started=started)
+        for part in parts(read, tenant, (shown.id, *shown.merged))
+        for run, seq, started in read(
+            "SELECT run, seq, started FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ? "
+            "ORDER BY started DESC, run, seq LIMIT ?",
+            (tenant, part.tool, part.fingerprint, patterns.EXAMPLES),
+        )
+    ]
+    full = msgspec.structs.replace(_with_parts(read, tenant, shown, None), examples=tuple(examples))
+    return patterns.told(full, with_examples=True)
+
+
+def whole_id(read: Read, tenant: str, id: str) -> str | None:
+    sql = "SELECT id FROM patterns WHERE tenant = ? AND id >= ? AND id < ? ORDER BY id LIMIT 2"
+    meant = [each for (each,) in read(sql, (tenant, id, id + "\U0010ffff"))]
+    return meant[0] if meant and (len(meant) == 1 or meant[0] == id) else None

@@ -1,0 +1,533 @@
+"""What a batch changes in a database, in one transaction: rows, links, statuses, patterns and sums.
+
+Everything but the rows could be counted anew from them. It is kept up to date by what is different: each call is
+counted as it was before the batch and as it is after it. Most calls worked at once in a run in which nothing failed,
+and cost one row and a few additions. Where something failed, `calls.Standing` says where the run stood before the
+first call that changes, so that a long run costs as much for each call as a short one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mulligan import calls, figures
+from mulligan.calls import Call, Standing
+from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
+from mulligan.figures import HOUR, Cells
+from mulligan.records import Compaction, History, Link, Run, Status, Step, encode
+from mulligan.remember import bodies, tallies
+from mulligan.remember.rollups import Rollups
+from mulligan.remember.rows import (
+    FIRST,
+    RUN,
+    STEP,
+    USED,
+    compactions_of,
+    extent,
+    forget_used,
+    history_of,
+    links_since,
+    put,
+    put_links,
+    run_row,
+    set_status,
+    step_row,
+    steps_since,
+)
+from mulligan.remember.tallies import Seen
+
+KNOWN = 10_000
+"""Runs under way that are remembered."""
+TRAIL = 100
+"""How many calls one may go back in a run without reading all of it."""
+TRAILS = 200
+"""Runs with failures that are remembered so."""
+
+
+class _Trail:
+    """Where a run stood before each of its latest calls."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.before: list[Standing] = []
+        self.now = Standing()
+        self.is_cut = False
+        """Whether there were earlier calls than those it tells of."""
+        self.is_odd = False
+        """Whether a call is known by a number above that of one of its attempts: then it is read as a whole."""
+
+    def back_to(self, call: int) -> Standing | None:
+        """Where the run stood before this call; None if that is too long ago."""
+        place = bisect_left(self.ids, call)
+        if self.is_odd or (place == 0 and self.is_cut):
+            return None
+        if place < len(self.ids):
+            self.now = self.before[place]
+            del self.ids[place:], self.before[place:]
+        return self.now
+
+    def follow(self, call: Call) -> list[Link]:
+        self.ids.append(call.id)
+        self.before.append(self.now)
+        self.now, links = self.now.after(call)
+        if len(self.ids) > 2 * TRAIL:
+            del self.ids[:TRAIL], self.before[:TRAIL]
+            self.is_cut = True
+        return links
+
+
+class Known:
+    """A run as the writer knows it. Without a trail it is plain, or its calls have to be read."""
+
+    __slots__ = ("is_plain", "run", "status", "steps", "trail", "used")
+
+    def __init__(self, run: Run, status: Status, is_plain: bool = True, trail: _Trail | None = None) -> None:
+        self.run = run
+        self.status = status
+        self.is_plain = is_plain
+        self.trail = trail
+        self.steps = (0, 0)
+        """With a trail: how many steps there are and the sum of their numbers, to tell whether others have written."""
+        self.used: set[tuple[str, str]] = set()
+
+
+class _News:
+    """What a batch says about one run."""
+
+    __slots__ = ("ended", "started", "steps")
+
+    def __init__(self) -> None:
+        self.started: Run | None = None
+        self.ended: list[Run] = []
+        self.steps: list[Step] = []
+
+
+class Part(NamedTuple):
+    """Calls of a run, and what overcame them: as they were, or as they are."""
+
+    run: Run
+    calls: dict[int, Call]
+    links: dict[int, Link]
+    again: set[int]
+    """Calls whose failure had been met before a compaction."""
+
+    def cells(self, id: int) -> Cells:
+        link = self.links.get(id)
+        by = self.calls.get(link.overcame) if link else None
+        return figures.of_call(self.run, self.calls[id], link, by, id in self.again)
+
+    def seen(self, id: int, sign: int) -> list[Seen]:
+        call = self.calls[id]
+        if not call.has_failed:
+            return []
+        is_overcome = call.has_succeeded or id in self.links
+        return [Seen(self.run, step, is_overcome, sign) for step in call.steps if step.has_failed and step.failure]
+
+    def is_counted_as(self, id: int, other: Part) -> bool:
+        """Whether a call counts the same in both."""
+        mine, theirs = self.calls.get(id), other.calls.get(id)
+        if mine is None or theirs is None or mine.steps != theirs.steps or (id in self.again) != (id in other.again):
+            return False
+        link = self.links.get(id)
+        if link != other.links.get(id):
+            return False
+        return link is None or self.calls[link.overcame].steps == other.calls[link.overcame].steps
+
+
+NOTHING = Part(Run(id=""), {}, {}, set())
+
+
+class Account:
+    """What is to be added to sums and patterns at the end of a transaction."""
+
+    def __init__(self) -> None:
+        self.cells: Cells = {}
+        self.seen: list[Seen] = []
+        self.used: list[tuple[str, str, int, str]] = []
+        self._runs: dict[tuple[str, str | None, str | None, int, Status, bool], int] = {}
+
+    def add(self, before: Part, after: Part) -> None:
+        is_moved = not _is_same_place(before.run, after.run)
+        for id in before.calls.keys() | after.calls.keys():
+            if not is_moved and before.is_counted_as(id, after):
+                continue
+            if id in before.calls:
+                figures.add(self.cells, before.cells(id), -1)
+                self.seen += before.seen(id, -1)
+            if id in after.calls:
+                figures.add(self.cells, after.cells(id))
+                self.seen += after.seen(id, 1)
+
+    def add_run(self, before: Known | None, run: Run | None, status: Status) -> None:
+        if before is not None and before.run is run and before.status == status:
+            return
+        if before is not None:
+            self._add_runs(before.run, before.status, -1)
+        if run is not None:
+            self._add_runs(run, status, 1)
+
+    def _add_runs(self, run: Run, status: Status, count: int) -> None:
+        """Runs that count alike are counted first and built once: where every call is a run there are many."""
+        alike = (run.agent, run.version, run.environment, run.started // HOUR, status, run.end is None)
+        self._runs[alike] = self._runs.get(alike, 0) + count
+
+    def counted(self) -> Cells:
+        for (agent, version, environment, hour, status, is_running), count in self._runs.items():
+            end = None if is_running else "finished"
+            run = Run(id="", agent=agent, version=version, environment=environment, started=hour * HOUR, end=end)  # type: ignore[arg-type]
+            for place, cell in figures.of_run(run, status).items():
+                cell.runs = {name: each * count for name, each in cell.runs.items()}
+                cell.running *= count
+                figures.add(self.cells, {place: cell})
+        self._runs.clear()
+        return self.cells
+
+    def add_used(self, run: Run, steps: Sequence[Step], known: set[tuple[str, str]]) -> None:
+        """Which tools and models a run has used, apart from those that are known."""
+        for step in steps:
+            used = ("tool", step.name)
+            if used not in known:
+                known.add(used)
+                self.used.append((*used, run.started, run.id))
+            if (step.metadata or run.metadata or step.type == "model") and (model := figures.model_of(run, step)):
+                used = ("model", model)
+                if used not in known:
+                    known.add(used)
+                    self.used.append((*used, run.started, run.id))
+
+
+class Ledger:
+    """The one who writes: one thread at a time, inside a transaction."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], Known] = {}
+        self._doubted: dict[tuple[str, str], Known] = {}
+        """Runs whose trails may still lead on, if nobody else has added to them."""
+        self._version = -1
+        self._forgotten = 0
+        self.rollups = Rollups()
+
+    def let_go(self) -> None:
+        """Forgets what it has in hand: it was rolled back, or what is kept was changed."""
+        self._known.clear()
+        self._doubted.clear()
+        self.rollups.let_go()
+
+    def begin(self, writer: sqlite3.Connection) -> None:
+        """At the beginning of a transaction: has another process written since the last?"""
+        (version,) = writer.execute("PRAGMA data_version").fetchone()
+        if version == self._version:
+            return
+        self._version = version
+        self._doubted.update((key, known) for key, known in self._known.items() if known.trail is not None)
+        self._known.clear()
+        self.rollups.let_go()
+        forgotten = writer.execute("SELECT value FROM meta WHERE tenant = '' AND key = 'forgotten'").fetchone()
+        count = int(forgotten[0]) if forgotten else 0
+        if count != self._forgotten:
+            self._forgotten = count
+            self._doubted.clear()
+
+    def append(
+        self, writer: sqlite3.Connection, tenant: str, batch: Sequence[AnyEvent], now: int, is_imported: bool
+    ) -> int:
+        """Keeps a batch; how many of its records were new."""
+        news, compactions = _sorted_out(batch)
+        self._make_room()
+        orphans = {run for (run,) in writer.execute("SELECT run FROM orphans WHERE tenant = ?", (tenant,))}
+        before = self._looked_up(writer, tenant, news)
+        kept = self._put_runs(writer, tenant, news, before, now, is_imported)
+        steps = [step for about in news.values() for step in about.steps]
+        kept += self._put_steps(writer, tenant, steps, news)
+        account = Account()
+        for id, about in news.items():
+            old = before.get(id)
+            run = about.ended[-1] if about.ended else about.started if old is None else old.run
+            self._account_for(writer, tenant, id, old, run, about.steps, id in orphans, account)
+        kept += self._put_compactions(writer, tenant, compactions, account)
+        self.settle(writer, tenant, account)
+        return kept
+
+    def settle(self, writer: sqlite3.Connection, tenant: str, account: Account) -> set[str]:
+        """Brings sums and patterns up to date; the patterns of which nothing is left."""
+        put(writer, USED, [(tenant, *used) for used in account.used])
+        self.rollups.add(writer, tenant, account.counted())
+        return tallies.add(writer, tenant, account.seen) if account.seen else set()
+
+    def _make_room(self) -> None:
+        if len(self._known) > KNOWN:
+            self._known.clear()
+        if len(self._doubted) > TRAILS or sum(known.trail is not None for known in self._known.values()) > TRAILS:
+            self._known.clear()
+            self._doubted.clear()
+
+    def _looked_up(self, writer: sqlite3.Connection, tenant: str, news: dict[str, _News]) -> dict[str, Known]:
+        """The runs of the batch that are there already. One that begins in it is taken for new until it is not."""
+        found: dict[str, Known] = {}
+        for id, about in news.items():
+            known = self._known.get((tenant, id))
+            if known is None and about.started is None:
+                known = self.look_up(writer, tenant, id)
+            if known is not None:
+                found[id] = known
+        return found
+
+    def look_up(self, writer: sqlite3.Connection, tenant: str, id: str) -> Known | None:
+        row = writer.execute(
+            "SELECT body, status, plain FROM runs WHERE tenant = ? AND id = ?", (tenant, id)
+        ).fetchone()
+        if row is None:
+            return None
+        known = Known(bodies.read(row[0], Run), row[1], bool(row[2]))
+        earlier = self._doubted.pop((tenant, id), None)
+        if earlier is not None and earlier.steps == extent(writer, tenant, id):
+            known.trail, known.steps, known.used = earlier.trail, earlier.steps, earlier.used
+        return known
+
+    def _put_runs(
+        self,
+        writer: sqlite3.Connection,
+        tenant: str,
+        news: dict[str, _News],
+        before: dict[str, Known],
+        now: int,
+        is_imported: bool,
+    ) -> int:
+        begun = {
+            id: about.ended[-1] if about.ended else about.started
+            for id, about in news.items()
+            if id not in before and (about.started or about.ended)
+        }
+        rows = [run_row(tenant, run, now, is_imported) for run in begun.values() if run is not None]
+        if rows:
+            writer.execute("SAVEPOINT beginning")
+            if put(writer, RUN, rows) != len(rows):  # some were there
+                writer.execute("ROLLBACK TO beginning")
+                for row in rows:
+                    known = self.look_up(writer, tenant, row[1])
+                    if known is None:
+                        writer.execute(RUN.one, row)
+                    else:
+                        before[row[1]] = known
+            writer.execute("RELEASE beginning")
+        kept = 0
+        for id, about in news.items():
+            old = before.get(id)
+            current = old.run if old is not None else about.started
+            kept += old is None and current is not None
+            for run in about.ended:
+                if current is None or (run.end != current.end or (run != current and encode(run) != encode(current))):
+                    kept += 1
+                    current = run
+            if old is not None and current is not None and current is not old.run:
+                about.ended = [current]
+                self.update_run(writer, tenant, current)
+            elif old is not None:
+                about.ended = []
+        return kept
+
+    def update_run(self, writer: sqlite3.Connection, tenant: str, run: Run) -> None:
+        writer.execute(
+            "UPDATE runs SET agent = ?, session = ?, started = ?, body = ?, version = ?, environment = ? "
+            "WHERE tenant = ? AND id = ?",
+            (run.agent, run.session, run.started, encode(run), run.version, run.environment, tenant, run.id),
+        )
+
+    def _put_steps(self, writer: sqlite3.Connection, tenant: str, steps: list[Step], news: dict[str, _News]) -> int:
+        if not steps:
+            return 0
+        rows = [step_row(tenant, step) for step in steps]
+        writer.execute("SAVEPOINT steps")
+        kept = put(writer, STEP, rows)
+        if kept != len(rows):  # some were there: which?
+            writer.execute("ROLLBACK TO steps")
+            for about in news.values():
+                about.steps = [
+                    step for step in about.steps if writer.execute(STEP.one, step_row(tenant, step)).rowcount
+                ]
+        writer.execute("RELEASE steps")
+        return kept
+
+    def _account_for(
+        self,
+        writer: sqlite3.Connection,
+        tenant: str,
+        id: str,
+        old: Known | None,
+        run: Run | None,
+        steps: list[Step],
+        is_orphan: bool,
+        account: Account,
+    ) -> None:
+        """What the news of a run change in everything that is derived from it."""
+        if run is None:
+            writer.execute("INSERT OR IGNORE INTO orphans VALUES (?, ?)", (tenant, id))
+            return
+        if is_orphan:
+            writer.execute("DELETE FROM orphans WHERE tenant = ? AND run = ?", (tenant, id))
+        is_quiet = not is_orphan and (old is None or (old.is_plain and _is_same_place(old.run, run)))
+        if is_quiet and all(map(_is_plain, steps)):
+            status = Standing().status(run)
+            for step in steps:
+                figures.of_success(run, step, account.cells)
+            now = Known(run, status)
+            if old is not None:
+                now.used = old.used
+                if status != old.status:
+                    set_status(writer, tenant, id, status, is_plain=True)
+        elif old is not None and not steps and _is_same_place(old.run, run) and (told := _told(old, run)):
+            now = Known(run, told, old.is_plain, old.trail)
+            now.used = old.used
+            if told != old.status:
+                set_status(writer, tenant, id, told, old.is_plain)
+        else:
+            now = self._recounted(writer, tenant, old, run, steps, is_orphan, account)
+        account.add_run(old, run, now.status)
+        if run.end is None:
+            self._known[tenant, id] = now
+        else:
+            self._known.pop((tenant, id), None)
+        if steps:
+            account.add_used(run, steps, now.used)
+
+    def _recounted(
+        self,
+        writer: sqlite3.Connection,
+        tenant: str,
+        old: Known | None,
+        run: Run,
+        steps: list[Step],
+        is_orphan: bool,
+        account: Account,
+    ) -> Known:
+        """Goes back to the first call that changes, and on from there with the calls as they are now."""
+        compactions = compactions_of(writer, tenant, run)
+        is_whole = is_orphan or not steps or bool(compactions) or any(step.call > step.seq for step in steps)
+        if old is not None and not _is_same_place(old.run, run):
+            is_whole = True
+            forget_used(writer, tenant, history_of(writer, tenant, old.run))
+        start = min((step.call for step in steps), default=0)
+        trail = old.trail if old is not None else None
+        if trail is None and (old is None or old.is_plain):
+            trail = _Trail()
+        standing = None if trail is None or is_whole else trail.back_to(start)
+        if trail is None or standing is None:
+            trail, standing, start, is_whole = _Trail(), Standing(), FIRST, True
+        is_new = old is None and not is_orphan
+        everything = steps if is_new else steps_since(writer, tenant, run.id, start, steps)
+        trail.is_odd = trail.is_odd or any(step.call > step.seq for step in everything)
+        new = {step.seq for step in steps}
+        linked = {} if is_new else links_since(writer, tenant, run.id, start)
+        opened = {each.call.id: each.call for each in standing.open if each.call.id < start}
+        after = Part(run, {call.id: call for call in calls.joined(everything)}, {}, set())
+        links = {link.failed: link for call in after.calls.values() for link in trail.follow(call)}
+        earlier = [step for step in everything if step.seq not in new]
+        before = Part(old.run if old else run, {call.id: call for call in calls.joined(earlier)}, linked, set())
+        after = after._replace(links=links)
+        for id in (linked.keys() | links.keys()) & opened.keys():
+            before.calls[id] = after.calls[id] = opened[id]
+        if compactions:
+            after = after._replace(again=_again(run, after, compactions))
+            before = before._replace(again=_again(run, before, compactions))
+        account.add(NOTHING if old is None else before, after)
+        put_links(writer, tenant, run.id, linked, after.links, after.calls)
+        status = trail.now.status(run)
+        set_status(writer, tenant, run.id, status, is_plain=False)
+        now = Known(run, status, is_plain=False, trail=trail)
+        if old is not None and old.trail is trail:
+            now.used = old.used
+            now.steps = old.steps[0] + len(steps), old.steps[1] + sum(new)
+        else:
+            now.steps = extent(writer, tenant, run.id)
+        if is_whole:
+            account.add_used(run, earlier, now.used)
+        return now
+
+    def _put_compactions(
+        self, writer: sqlite3.Connection, tenant: str, compactions: list[Compaction], account: Account
+    ) -> int:
+        """Keeps when conversations were made smaller. What failed later, and had failed before, is a repeat."""
+        kept = 0
+        for compaction in compactions:
+            sort, owner = ("run", compaction.run) if compaction.run is not None else ("session", compaction.session)
+            if owner is None:
+                continue
+            affected = [owner]
+            if sort == "session":
+                rows = writer.execute("SELECT id FROM runs WHERE tenant = ? AND session = ?", (tenant, owner))
+                affected = [id for (id,) in rows]
+            runs = [known for id in affected if (known := self.look_up(writer, tenant, id)) and not known.is_plain]
+            earlier = [history_of(writer, tenant, known.run) for known in runs]
+            row = (tenant, sort, owner, compaction.at, encode(compaction))
+            if not writer.execute("INSERT OR IGNORE INTO compactions VALUES (?, ?, ?, ?, ?)", row).rowcount:
+                continue
+            kept += 1
+            for before in earlier:
+                account.add(part_of(before), part_of(history_of(writer, tenant, before.run)))
+        return kept
+
+
+def _sorted_out(batch: Sequence[AnyEvent]) -> tuple[dict[str, _News], list[Compaction]]:
+    news: dict[str, _News] = {}
+    compactions: list[Compaction] = []
+    for event in batch:
+        if isinstance(event, StepEnded):
+            step = event.step
+            about = news.get(step.run)
+            if about is None:
+                about = news[step.run] = _News()
+            about.steps.append(step)
+        elif isinstance(event, RunStarted | RunEnded):
+            run = event.run
+            about = news.get(run.id)
+            if about is None:
+                about = news[run.id] = _News()
+            if isinstance(event, RunEnded):
+                about.ended.append(run)
+            elif about.started is None and not about.ended:
+                about.started = run
+        elif isinstance(event, ContextCompacted):
+            compactions.append(event.compaction)
+    return news, compactions
+
+
+def _is_plain(step: Step) -> bool:
+    return (
+        step.outcome == "success"
+        and step.call == step.seq
+        and step.attempt == 1
+        and step.failure is None
+        and step.type != "run"
+    )
+
+
+def _is_same_place(one: Run, other: Run) -> bool:
+    """Whether what happens in a run is counted in the same places."""
+    return one is other or (
+        one.agent == other.agent
+        and one.started == other.started
+        and one.version == other.version
+        and one.environment == other.environment
+        and one.session == other.session
+        and (one.metadata or {}).get("model") == (other.metadata or {}).get("model")
+    )
+
+
+def _told(old: Known, run: Run) -> Status | None:
+    """The status of a run whose end alone is new; None if its calls must be asked."""
+    if run.end in ("raised", "abandoned"):
+        return "failure"
+    return old.status if old.run.end not in ("raised", "abandoned") else None
+
+
+def _again(run: Run, part: Part, compactions: tuple[Compaction, ...]) -> set[int]:
+    return figures.repeated(History(run=run, compactions=compactions), part.calls.values())
+
+
+def part_of(history: History) -> Part:
+    joined = {call.id: call for call in calls.joined(history.steps)}
+    links = {link.failed: link for link in history.links}
+    return Part(history.run, joined, links, figures.repeated(history, joined.values()))

@@ -1,0 +1,255 @@
+"""Retention in a database: what is too old goes, what is plain is sampled, what is cold is compressed.
+
+A little at a time: others write in between. Sums and patterns stay as they were counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mulligan.records import History, Run
+from mulligan.remember import bodies, retention
+from mulligan.remember.ledger import Account
+from mulligan.remember.rows import (
+    USED,
+    forget_met,
+    forget_used,
+    history_of,
+    note,
+    noted,
+    put,
+    remove_run,
+    replace_steps,
+    runs_since,
+)
+from mulligan.remember.store import Progress, Pruned, Retention
+
+ROWS = 1000
+"""Rows that are removed in one transaction, so that nobody waits long for it."""
+PAGES = 2000
+"""Pages that are given back at a time."""
+Using = Callable[[], contextlib.AbstractContextManager[sqlite3.Connection]]
+
+
+class Pruning:
+    """One round of retention."""
+
+    def __init__(self, writing: Using, reading: Using, tenant: str, policy: Retention, now: int) -> None:
+        self._writing, self._reading = writing, reading
+        self._tenant, self._policy, self._now = tenant, policy, now
+        self.runs = self.steps = self.sampled = self.compressed = self.counters = 0
+
+    def rehearse(self, progress: Progress | None = None) -> Pruned:
+        with self._reading() as connection:
+            before = size_of(connection)
+            for row in self._old(connection, self._oldest(), progress):
+                if self._is_expired(row):
+                    self.runs, self.steps = self.runs + 1, self.steps + _steps(connection, self._tenant, row[1])
+                elif self._is_sampled(row):
+                    self._count_sampled(row, self._history(connection, row))
+            self.counters = self._hours(connection, "SELECT count(*)").fetchone()[0]
+            excess = before - self._policy.size if self._policy.size is not None else 0
+            if excess > 0:
+                self._rehearse_size(connection, excess)
+        return self._told(before, before)
+
+    def _told(self, before: int, after: int) -> Pruned:
+        return Pruned(
+            runs=self.runs, steps=self.steps, sampled=self.sampled, compressed=self.compressed, counters=self.counters,
+            before=before, after=after,
+        )  # fmt: skip
+
+    def _oldest(self) -> int:
+        """What came later than this is too young for anything."""
+        ages = [self._policy.failures, self._policy.successes, self._policy.compress_after]
+        if self._policy.sample < 1:
+            ages.append(self._policy.sample_after)
+        return self._now - min((age for age in ages if age is not None), default=self._now)
+
+    def _old(
+        self, connection: sqlite3.Connection, until: int, progress: Progress | None, after: int = 0
+    ) -> Iterator[Any]:
+        (total,) = connection.execute("SELECT count(*) FROM runs WHERE tenant = ?", (self._tenant,)).fetchone()
+        done = 0
+        while rows := runs_since(connection, self._tenant, after):
+            for row in rows:
+                after, done = row[0], done + 1
+                if row[3] >= until:
+                    return
+                if not row[4] or self._policy.imports:
+                    yield row
+            if progress is not None:
+                progress(done, total)
+
+    def _history(self, connection: sqlite3.Connection, row: Any) -> History:
+        return history_of(connection, self._tenant, bodies.read(row[5], Run))
+
+    def _is_expired(self, row: Any) -> bool:
+        return retention.is_expired(row[2], row[3], self._policy, self._now)
+
+    def _is_sampled(self, row: Any) -> bool:
+        return self._policy.sample < 1 and row[3] < self._now - self._policy.sample_after
+
+    def _is_cold(self, row: Any) -> bool:
+        return self._policy.compress_after is not None and row[3] < self._now - self._policy.compress_after
+
+    def _count_sampled(self, row: Any, history: History) -> History | None:
+        """What is left of a run that stays."""
+        left = retention.sampled(history, self._policy.sample)
+        self.sampled += len(history.steps) - (len(left.steps) if left is not None else 0)
+        return left
+
+    def perform(self, progress: Progress | None = None) -> Pruned:
+        with self._reading() as connection:
+            before = size_of(connection)
+        self._by_age(progress)
+        if self._policy.size is not None:
+            self._by_size(self._policy.size)
+        with self._writing() as writer:
+            self.counters = self._hours(writer, "DELETE").rowcount
+            return self._told(before, used_of(writer))
+
+    def _by_age(self, progress: Progress | None) -> None:
+        until = self._oldest()
+        after = 0
+        while True:
+            # Each round a transaction of its own, begun where the last one ended: others write in between.
+            with self._writing() as writer:
+                budget = ROWS
+                is_done = True
+                # What was sampled and compressed in an earlier round is passed over.
+                way = f"{self._policy.sample} {self._policy.imports}"
+                earlier, _, upto = noted(writer, self._tenant, "tidied").rpartition(" ")
+                tidied = int(upto) if earlier == way else 0
+                for row in self._old(writer, until, None, after):
+                    if budget <= 0:
+                        is_done = False
+                        break
+                    after = row[0]
+                    if self._is_expired(row):
+                        budget -= self._remove(writer, self._history(writer, row))
+                    elif row[0] > tidied:
+                        budget -= self._tidy(writer, row)
+                        if self._is_cold(row) and (self._policy.sample >= 1 or self._is_sampled(row)):
+                            note(writer, self._tenant, "tidied", f"{way} {row[0]}")
+                (total,) = writer.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()
+            if progress is not None:
+                progress(total if is_done else after, total)
+            if is_done:
+                return
+
+    def _tidy(self, writer: sqlite3.Connection, row: Any) -> int:
+        """Samples and compresses what stays of a run; about how many rows that was."""
+        rows = 1
+        if self._is_sampled(row):
+            history = self._history(writer, row)
+            left = self._count_sampled(row, history)
+            if left is None:
+                self._take_out(writer, history)
+                return 1 + len(history.steps)
+            if left != history:
+                rows += len(history.steps)
+                self._note_horizon(writer, history)
+                forget_used(writer, self._tenant, history)
+                replace_steps(writer, self._tenant, history.run.id, left.steps)
+                account = Account()
+                account.add_used(history.run, left.steps, set())
+                put(writer, USED, [(self._tenant, *used) for used in account.used])
+        if self._is_cold(row):
+            packed = self._pack(writer, row[1])
+            self.compressed, rows = self.compressed + packed, rows + packed
+        return rows
+
+    def _remove(self, writer: sqlite3.Connection, history: History) -> int:
+        self._take_out(writer, history)
+        self.runs, self.steps = self.runs + 1, self.steps + len(history.steps)
+        return 1 + len(history.steps)
+
+    def _take_out(self, writer: sqlite3.Connection, history: History) -> None:
+        self._note_horizon(writer, history)
+        forget_met(writer, self._tenant, history)
+        remove_run(writer, self._tenant, history)
+
+    def _note_horizon(self, writer: sqlite3.Connection, history: History) -> None:
+        """Remembers until when sums are more than the rows can tell."""
+        last = max([history.run.started, *(step.started for step in history.steps)])
+        if last >= int(noted(writer, self._tenant, "pruned") or -1):
+            note(writer, self._tenant, "pruned", str(last))
+
+    def _pack(self, writer: sqlite3.Connection, run: str) -> int:
+        rows = writer.execute(
+            "SELECT seq, body FROM steps WHERE tenant = ? AND run = ? AND length(body) >= ? "
+            "AND substr(body, 1, 1) = x'7b'",
+            (self._tenant, run, bodies.WORTH),
+        )
+        packed = [(bodies.packed(body), body, seq) for seq, body in rows.fetchall()]
+        smaller = [(small, self._tenant, run, seq) for small, body, seq in packed if len(small) < len(body)]
+        writer.executemany("UPDATE steps SET body = ? WHERE tenant = ? AND run = ? AND seq = ?", smaller)
+        return len(smaller)
+
+    def _by_size(self, size: int) -> None:
+        """The oldest runs go, those that worked first, until what is used fits."""
+        for is_any in (False, True):
+            after = 0
+            while True:
+                with self._writing() as writer:
+                    if used_of(writer) <= size:
+                        return
+                    rows = runs_since(writer, self._tenant, after, 100)
+                    for rowid, _, status, _, imported, body in rows:
+                        after = rowid
+                        if (is_any or status == "success") and (not imported or self._policy.imports):
+                            self._remove(writer, history_of(writer, self._tenant, bodies.read(body, Run)))
+                if not rows:
+                    break
+
+    def _rehearse_size(self, connection: sqlite3.Connection, excess: int) -> None:
+        """About as many of the oldest as make up what is too much."""
+        for is_any in (False, True):
+            for row in self._old(connection, 2**62, None):
+                if excess <= 0:
+                    return
+                if (row[2] == "success") != is_any and not self._is_expired(row):
+                    place = (self._tenant, row[1])
+                    count, size = connection.execute(
+                        "SELECT count(*), coalesce(sum(length(body)), 0) FROM steps WHERE tenant = ? AND run = ?", place
+                    ).fetchone()
+                    excess -= 300 + size + 200 * count
+                    self.runs, self.steps = self.runs + 1, self.steps + count
+
+    def _hours(self, connection: sqlite3.Connection, what: str) -> sqlite3.Cursor:
+        until = self._now - self._policy.hours if self._policy.hours is not None else -(2**62)
+        sql = f"{what} FROM rollups WHERE tenant = ? AND grain = 'hour' AND bucket < ?"
+        return connection.execute(sql, (self._tenant, until))
+
+
+def _steps(connection: sqlite3.Connection, tenant: str, run: str) -> int:
+    sql = "SELECT count(*) FROM steps WHERE tenant = ? AND run = ?"
+    return int(connection.execute(sql, (tenant, run)).fetchone()[0])
+
+
+def give_back(writer: sqlite3.Connection) -> None:
+    """Gives free pages back to the file system, some at a time; outside of any transaction."""
+    (left,) = writer.execute("PRAGMA freelist_count").fetchone()
+    while left:
+        before = left
+        # As a script: to execute this statement is to free one page.
+        writer.executescript(f"PRAGMA incremental_vacuum({PAGES})")
+        (left,) = writer.execute("PRAGMA freelist_count").fetchone()
+        if left >= before:
+            return
+
+
+def size_of(connection: sqlite3.Connection) -> int:
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    return int(pages * size)
+
+
+def used_of(connection: sqlite3.Connection) -> int:
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    return size_of(connection) - int(free * size)

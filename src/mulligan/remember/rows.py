@@ -1,0 +1,195 @@
+"""Runs and their steps as rows of a database: put, read and removed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mulligan import figures
+from mulligan.calls import Call, Standing
+from mulligan.records import Compaction, History, Link, Run, Status, Step, encode
+from mulligan.remember import bodies, tallies
+
+TOGETHER = 50
+"""Rows that are kept by one statement."""
+FIRST = -(2**63)
+"""Before every call."""
+
+
+class Insert(NamedTuple):
+    """A row into a table, and many of them in one statement."""
+
+    one: str
+    many: str
+
+    @classmethod
+    def of(cls, table: str, columns: int) -> Insert:
+        start, row = f"INSERT OR IGNORE INTO {table} VALUES ", f"({', '.join('?' * columns)})"
+        return cls(start + row, start + ", ".join([row] * TOGETHER))
+
+
+STEP = Insert.of("steps", 10)
+RUN = Insert.of("runs", 12)
+USED = Insert.of("used", 5)
+
+
+def put(writer: sqlite3.Connection, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> int:
+    """Many rows a statement: each statement lets go of the interpreter's lock, and a busy host gives it back late.
+
+    Answers how many were not there yet.
+    """
+    before = writer.total_changes
+    whole = len(rows) - len(rows) % TOGETHER
+    for start in range(0, whole, TOGETHER):
+        writer.execute(insert.many, [value for row in rows[start : start + TOGETHER] for value in row])
+    writer.executemany(insert.one, rows[whole:])
+    return writer.total_changes - before
+
+
+def step_row(tenant: str, step: Step) -> tuple[Any, ...]:
+    kind = fingerprint = None
+    if step.failure is not None and step.has_failed:
+        kind, fingerprint = str(step.failure.kind), step.failure.fingerprint
+    return (
+        tenant, step.run, step.seq, step.call, step.name, step.outcome, kind, fingerprint, step.started, encode(step)
+    )  # fmt: skip
+
+
+def run_row(tenant: str, run: Run, kept: int, is_imported: bool) -> tuple[Any, ...]:
+    """Of a run that begins: what its calls come to is set when they are known."""
+    status = Standing().status(run)
+    return (
+        tenant, run.id, run.agent, run.session, run.started, encode(run), run.version, run.environment, status,
+        kept, int(is_imported), 1,
+    )  # fmt: skip
+
+
+def set_status(writer: sqlite3.Connection, tenant: str, id: str, status: Status, is_plain: bool) -> None:
+    writer.execute(
+        "UPDATE runs SET status = ?, plain = ? WHERE tenant = ? AND id = ?", (status, int(is_plain), tenant, id)
+    )
+
+
+def extent(writer: sqlite3.Connection, tenant: str, id: str) -> tuple[int, int]:
+    count, sum = writer.execute(
+        "SELECT count(*), coalesce(sum(seq), 0) FROM steps WHERE tenant = ? AND run = ?", (tenant, id)
+    ).fetchone()
+    return count, sum
+
+
+def steps_since(writer: sqlite3.Connection, tenant: str, run: str, start: int, new: list[Step]) -> list[Step]:
+    """The steps of the calls from this one on, the new ones among them as they are in hand."""
+    at_hand = {step.seq: step for step in new}
+    rows = writer.execute(
+        "SELECT seq, body FROM steps WHERE tenant = ? AND run = ? AND seq >= ? ORDER BY seq", (tenant, run, start)
+    )
+    steps = (at_hand.get(seq) or bodies.read(body, Step) for seq, body in rows)
+    return [step for step in steps if step.call >= start]
+
+
+def links_since(writer: sqlite3.Connection, tenant: str, run: str, start: int) -> dict[int, Link]:
+    rows = writer.execute(
+        "SELECT failed, body FROM links WHERE tenant = ? AND run = ? AND (failed >= ? OR overcame >= ?)",
+        (tenant, run, start, start),
+    )
+    return {failed: bodies.read(body, Link) for failed, body in rows}
+
+
+def put_links(
+    writer: sqlite3.Connection,
+    tenant: str,
+    run: str,
+    known: dict[int, Link],
+    links: dict[int, Link],
+    failed_calls: Mapping[int, Call],
+) -> None:
+    """Links kept where the success is kept, so that a crash cannot separate the two."""
+    gone = [(tenant, run, failed) for failed in known if failed not in links]
+    writer.executemany("DELETE FROM links WHERE tenant = ? AND run = ? AND failed = ?", gone)
+    rows = []
+    for failed, link in links.items():
+        failure = failed_calls[failed].failure
+        # Also where the link is the same: what was overcome may be another failure of the call than before.
+        row = (failed_calls[failed].name, failure.fingerprint if failure else "", encode(link), link.overcame)
+        rows.append((tenant, run, failed, *row))
+    writer.executemany("INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+
+
+def compactions_of(connection: sqlite3.Connection, tenant: str, run: Run) -> tuple[Compaction, ...]:
+    """When the conversation of a run was made smaller: its own, or that of its session since it began."""
+    rows = connection.execute(
+        "SELECT body FROM compactions WHERE tenant = ? AND sort = 'run' AND owner = ? ORDER BY at", (tenant, run.id)
+    ).fetchall()
+    if run.session is not None:
+        rows += connection.execute(
+            "SELECT body FROM compactions WHERE tenant = ? AND sort = 'session' AND owner = ? AND at >= ? ORDER BY at",
+            (tenant, run.session, run.started),
+        ).fetchall()
+    return tuple(sorted((bodies.read(body, Compaction) for (body,) in rows), key=lambda compaction: compaction.at))
+
+
+def history_of(connection: sqlite3.Connection, tenant: str, run: Run) -> History:
+    place = (tenant, run.id)
+    steps = connection.execute("SELECT body FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", place)
+    links = connection.execute("SELECT body FROM links WHERE tenant = ? AND run = ? ORDER BY failed", place)
+    return History(
+        run=run,
+        steps=tuple(bodies.read(body, Step) for (body,) in steps),
+        links=tuple(bodies.read(body, Link) for (body,) in links),
+        compactions=compactions_of(connection, tenant, run),
+    )
+
+
+def runs_since(connection: sqlite3.Connection, tenant: str, after: int = 0, limit: int = 1000) -> list[Any]:
+    """Runs in the order in which they came, from this row on."""
+    sql = (
+        "SELECT rowid, id, status, kept, imported, body FROM runs WHERE tenant = ? AND rowid > ? ORDER BY rowid LIMIT ?"
+    )
+    return connection.execute(sql, (tenant, after, limit)).fetchall()
+
+
+def remove_run(writer: sqlite3.Connection, tenant: str, history: History) -> None:
+    """A run with its rows. Sums, patterns and which of these it met are the affair of who removes it."""
+    place = (tenant, history.run.id)
+    forget_used(writer, tenant, history)
+    for table in ("steps", "links", "orphans"):
+        writer.execute(f"DELETE FROM {table} WHERE tenant = ? AND run = ?", place)
+    writer.execute("DELETE FROM compactions WHERE tenant = ? AND sort = 'run' AND owner = ?", place)
+    writer.execute("DELETE FROM runs WHERE tenant = ? AND id = ?", place)
+
+
+def forget_used(writer: sqlite3.Connection, tenant: str, history: History) -> None:
+    run = history.run
+    used = {("tool", step.name) for step in history.steps}
+    used |= {("model", figures.model_of(run, step)) for step in history.steps}
+    writer.executemany(
+        "DELETE FROM used WHERE tenant = ? AND sort = ? AND name = ? AND started = ? AND run = ?",
+        [(tenant, sort, name, run.started, run.id) for sort, name in used],
+    )
+
+
+def forget_met(writer: sqlite3.Connection, tenant: str, history: History) -> None:
+    """The run is no longer found by its patterns; they count it all the same."""
+    run = history.run
+    failures = [(step, step.failure) for step in history.steps if step.has_failed and step.failure]
+    met = {tallies.id_of(step.name, each.fingerprint) if each.fingerprint else "" for step, each in failures}
+    writer.executemany(
+        "DELETE FROM met WHERE tenant = ? AND pattern = ? AND started = ? AND run = ?",
+        [(tenant, id, run.started, run.id) for id in met],
+    )
+
+
+def replace_steps(writer: sqlite3.Connection, tenant: str, run: str, steps: Sequence[Step]) -> None:
+    """The same run with other steps."""
+    writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", (tenant, run))
+    put(writer, STEP, [step_row(tenant, step) for step in steps])
+
+
+def noted(connection: sqlite3.Connection, tenant: str, key: str) -> str:
+    row = connection.execute("SELECT value FROM meta WHERE tenant = ? AND key = ?", (tenant, key)).fetchone()
+    return row[0] if row else ""
+
+
+def note(writer: sqlite3.Connection, tenant: str, key: str, value: str) -> None:
+    writer.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", (tenant, key, value))

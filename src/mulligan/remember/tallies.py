@@ -1,0 +1,199 @@
+"""The sums of patterns in a database: added to by what has changed, so that none is ever counted anew."""
+
+from __future__ import annotations
+
+import functools
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from mulligan.records import Run, Step, pattern_id
+from mulligan.remember import bodies
+from mulligan.remember.patterns import day_of, order_of, worded
+
+id_of = functools.lru_cache(maxsize=10_000)(pattern_id)
+
+
+class Seen(NamedTuple):
+    """A failed attempt that is counted, or no longer is."""
+
+    run: Run
+    step: Step
+    is_overcome: bool
+    sign: int
+
+
+class _Sum:
+    """What becomes of one pattern."""
+
+    def __init__(self, first: Step) -> None:
+        self.count = self.overcome = 0
+        self.days: dict[int, list[int]] = {}
+        self.agents: dict[str, int] = {}
+        self.first: Step | None = None
+        self.last = first.started
+        self.name, self.fingerprint = first.name, first.failure.fingerprint if first.failure else ""
+
+    def add(self, seen: Seen) -> None:
+        step, sign = seen.step, seen.sign
+        overcome = sign * seen.is_overcome
+        self.count += sign
+        self.overcome += overcome
+        day = self.days.setdefault(day_of(step.started), [0, 0])
+        day[0] += sign
+        day[1] += overcome
+        self.agents[seen.run.agent] = self.agents.get(seen.run.agent, 0) + sign
+        if sign > 0:
+            self.last = max(self.last, step.started)
+            if self.first is None or order_of(step) < order_of(self.first):
+                self.first = step
+
+
+def add(writer: sqlite3.Connection, tenant: str, changes: Iterable[Seen]) -> set[str]:
+    """Adds and takes back; the ids of the patterns of which nothing is left."""
+    sums: dict[str, _Sum] = {}
+    met: dict[tuple[str, int, str, str], int] = {}
+    for seen in changes:
+        failure = seen.step.failure
+        assert failure is not None
+        id = id_of(seen.step.name, failure.fingerprint) if failure.fingerprint else ""
+        if id:
+            if id not in sums:
+                sums[id] = _Sum(seen.step)
+            sums[id].add(seen)
+        place = (id, seen.run.started, seen.run.id, str(failure.kind))
+        met[place] = met.get(place, 0) + seen.sign
+    runs = _add_met(writer, tenant, met)
+    gone = {id for id, sum in sums.items() if not _add_sum(writer, tenant, id, sum, runs.get(id, 0))}
+    _add_parts(writer, tenant, sums)
+    return gone
+
+
+def _add_met(writer: sqlite3.Connection, tenant: str, met: dict[tuple[str, int, str, str], int]) -> dict[str, int]:
+    """Which runs met what; how many more runs each pattern was met in."""
+    more: dict[str, int] = {}
+    for (id, started, run, kind), count in met.items():
+        if not count:
+            continue
+        rows = writer.execute(
+            "SELECT kind, count FROM met WHERE tenant = ? AND pattern = ? AND started = ? AND run = ?",
+            (tenant, id, started, run),
+        )
+        known = dict(rows.fetchall())
+        left = known.get(kind, 0) + count
+        if left > 0:
+            writer.execute(
+                "INSERT OR REPLACE INTO met VALUES (?, ?, ?, ?, ?, ?)", (tenant, id, started, run, kind, left)
+            )
+            more[id] = more.get(id, 0) + (not known)
+        else:
+            writer.execute(
+                "DELETE FROM met WHERE tenant = ? AND pattern = ? AND started = ? AND run = ? AND kind = ?",
+                (tenant, id, started, run, kind),
+            )
+            more[id] = more.get(id, 0) - (set(known) == {kind})
+    return more
+
+
+def _add_sum(writer: sqlite3.Connection, tenant: str, id: str, sum: _Sum, runs: int) -> bool:
+    """Adds to a pattern, or makes it; whether anything is left of it."""
+    known = writer.execute(
+        "SELECT first, first_run, first_seq, count FROM patterns WHERE tenant = ? AND id = ?", (tenant, id)
+    ).fetchone()
+    if known is None:
+        if sum.first is None or sum.count <= 0:
+            return False
+        about = _about(sum.first)
+        row = (tenant, id, sum.name, sum.fingerprint, *about[:4], sum.count, sum.overcome, runs, *about[4:], sum.last)
+        writer.execute(f"INSERT INTO patterns VALUES ({', '.join('?' * len(row))})", row)
+        return True
+    if known[3] + sum.count <= 0:
+        writer.execute("DELETE FROM patterns WHERE tenant = ? AND id = ?", (tenant, id))
+        return False
+    if sum.count or sum.overcome or runs:
+        writer.execute(
+            "UPDATE patterns SET count = count + ?, overcome = overcome + ?, runs = runs + ?, last = max(last, ?) "
+            "WHERE tenant = ? AND id = ?",
+            (sum.count, sum.overcome, runs, sum.last, tenant, id),
+        )
+    if sum.first is not None and order_of(sum.first) < (known[0], known[1], known[2]):
+        _set_first(writer, tenant, id, sum.first)
+    return True
+
+
+def _about(first: Step) -> tuple[Any, ...]:
+    """What is told of a pattern by its first failure: kind, server, message, template, and where that is."""
+    return (str(first.failure.kind) if first.failure else "", first.server, *worded(first), *order_of(first))
+
+
+def _set_first(writer: sqlite3.Connection, tenant: str, id: str, first: Step) -> None:
+    writer.execute(
+        "UPDATE patterns SET kind = ?, server = ?, message = ?, template = ?, first = ?, first_run = ?, first_seq = ? "
+        "WHERE tenant = ? AND id = ?",
+        (*_about(first), tenant, id),
+    )
+
+
+def _add_parts(writer: sqlite3.Connection, tenant: str, sums: dict[str, _Sum]) -> None:
+    _add_days(writer, tenant, sums)
+    agents = [(tenant, id, agent, count) for id, sum in sums.items() for agent, count in sum.agents.items() if count]
+    writer.executemany(
+        "INSERT INTO pattern_agents VALUES (?, ?, ?, ?) ON CONFLICT (tenant, id, agent) DO UPDATE "
+        "SET count = count + excluded.count",
+        agents,
+    )
+    less = [(tenant, id, agent) for _, id, agent, count in agents if count < 0]
+    writer.executemany("DELETE FROM pattern_agents WHERE tenant = ? AND id = ? AND agent = ? AND count <= 0", less)
+
+
+def _add_days(writer: sqlite3.Connection, tenant: str, sums: dict[str, _Sum]) -> None:
+    days = [
+        (tenant, day, id, count, overcome)
+        for id, sum in sums.items()
+        for day, (count, overcome) in sum.days.items()
+        if count or overcome
+    ]
+    writer.executemany(
+        "INSERT INTO pattern_days VALUES (?, ?, ?, ?, ?) ON CONFLICT (tenant, day, id) DO UPDATE "
+        "SET count = count + excluded.count, overcome = overcome + excluded.overcome",
+        days,
+    )
+    less = [(tenant, day, id) for _, day, id, count, _ in days if count < 0]
+    writer.executemany("DELETE FROM pattern_days WHERE tenant = ? AND day = ? AND id = ? AND count <= 0", less)
+
+
+def add_days(writer: sqlite3.Connection, tenant: str, changes: Iterable[Seen]) -> None:
+    """Adds to the days of patterns alone: all else about them is known better than the rows can tell."""
+    sums: dict[str, _Sum] = {}
+    for seen in changes:
+        if seen.step.failure is not None and seen.step.failure.fingerprint:
+            id = id_of(seen.step.name, seen.step.failure.fingerprint)
+            sums.setdefault(id, _Sum(seen.step)).add(seen)
+    _add_days(writer, tenant, sums)
+
+
+def sum_days(writer: sqlite3.Connection, tenant: str) -> None:
+    """Patterns count what their days come to."""
+    for column in ("count", "overcome"):
+        writer.execute(
+            f"UPDATE patterns SET {column} = (SELECT coalesce(sum(d.{column}), 0) FROM pattern_days d "
+            "WHERE d.tenant = patterns.tenant AND d.id = patterns.id) WHERE tenant = ?",
+            (tenant,),
+        )
+
+
+def refresh(writer: sqlite3.Connection, tenant: str, id: str) -> None:
+    """Finds the first and the last failure of a pattern anew, after some of it was taken back or changed."""
+    known = writer.execute(
+        "SELECT tool, fingerprint FROM patterns WHERE tenant = ? AND id = ?", (tenant, id)
+    ).fetchone()
+    if known is None:
+        return
+    where = "FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ?"
+    (first, last) = writer.execute(f"SELECT min(started), max(started) {where}", (tenant, *known)).fetchone()
+    if first is None:
+        return  # what is left of it is older than the rows
+    rows = writer.execute(f"SELECT body {where} AND started = ?", (tenant, *known, first))
+    steps = [bodies.read(body, Step) for (body,) in rows]
+    writer.execute("UPDATE patterns SET last = ? WHERE tenant = ? AND id = ?", (last, tenant, id))
+    _set_first(writer, tenant, id, min(steps, key=order_of))

@@ -1,0 +1,339 @@
+"""What is done to a database now and then: something is forgotten, everything counted anew, or copied."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mulligan import calls, figures
+from mulligan.failure import StoreError
+from mulligan.figures import Cell, Cells, Place
+from mulligan.records import Compaction, History, Run, Step, encode
+from mulligan.remember import bodies, forgetting, tallies
+from mulligan.remember.ledger import NOTHING, Account, Known, Ledger, part_of
+from mulligan.remember.patterns import day_of
+from mulligan.remember.rollups import Rollups
+from mulligan.remember.rows import (
+    FIRST,
+    USED,
+    forget_used,
+    history_of,
+    links_since,
+    note,
+    noted,
+    put,
+    put_links,
+    remove_run,
+    replace_steps,
+    runs_since,
+    set_status,
+)
+from mulligan.remember.store import DAY, Forget, Forgotten, Progress
+
+PATIENCE = 5.0
+"""Seconds to wait until nobody reads the write-ahead log any more."""
+PAGES = 2000
+"""Pages that are copied at a time."""
+
+
+class Forgetting:
+    """Takes something out of everything that is kept, in one transaction."""
+
+    def __init__(self, writer: sqlite3.Connection, ledger: Ledger, tenant: str, what: Forget) -> None:
+        self._writer, self._ledger, self._tenant, self._what = writer, ledger, tenant, what
+        self._account = Account()
+        self.runs = self.steps = 0
+        writer.create_function("held", 1, self._is_held, deterministic=True)
+
+    def _is_held(self, body: Any) -> bool:
+        if self._what.text is None or body is None:
+            return False
+        data = bodies.plain(body) if isinstance(body, bytes) else str(body).encode("utf-8", "replace")
+        return forgetting.holds(data, self._what.text)
+
+    def perform(self) -> Forgotten:
+        for id in self._touched():
+            self._forget_in(id)
+        gone = self._ledger.settle(self._writer, self._tenant, self._account)
+        changed = {tallies.id_of(each.step.name, each.step.failure.fingerprint) for each in self._account.seen
+                   if each.step.failure is not None and each.step.failure.fingerprint} - gone  # fmt: skip
+        for id in changed:
+            tallies.refresh(self._writer, self._tenant, id)
+        if self._what.tool is not None:
+            gone |= self._forget_counted_tool(self._what.tool)
+        if self._what.text is not None:
+            self._forget_counted_text(self._what.text)
+        for id in gone:
+            self._forget_pattern(id)
+        shelf = self._forget_shelf()
+        forgotten = Forgotten(runs=self.runs, steps=self.steps, patterns=len(gone), shelf=shelf)
+        if forgotten:
+            # Whoever has something of it in hand lets go of it before the next batch.
+            note(self._writer, "", "forgotten", str(int(noted(self._writer, "", "forgotten") or 0) + 1))
+        self._ledger.let_go()
+        return forgotten
+
+    def _ask(self, sql: str, *values: Any) -> list[Any]:
+        return self._writer.execute(sql, (self._tenant, *values)).fetchall()
+
+    def _touched(self) -> list[str]:
+        what = self._what
+        if what.run is not None:
+            return [what.run]
+        if what.session is not None:
+            return [id for (id,) in self._ask("SELECT id FROM runs WHERE tenant = ? AND session = ?", what.session)]
+        if what.tool is not None:
+            used = self._ask("SELECT run FROM used WHERE tenant = ? AND sort = 'tool' AND name = ?", what.tool)
+            orphans = self._ask("SELECT run FROM orphans WHERE tenant = ?")
+            return sorted({id for (id,) in (*used, *orphans)})
+        steps = self._ask("SELECT DISTINCT run FROM steps WHERE tenant = ? AND held(body)")
+        runs = self._ask("SELECT id FROM runs WHERE tenant = ? AND (held(body) OR held(id))")
+        return sorted({id for (id,) in (*steps, *runs)})
+
+    def _forget_in(self, id: str) -> None:
+        what = self._what
+        known = self._ledger.look_up(self._writer, self._tenant, id)
+        before = history_of(self._writer, self._tenant, known.run if known else Run(id=id))
+        if what.run is not None or what.session is not None or (what.text is not None and what.text in id):
+            self._forget_run(known, before)
+        elif what.tool is not None:
+            left = tuple(step for step in before.steps if step.name != what.tool)
+            if before.steps and not left:
+                self._forget_run(known, before)
+            elif len(left) != len(before.steps):
+                self._change(known, before, before.run, left)
+        elif what.text is not None:
+            run = forgetting.without(before.run, what.text)
+            self._change(known, before, run, tuple(forgetting.without(step, what.text) for step in before.steps))
+
+    def _forget_run(self, known: Known | None, before: History) -> None:
+        remove_run(self._writer, self._tenant, before)
+        self.runs, self.steps = self.runs + (known is not None), self.steps + len(before.steps)
+        if known is not None:
+            self._account.add(part_of(before), NOTHING)
+            self._account.add_run(known, None, known.status)
+
+    def _change(self, known: Known | None, before: History, run: Run, steps: tuple[Step, ...]) -> None:
+        """The same run with other steps, or with fewer."""
+        place = (self._writer, self._tenant)
+        kept = {step.seq: step for step in steps}
+        self.steps += sum(kept.get(step.seq) != step for step in before.steps)
+        forget_used(*place, before)
+        replace_steps(*place, run.id, steps)
+        if known is None:
+            return
+        relinked(*place, run.id, steps)
+        if encode(run) != encode(known.run):
+            self.runs += 1
+            self._ledger.update_run(*place, run)
+        after = msgspec.structs.replace(
+            history_of(*place, run), links=tuple(calls.overcame(steps)), compactions=before.compactions
+        )
+        self._account.add(part_of(before), part_of(after))
+        status = calls.status(run, steps, after.links)
+        set_status(*place, run.id, status, known.is_plain)
+        self._account.add_run(known, run, status)
+        self._account.add_used(run, steps, set())
+
+    def _forget_pattern(self, id: str) -> None:
+        for table in ("patterns", "pattern_days", "pattern_agents", "decisions"):
+            self._writer.execute(f"DELETE FROM {table} WHERE tenant = ? AND id = ?", (self._tenant, id))
+        merged = self._ask("SELECT id, body FROM decisions WHERE tenant = ?")
+        for other, body in merged:
+            if msgspec.json.decode(body).get("into") == id:
+                self._writer.execute("DELETE FROM decisions WHERE tenant = ? AND id = ?", (self._tenant, other))
+
+    def _forget_counted_tool(self, tool: str) -> set[str]:
+        """What is still counted of a tool, after its rows are gone or were gone before."""
+        rows = self._ask("SELECT grain, bucket, value, cell FROM rollups WHERE tenant = ? AND slice = 'place'")
+        for grain, bucket, value, cell in rows:
+            place = place_of(bucket, value)
+            if place.name == tool and place.type:
+                self._ledger.rollups.add(
+                    self._writer, self._tenant, _negative({place: figures.unpack(cell)}), grains=(grain,)
+                )
+        return {id for (id,) in self._ask("SELECT id FROM patterns WHERE tenant = ? AND tool = ?", tool)}
+
+    def _forget_counted_text(self, text: str) -> None:
+        """Names and messages that outlived their rows."""
+        columns = ("tool", "kind", "server", "message", "template")
+        where = " OR ".join(f"held({column})" for column in columns)
+        for id, *values in self._ask(f"SELECT id, {', '.join(columns)} FROM patterns WHERE tenant = ? AND ({where})"):
+            cleaned = [value and value.replace(text, forgetting.FORGOTTEN) for value in values]
+            self._writer.execute(
+                f"UPDATE patterns SET {' = ?, '.join(columns)} = ? WHERE tenant = ? AND id = ?",
+                (*cleaned, self._tenant, id),
+            )
+        for id, agent, count in self._ask(
+            "SELECT * FROM (SELECT id, agent, count FROM pattern_agents WHERE tenant = ? AND held(agent))"
+        ):
+            self._writer.execute(
+                "DELETE FROM pattern_agents WHERE tenant = ? AND id = ? AND agent = ?", (self._tenant, id, agent)
+            )
+            self._writer.execute(
+                "INSERT INTO pattern_agents VALUES (?, ?, ?, ?) ON CONFLICT (tenant, id, agent) DO UPDATE "
+                "SET count = count + excluded.count",
+                (self._tenant, id, agent.replace(text, forgetting.FORGOTTEN), count),
+            )
+        rows = self._ask(
+            "SELECT grain, slice, bucket, value, cell FROM rollups WHERE tenant = ? AND (held(value) OR held(cell))"
+        )
+        for grain, slice, bucket, value, cell in rows:
+            self._ledger.rollups.move(
+                self._writer,
+                (self._tenant, grain, slice, bucket, value),
+                value.replace(text, forgetting.FORGOTTEN),
+                _without(figures.unpack(cell), text),
+            )
+        for sort, owner, at, body in self._ask(
+            "SELECT sort, owner, at, body FROM compactions WHERE tenant = ? AND held(body)"
+        ):
+            cleaned_body = encode(forgetting.without(bodies.read(body, Compaction), text))
+            self._writer.execute(
+                "UPDATE compactions SET owner = ?, body = ? WHERE tenant = ? AND sort = ? AND owner = ? AND at = ?",
+                (owner.replace(text, forgetting.FORGOTTEN), cleaned_body, self._tenant, sort, owner, at),
+            )
+
+    def _forget_shelf(self) -> int:
+        rows = self._ask("SELECT kind, key, value FROM shelf WHERE tenant = ?")
+        gone = [(self._tenant, kind, key) for kind, key, value in rows
+                if forgetting.is_on_shelf(kind, key, value, self._what)]  # fmt: skip
+        self._writer.executemany("DELETE FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", gone)
+        return len(gone)
+
+
+def place_of(bucket: int, value: str) -> Place:
+    return Place(bucket, *value.split("\x1f"))
+
+
+def _negative(cells: Cells) -> Cells:
+    found: Cells = {place: Cell() for place in cells}
+    for place, cell in cells.items():
+        figures.merge(found[place], cell, -1)
+    return found
+
+
+def _without(cell: Cell, text: str) -> Cell:
+    """Counters whose names do not hold the text."""
+    clean = Cell()
+    figures.merge(clean, cell)
+    clean.wrong = {name.replace(text, forgetting.FORGOTTEN): count for name, count in clean.wrong.items()}
+    clean.kinds = {name.replace(text, forgetting.FORGOTTEN): count for name, count in clean.kinds.items()}
+    return clean
+
+
+def wipe(writer: sqlite3.Connection) -> bool:
+    """Brings what was overwritten into the file and empties the write-ahead log; whether nobody stood in the way."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if not busy or time.monotonic() > deadline:
+            return not busy
+        time.sleep(0.05)
+
+
+# Counting anew
+
+
+def relinked(writer: sqlite3.Connection, tenant: str, run: str, steps: Iterable[Step]) -> dict[int, Any]:
+    steps = tuple(steps)
+    links = {link.failed: link for link in calls.overcame(steps)}
+    failed = {call.id: call for call in calls.joined(steps)}
+    put_links(writer, tenant, run, links_since(writer, tenant, run, FIRST), links, failed)
+    return links
+
+
+def rebuild(writer: sqlite3.Connection, tenant: str) -> None:
+    """Counts links, statuses, patterns and sums anew from the rows.
+
+    Where rows were pruned, the sums of those days are more than rows can tell: they stay.
+    """
+    pruned = noted(writer, tenant, "pruned")
+    horizon = day_of(int(pruned)) + DAY if pruned else FIRST
+    writer.execute("DELETE FROM used WHERE tenant = ?", (tenant,))
+    writer.execute("DELETE FROM rollups WHERE tenant = ? AND bucket >= ?", (tenant, horizon))
+    writer.execute("DELETE FROM pattern_days WHERE tenant = ? AND day >= ?", (tenant, horizon))
+    if not pruned:
+        for table in ("patterns", "pattern_agents", "met"):
+            writer.execute(f"DELETE FROM {table} WHERE tenant = ?", (tenant,))
+    sums = Rollups()
+    after = 0
+    while rows := runs_since(writer, tenant, after):
+        account = Account()
+        for rowid, _, status, _, _, body in rows:
+            after = rowid
+            _count_anew(writer, tenant, Known(bodies.read(body, Run), status), account)
+        put(writer, USED, [(tenant, *used) for used in account.used])
+        counted = {place: cell for place, cell in account.counted().items() if place.hour >= horizon}
+        sums.add(writer, tenant, counted)
+        if pruned:
+            tallies.add_days(writer, tenant, [each for each in account.seen if each.step.started >= horizon])
+        else:
+            tallies.add(writer, tenant, account.seen)
+    if pruned:
+        tallies.sum_days(writer, tenant)
+
+
+def _count_anew(writer: sqlite3.Connection, tenant: str, known: Known, account: Account) -> None:
+    run = known.run
+    before = history_of(writer, tenant, run)
+    links = relinked(writer, tenant, run.id, before.steps)
+    history = msgspec.structs.replace(before, links=tuple(links.values()))
+    status = calls.status(run, history.steps, history.links)
+    is_plain = all(call.first.seq == call.id and len(call.steps) == 1 and call.has_succeeded and not call.has_failed
+                   for call in calls.joined(history.steps))  # fmt: skip
+    set_status(writer, tenant, run.id, status, is_plain)
+    account.add_used(run, history.steps, set())
+    account.add(NOTHING, part_of(history))
+    account.add_run(None, run, status)
+
+
+def rebuild_all(writer: sqlite3.Connection) -> None:
+    """For a store of an earlier schema, which had none of it."""
+    writer.execute(
+        "INSERT OR IGNORE INTO orphans SELECT DISTINCT tenant, run FROM steps s "
+        "WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.tenant = s.tenant AND r.id = s.run)"
+    )
+    for (tenant,) in writer.execute("SELECT tenant FROM runs UNION SELECT tenant FROM orphans").fetchall():
+        rebuild(writer, tenant)
+
+
+# A copy
+
+
+def backup(connection: sqlite3.Connection, to: Path, progress: Progress | None) -> None:
+    """Copies the database as it is at one moment, and puts the copy in its place when it is sound."""
+    if to.exists():
+        raise StoreError(f"{to} is there already. Name another file, or move it away.")
+    to.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = to.with_name(f"{to.name}.part-{os.getpid()}")
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    connection.execute("BEGIN")  # one moment: without it every write of others would begin the copy anew
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as copy:
+            connection.backup(copy, pages=PAGES, progress=_progress(progress), sleep=0.01)
+            copy.execute("PRAGMA journal_mode=DELETE")  # one file, complete by itself
+            (verdict,) = copy.execute("PRAGMA integrity_check(1)").fetchone()
+            if verdict != "ok":
+                raise StoreError(f"the copy is not sound ({verdict}), and was removed. Is the store? `mulligan doctor`")
+        os.replace(part, to)
+    finally:
+        connection.execute("ROLLBACK")
+        for file in (part, *(part.with_name(part.name + end) for end in ("-journal", "-wal", "-shm"))):
+            file.unlink(missing_ok=True)
+
+
+def _progress(told: Progress | None) -> Any:
+    def tell(status: int, left: int, total: int) -> None:
+        if told is not None:
+            told(total - left, total)
+
+    return tell
