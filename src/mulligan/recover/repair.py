@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mulligan.failure import Failure, Ran
+import msgspec
+
+from mulligan.calls import TOOL, same, similarity
+from mulligan.failure import Failure, Ran, Remedy
 from mulligan.records import Change
-from mulligan.recover import schema
+from mulligan.recover import earlier, paths
+from mulligan.recover.bounds import bound_in
+from mulligan.recover.confidence import SURENESS, sureness
+from mulligan.recover.mend import Mended, mend, strangers
+from mulligan.recover.near import named
+from mulligan.recover.provenance import is_privileged
+from mulligan.recover.schema import Fault, Pinned, pinned
 from mulligan.recover.tool import Arguments, Seen, Tool
+
+MOST = 5
+"""Suggestions for one call. Nobody reads more."""
+Schema = Mapping[str, Any]
+Known = Mapping[str, Schema | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +47,8 @@ class Suggestion:
     source: str = "schema"
     """Who suggests it: schema, error, run, memory, rule."""
     confidence: float
+    family: str = ""
+    """Which sort of repair it is, by the least sure of its changes."""
     evidence: tuple[str, ...] = ()
     automatic: bool = False
     """Whether safety, mode and policy let it be tried without asking."""
@@ -45,40 +62,288 @@ def suggest(
     tool: Tool,
     seen: Sequence[Seen] = (),
     *,
+    tools: Known | None = None,
     confidence: float = 0.80,
 ) -> list[Suggestion]:
     """What may work instead of a call that failed, the likeliest first; nothing at all is a right answer.
 
-    `seen` are the earlier calls of the same run, the oldest first. What is not surer than `confidence` is not
-    automatic.
+    `seen` are the earlier calls of the same run, the oldest first. `tools` are the schemas of all tools by name, where
+    the name itself may be wrong. What is not surer than `confidence` is not automatic.
     """
-    found = schema.suggest(
-        arguments, failure.message, tool.schema(), privileged=tool.privileged, released=tool.released
-    )
-    if found is None:
+    if not failure.counts or failure.remedy is Remedy.COMPRESS:
         return []
-    why = _why_not(failure, tool, found.confidence, confidence)
-    return [
-        Suggestion(
-            tool=tool.name,
-            arguments=found.arguments,
-            changes=found.changes,
-            source=found.source,
-            confidence=found.confidence,
+    if tools is None and failure.kind.code == "unknown_tool":
+        tools = {call.tool: None for call in seen if call.outcome == "success"}  # names that were understood
+    return _Repair(arguments, failure, tool, seen, tools or {}, confidence).suggestions()
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A suggestion before safety has looked at it."""
+
+    arguments: dict[str, Any]
+    changes: tuple[Change, ...]
+    families: tuple[str, ...]
+    source: str
+    evidence: tuple[str, ...]
+    is_refused: bool = False
+    """Whether the failed call was one that never ran: our own check, or no such tool."""
+
+
+class _Repair:
+    def __init__(
+        self, arguments: Arguments, failure: Failure, tool: Tool, seen: Sequence[Seen], tools: Known, confidence: float
+    ) -> None:
+        self.arguments = arguments
+        self.failure = failure
+        self.tool = tool
+        self.seen = seen
+        self.tools = tools
+        self.confidence = confidence
+        self.text = f"{failure.message}\n{failure.detail}"[:4000]
+
+    def suggestions(self) -> list[Suggestion]:
+        made: list[Suggestion] = []
+        for name, draft in self._drafts():
+            if not any(each.tool == name and same(each.arguments, draft.arguments) for each in made):
+                made.append(self._judged(name, draft))
+        return sorted(made, key=lambda each: -each.confidence)[:MOST]
+
+    def _drafts(self) -> Iterator[tuple[str, _Draft]]:
+        if self.tools and self.tool.name not in self.tools:
+            yield from self._renamed()
+            return
+        schema = self.tools.get(self.tool.name) or self.tool.schema()
+        for draft in self._of_arguments(pinned(schema) if schema else None):
+            yield self.tool.name, draft
+
+    # The tool's name
+
+    def _renamed(self) -> Iterator[tuple[str, _Draft]]:
+        """C10: junk or case that leaves exactly one known name; else the nearest names, or the one that fits."""
+        match = named(self.tool.name, list(self.tools))
+        if match is not None:
+            yield match.name, self._under(match.name, f"tool {match.how}", "there is one tool of this name")
+            return
+        ranked = sorted(((similarity(self.tool.name, name), name) for name in list(self.tools)[:500]), reverse=True)
+        near = [name for likeness, name in ranked[:3] if likeness >= 0.6]
+        for name in near:
+            yield name, self._under(name, "tool near", "its name is the nearest")
+        if not near:
+            fitting = [name for name, schema in list(self.tools.items())[:100] if schema and self._suits(schema)]
+            if len(fitting) == 1:
+                family = "tool fits" if self.tool.name.strip() else "tool nameless"
+                yield fitting[0], self._under(fitting[0], family, "no other tool takes these arguments")
+
+    def _suits(self, schema: Schema) -> bool:
+        known = pinned(schema)
+        return bool(self.arguments) and known.faults(self.arguments) == [] and not strangers(self.arguments, known)
+
+    def _under(self, name: str, family: str, evidence: str) -> _Draft:
+        """The call under another name, mended as far as that tool's schema asks for it."""
+        renamed = Change(path=TOOL, how="rename", before=self.tool.name, after=name, from_="schema")
+        schema = self.tools.get(name)
+        known = pinned(schema) if schema else None
+        is_whole = known is None or not (known.faults(self.arguments) or self._has_strangers(known))
+        mended = None if known is None or is_whole else self._mended(known)
+        if mended is None:
+            families = (family,) if is_whole else (family, "tool alone")
+            if is_whole and family != "tool junk" and not self._is_about_the_name():
+                families = (family, "tool answered")
+            return _Draft(dict(self.arguments), (renamed,), families, "schema", (evidence,), is_refused=True)
+        return _Draft(
+            mended.arguments,
+            (renamed, *mended.changes),
+            (family, *mended.families),
+            "schema",
+            (evidence, *map(_told, mended.changes)),
+            is_refused=True,
+        )
+
+    def _is_about_the_name(self) -> bool:
+        """Else somebody knew the tool by the name that it was called by: some doors write a point as a line."""
+        return self.failure.kind.code == "unknown_tool" or _ABOUT_NAME.search(self.text) is not None
+
+    # Its arguments
+
+    def _of_arguments(self, schema: Pinned | None) -> Iterator[_Draft]:
+        found = schema.faults(self.arguments) if schema is not None else None
+        if schema is not None and (found or self._has_strangers(schema)):
+            mended = self._mended(schema)
+            if mended is not None:
+                evidence = tuple(map(_told, mended.changes))
+                yield _Draft(mended.arguments, mended.changes, mended.families, "schema", evidence, is_refused=True)
+            yield from self._filled(schema, found or [])
+            return  # a call that breaks its schema fails, whatever else is mended
+        bound = bound_in(self.text, self.arguments)
+        if bound is not None and self._may_touch(bound.path) and self._fits(bound, schema):
+            after = {**self.arguments, bound.path: bound.after}
+            yield _Draft(after, (bound,), ("bound in error",), "error", (f"the error names the bound {bound.after}",))
+        yield from self._of_the_run(schema)
+
+    def _filled(self, schema: Pinned, found: Sequence[Fault]) -> Iterator[_Draft]:
+        """What misses, from the calls before: only where nothing else is wrong, and never without asking."""
+        if any(fault.rule != "required" or fault.path for fault in found) or strangers(self.arguments, schema):
+            return
+        required = next((fault.limit for fault in found if isinstance(fault.limit, list)), [])
+        missing = [name for name in required if name not in self.arguments]
+        if not missing:
+            return
+        options = earlier.fillings(missing, self.seen)
+        if not all(options.values()):
+            return
+        for at in range(max(map(len, options.values()))):
+            chosen = {name: values[min(at, len(values) - 1)] for name, values in options.items()}
+            made = {**self.arguments, **{name: value for name, (value, _) in chosen.items()}}
+            if schema.faults(made) == []:
+                changes = tuple(
+                    Change(path=name, how="substitute", after=value, from_="run") for name, (value, _) in chosen.items()
+                )
+                family = "filled" if at == 0 else "one of several"
+                yield _Draft(made, changes, (family,), "run", tuple(why for _, why in chosen.values()), is_refused=True)
+
+    def _has_strangers(self, schema: Pinned) -> bool:
+        """Whether there are arguments that the schema does not name, and they are what the failure is about."""
+        unknown = strangers(self.arguments, schema)
+        if any(not name.strip(" \t\r\n'\"`") for name in unknown):
+            return True
+        return bool(unknown) and (
+            any(re.search(rf"(?<!\w){re.escape(name[:200])}(?!\w)", self.text) for name in unknown)
+            or _UNKNOWN.search(self.text) is not None
+            or _SYNTAX.search(self.text) is not None
+        )
+
+    def _mended(self, schema: Pinned) -> Mended | None:
+        """What the schema mends surely, else what it may mend."""
+        strict = bool(schema.faults(self.arguments)) or self._has_strangers(schema)
+        for bold in (False, True):
+            mended = mend(self.arguments, schema, strict=strict, bold=bold)
+            if mended is not None:
+                return mended
+        return None
+
+    def _fits(self, change: Change, schema: Pinned | None) -> bool:
+        """Whether the schema takes the mended arguments, or, where others of them are not JSON, the one that was."""
+        if schema is None:
+            return True
+        found = schema.faults({**self.arguments, change.path: change.after})
+        if found is None and schema.schema:
+            keywords = ("$schema", "properties", "$defs", "definitions")
+            parts = {key: schema.schema[key] for key in keywords if key in schema.schema}
+            found = Pinned(parts).faults({change.path: change.after})
+        return found == []
+
+    # This run
+
+    def _of_the_run(self, schema: Pinned | None) -> Iterator[_Draft]:
+        if self.failure.remedy is Remedy.WAIT or self.failure.kind.code in _NOT_THE_ARGUMENTS:
+            return
+        names = list((schema.schema or {}).get("properties", {})) if schema is not None else []
+        guesses = earlier.guesses(self.arguments, self.text, names, self.tool.name, self.seen) if self.seen else []
+        if self.failure.remedy is Remedy.STOP:  # a person must act; a slip in what was typed they should hear of
+            guesses = [guess for guess in guesses if guess.family in ("same id", "near id")]
+        for guess in guesses:
+            yield from self._substituted(guess.path, guess.after, guess.family, guess.evidence, schema)
+        if self.failure.remedy is Remedy.STOP:
+            return
+        required = (schema.schema or {}).get("required", ()) if schema is not None else None
+        for rewrite in paths.rewrites(self.arguments, self.text, required):
+            yield _Draft(rewrite.arguments, rewrite.changes, (rewrite.family,), "call", (rewrite.evidence,))
+
+    def _substituted(
+        self, path: tuple[str | int, ...], after: Any, family: str, evidence: str, schema: Pinned | None
+    ) -> Iterator[_Draft]:
+        change = earlier.changed(self.arguments, earlier.Guess(path, after, family, evidence))
+        if isinstance(change.before, int) and not isinstance(change.before, bool) and str(after).isdigit():
+            after = int(after)
+            change = msgspec.structs.replace(change, after=after)
+        made = paths.put(self.arguments, path, after)
+        if schema is None or schema.faults(made) in ([], None):
+            yield _Draft(made, (change,), (family,), "run", (evidence,))
+
+    # Safety
+
+    def _may_touch(self, path: str) -> bool:
+        return not is_privileged(path, self.tool.privileged, self.tool.released)
+
+    def _judged(self, name: str, draft: _Draft) -> Suggestion:
+        sure = sureness(draft.families)
+        why = self._why_not(draft, sure)
+        return Suggestion(
+            tool=name,
+            arguments=draft.arguments,
+            changes=draft.changes,
+            source=draft.source,
+            confidence=sure,
+            family=min(draft.families, key=SURENESS.__getitem__),
+            evidence=draft.evidence,
             automatic=not why,
             why=why,
         )
-    ]
+
+    def _why_not(self, draft: _Draft, sure: float) -> str:
+        """Why a suggestion is not tried without asking; empty where it may be."""
+        tool, failure = self.tool, self.failure
+        if tool.mode != "repair":
+            return "repairs are only suggested" if tool.mode == "suggest" else "it is only observed"
+        if not failure.recoverable:
+            return "its author says that trying again cannot help"
+        if failure.remedy is Remedy.WAIT:
+            return "it may work by itself, later"
+        if failure.remedy is Remedy.STOP:
+            return "only a person can help"
+        of_arguments = [change for change in draft.changes if change.path != TOOL]
+        if tool.destructive and of_arguments:
+            return "the tool is marked as destructive"
+        for change in of_arguments:
+            for path in _touched(change):
+                if not self._may_touch(path):
+                    return f"{path} is an argument that is not changed without asking"
+        if not draft.is_refused:
+            if failure.remedy is not Remedy.REPAIR:
+                return "only the model can help"
+            if not tool.is_repeatable and failure.ran is not Ran.NO:
+                return "it may have taken effect and is not known to be repeatable"
+        if sure <= self.confidence:  # SAFETY 2: what is tried exceeds it
+            return "no repair is sure enough"
+        return ""
 
 
-def _why_not(failure: Failure, tool: Tool, sure: float, confidence: float) -> str:
-    """Why a suggestion is not tried without asking; empty where it may be."""
-    if tool.mode != "repair":
-        return "repairs are only suggested"
-    if tool.destructive:
-        return "the tool is marked as destructive"
-    if not tool.is_repeatable and failure.ran is not Ran.NO:
-        return "it may have taken effect and is not known to be repeatable"
-    if sure <= confidence:  # SAFETY 2: what is tried exceeds it
-        return "no repair is sure enough"
-    return ""
+_UNKNOWN = re.compile(
+    r"\b(?:unexpected|unknown|unrecogni[sz]ed|extra|additional|unsupported|undefined|no such|not permitted|invalid) "
+    r"(?:keyword |named )?(?:argument|parameter|param|propert|field|key|input|option|attribute|name)",
+    re.IGNORECASE,
+)
+_ABOUT_NAME = re.compile(
+    r"\b(?:unknown|no such|invalid|undefined|unrecogni[sz]ed|no) (?:tool|function|action|method|command)\b"
+    r"|\b(?:tool|function|action|method)\b.{0,120}\b(?:not found|not defined|does not exist|unknown|not available)\b"
+    r"|\bis not defined\b|\bhas no attribute\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_SYNTAX = re.compile(r"\binvalid syntax\b|\bSyntaxError\b|\bmalformed\b", re.IGNORECASE)
+_NOT_THE_ARGUMENTS = frozenset(
+    "build_failure test_failure edit_mismatch stale_file permission_denied command_not_found output_too_large "
+    "loop_detected conflict".split()
+)
+"""Kinds that no other value of this run would help."""
+
+
+def _touched(change: Change) -> Iterator[str]:
+    yield change.path
+    if change.how == "rename" and isinstance(change.after, str):
+        yield change.after
+
+
+def _told(change: Change) -> str:
+    """A change in a few words, without its values: those stand beside it."""
+    match change.how:
+        case "rename":
+            return f"{change.path}: the schema knows it as {change.after}"
+        case "drop":
+            return f"{change.path}: not in the schema, or empty"
+        case "default":
+            return f"{change.path}: required, and has a default"
+        case "clamp":
+            return f"{change.path}: beyond its bound"
+        case _:
+            return f"{change.path}: {change.how}, as the schema asks"

@@ -1,0 +1,329 @@
+"""What earlier calls of the same run say about a value that was not found: the identifier that was meant.
+
+Only opaque identifiers of the same run, and only where the argument's name says that they belong there. What is the
+same but for a sign, a case or a space may be tried; everything else is a suggestion.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mulligan.records import Change
+from mulligan.recover.near import distance, plain
+from mulligan.recover.provenance import words
+from mulligan.recover.schema import Path
+from mulligan.recover.tool import Seen
+
+CALLS = 40
+"""Earlier calls that are looked at, the latest first."""
+LEAVES = 4000
+"""Values of them that are looked at."""
+READ = 100_000
+"""Characters of a result that are read."""
+WIDE = 20
+"""Values of one call, or of one list in it, that are looked at."""
+LONG = 120
+"""Characters of an identifier; what is longer is a text."""
+_VAGUE = frozenset("id ids name names number no num code key value the a an of is s".split())
+"""Words that say nothing of what an identifier is of."""
+_TOKEN = re.compile(r"[#@$]?[A-Za-z0-9][\w.@:/#-]*[\w]|[#@$]?[A-Za-z0-9]")
+
+_PAIR = re.compile(r'"([^"\\]{1,120})"\s*:\s*(?:"([^"\\]{1,120})"|(-?[0-9]{1,18})(?![.0-9])|(\{))')
+
+
+class Found(NamedTuple):
+    """A value of an earlier call, under the name it had there."""
+
+    field: str
+    value: str
+    age: int
+    """0 for the latest call."""
+    origin: str
+
+
+class Guess(NamedTuple):
+    """Another value for one argument."""
+
+    path: Path
+    after: Any
+    family: str
+    evidence: str
+
+
+def harvest(seen: Sequence[Seen]) -> list[Found]:
+    """The identifiers that appeared in this run, the latest first."""
+    found: dict[tuple[str, str, int], Found] = {}
+    left = LEAVES
+    for age, call in enumerate(reversed(seen[-CALLS:])):
+        sides = [("call", call.arguments)]
+        if call.outcome == "success":
+            sides.append(("result", _read(call.result)))
+        for side, value in sides:
+            if side == "call" and call.outcome != "success":
+                continue  # what failed is not known to exist
+            for field, leaf in _leaves(value, "", 0):
+                left -= 1
+                if left < 0:
+                    return list(found.values())
+                found.setdefault((field, leaf, age), Found(field, leaf, age, f"{side} of {call.tool}"))
+    return list(found.values())
+
+
+def _read(result: Any) -> Any:
+    if isinstance(result, str):
+        text = result[:READ].strip()
+        if text[:1] in ("{", "["):
+            try:
+                return msgspec.json.decode(text)
+            except (msgspec.DecodeError, UnicodeError, RecursionError):
+                return _pairs(text)
+        return text
+    return result
+
+
+def _pairs(text: str) -> list[dict[str, Any]]:
+    """What stands in a JSON text that was cut off: names with their values, and tables by identifier."""
+    found: list[dict[str, Any]] = []
+    table = ""
+    for name, text_value, number, opens in _PAIR.findall(text):
+        if opens:
+            if table and _is_opaque(name):
+                found.append({table: name})
+            else:
+                table = name
+        else:
+            found.append({name: text_value or number})
+    return found
+
+
+def _leaves(value: Any, field: str, depth: int) -> Iterator[tuple[str, str]]:
+    if depth > 12:
+        return
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if isinstance(name, str):
+                if isinstance(inner, Mapping) and _is_opaque(name):
+                    yield field, name  # a table by identifier
+                yield from _leaves(inner, name, depth + 1)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _leaves(inner, field, depth + 1)
+    elif isinstance(value, str):
+        if value and len(value) <= LONG and "\n" not in value:
+            yield field, value
+        elif value:
+            for match in _TOKEN.finditer(value[:5000]):
+                if _is_opaque(match.group()):
+                    yield field, match.group()
+    elif isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
+        yield field, str(value)
+
+
+def _is_opaque(text: str) -> bool:
+    """Whether a text looks like an identifier rather than a word."""
+    return len(text) <= LONG and " " not in text and (any(c.isdigit() for c in text) or "_" in text or "." in text)
+
+
+def guesses(
+    arguments: Mapping[str, Any], error: str, names: Sequence[str], tool: str, seen: Sequence[Seen]
+) -> list[Guess]:
+    """Other values for the arguments that an error can be about, the likeliest first.
+
+    `names` are those that the schema has; an argument that is missing may be what is meant.
+    """
+    found = harvest(seen)
+    made: list[Guess] = []
+    suspects = list(_suspects(arguments, error))
+    for path, value in suspects:
+        made += _same(path, value, found)
+        made += _formed(path, value, tool, seen)
+        made += _answered(path, value, seen)
+        made += _near(path, value, found)
+    for path, value in suspects:
+        made += _fitting(path, value, arguments, found, tool, seen)
+    said = _topics(error)
+    for name in names:
+        if name not in arguments and _topics(name) & said:
+            made += _fitting((name,), None, arguments, found, tool, seen)
+    return made
+
+
+def _suspects(arguments: Mapping[str, Any], error: str) -> Iterator[tuple[Path, str]]:
+    """The arguments that an error is about: those whose value it shows, else whose name it says, else all."""
+    leaves = [(path, value) for path, value in _texts(arguments, ()) if value and len(value) <= LONG]
+    text = error[:2000]
+    shown = [(path, value) for path, value in leaves if len(value) > 1 and value in text]
+    said = _topics(text)
+    told = [(path, value) for path, value in leaves if _topics(_name(path)) & said]
+    yield from (shown or told or leaves)[:WIDE]
+
+
+def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    """The texts and whole numbers of a call, with their places; of a very large one the first."""
+    if len(path) > 4:
+        return
+    if isinstance(value, Mapping):
+        for name, inner in islice(value.items(), WIDE):
+            if isinstance(name, str):
+                yield from _texts(inner, (*path, name))
+    elif isinstance(value, list):
+        for at, inner in enumerate(value[:WIDE]):
+            yield from _texts(inner, (*path, at))
+    elif isinstance(value, str):
+        yield path, value
+    elif isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
+        yield path, str(value)
+
+
+def _name(path: Path) -> str:
+    return next((part for part in reversed(path) if isinstance(part, str)), "")
+
+
+def _topics(text: str) -> frozenset[str]:
+    found = (word.casefold() for word in words(text[:2000]))
+    return frozenset(word[:-1] if len(word) > 3 and word.endswith("s") else word for word in found) - _VAGUE
+
+
+def _fits(field: str, name: str) -> bool:
+    """Whether what stood under one name may stand under another: `order_id`, `orders`, `orderId`."""
+    if plain(field) == plain(name):
+        return True
+    theirs, ours = _topics(field), _topics(name)
+    return bool(theirs and ours) and (theirs == ours)
+
+
+def _same(path: Path, value: str, found: list[Found]) -> list[Guess]:
+    """The same identifier, but for a sign, a case, a space: `W123` for `#W123`."""
+    spelt = plain(value)
+    if len(spelt) < 2:
+        return []
+    same = {each.value: each for each in reversed(found) if each.value != value and plain(each.value) == spelt}
+    if len(same) != 1 or any(each.value == value for each in found):
+        return []
+    (each,) = same.values()
+    # S1: an opaque identifier that the schema says belongs there. A path is none: `./a` and `a` may be two places.
+    is_one = _is_opaque(each.value) and "/" not in each.value + value and _fits(each.field, _name(path))
+    family = "same id" if is_one else "near id"
+    return [Guess(path, each.value, family, f"{each.field or 'a value'} in the {each.origin}")]
+
+
+def _near(path: Path, value: str, found: list[Found]) -> list[Guess]:
+    """One or two characters away; which of two identifiers was meant is not ours to say."""
+    spelt = plain(value)
+    if len(spelt) < 3:
+        return []
+    near = []
+    for each in found:
+        other = plain(each.value)
+        if other != spelt and each.value.startswith(f"{value}."):
+            near.append((0, each.age, each))  # a file without its ending
+        elif other != spelt and abs(len(other) - len(spelt)) <= 2:
+            enough = 1 if len(spelt) < 6 else 2
+            apart = distance(spelt, other, enough)
+            if apart <= enough:
+                near.append((apart, each.age, each))
+    near.sort(key=lambda item: item[:2])
+    return [
+        Guess(path, each.value, "near id", f"{each.field or 'a value'} in the {each.origin}") for _, _, each in near[:2]
+    ]
+
+
+def _answered(path: Path, value: str, seen: Sequence[Seen]) -> list[Guess]:
+    """What an earlier call answered when it was asked for this very value: the code of a place, the id of a name."""
+    spelt = plain(value)
+    for call in reversed(seen[-CALLS:]):
+        if call.outcome == "success" and isinstance(call.arguments, Mapping) and len(call.arguments) <= 3:
+            if not any(plain(other) == spelt for _, other in _texts(call.arguments, ())):
+                continue
+            answers = {leaf for _, leaf in _leaves(_read(call.result), "", 0)}
+            if len(answers) == 1 and _is_code(answer := answers.pop()) and spelt not in plain(answer):
+                return [Guess(path, answer, "answered", f"what {call.tool} answered to {value[:40]}")]
+    return []
+
+
+def _is_code(text: str) -> bool:
+    return 1 < len(text) <= 24 and text.isalnum() and (text.isupper() or any(c.isdigit() for c in text))
+
+
+def _formed(path: Path, value: str, tool: str, seen: Sequence[Seen]) -> list[Guess]:
+    """The form that worked with this tool before: a sign in front, or capitals."""
+    worked = [
+        other
+        for call in seen[-CALLS:]
+        if call.tool == tool and call.outcome == "success" and isinstance(call.arguments, Mapping)
+        for place, other in _texts(call.arguments, ())
+        if _name(place) == _name(path)
+    ]
+    if not worked or any(other == value for other in worked):
+        return []
+    signs = {other[0] for other in worked}
+    if len(signs) == 1 and (sign := signs.pop()) and not sign.isalnum() and not value.startswith(sign):
+        return [Guess(path, sign + value, "seen form", f"{tool} worked with {worked[-1]}")]
+    if value.upper() != value and all(other.isupper() for other in worked):
+        return [Guess(path, value.upper(), "seen form", f"{tool} worked with {worked[-1]}")]
+    return []
+
+
+def _fitting(
+    path: Path,
+    value: str | None,
+    arguments: Mapping[str, Any],
+    found: list[Found],
+    tool: str,
+    seen: Sequence[Seen],
+) -> list[Guess]:
+    """What stood under the same name in this run and was not tried in vain.
+
+    First what stood beside the call's other values: the payment of this order, and not of another.
+    """
+    name = _name(path)
+    others = {other for place, other in _texts(arguments, ()) if place != path and _is_opaque(other)}
+    failed = {
+        other
+        for call in seen[-CALLS:]
+        if call.tool == tool and call.outcome != "success"
+        for tried in [list(_texts(call.arguments, ()))]
+        if others <= {each for _, each in tried}
+        for place, other in tried
+        if _name(place) == name
+    }
+    fitting = [each for each in found if each.value != value and each.value not in failed and _fits(each.field, name)]
+    beside = {each.age for each in found if each.value in others}
+    fitting.sort(key=lambda each: each.age not in beside)
+    options = list(dict.fromkeys(each.value for each in fitting))
+    if not options:
+        return []
+    close = list(dict.fromkeys(each.value for each in fitting if each.age in beside))
+    family = "only value" if len(options) == 1 else "one of several"
+    evidence = {each.value: f"{each.field} in the {each.origin}" for each in reversed(fitting)}
+    return [
+        Guess(path, option, "beside" if close == [option] and len(options) > 1 else family, evidence[option])
+        for option in options[:3]
+    ]
+
+
+def fillings(missing: Sequence[str], seen: Sequence[Seen]) -> dict[str, list[tuple[str, str]]]:
+    """Values for arguments that miss: what earlier calls of the run that worked had, or were told, under that name."""
+    found = harvest(seen)
+    made: dict[str, list[tuple[str, str]]] = {}
+    for name in missing:
+        fitting = [each for each in found if plain(each.field) == plain(name)] or [
+            each for each in found if _fits(each.field, name)
+        ]
+        options = [value for value in dict.fromkeys(each.value for each in fitting) if " " not in value][:3]
+        origins = {each.value: f"{each.field} in the {each.origin}" for each in reversed(fitting)}
+        made[name] = [(option, origins[option]) for option in options]
+    return made
+
+
+def changed(arguments: Mapping[str, Any], guess: Guess) -> Change:
+    before: Any = arguments
+    for part in guess.path:
+        before = before[part] if not isinstance(before, Mapping) or part in before else None
+    path = ".".join(map(str, guess.path))
+    return Change(path=path, how="substitute", before=before, after=guess.after, from_="run")

@@ -1,0 +1,64 @@
+"""Rewrites of a path, or a call without an argument: suggestions only, for a path names a destination."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from mulligan.records import Change
+
+LONGEST = 500
+
+
+class Rewrite(NamedTuple):
+    arguments: dict[str, Any]
+    changes: tuple[Change, ...]
+    family: str
+    evidence: str
+
+
+def rewrites(arguments: Mapping[str, Any], error: str, required: Collection[str] | None) -> Iterator[Rewrite]:
+    """The last part of a path, its first, and the call without the argument that the error shows.
+
+    `required` are the arguments that cannot be left out; None where nobody knows.
+    """
+    slashed = {
+        name: value
+        for name, value in arguments.items()
+        if isinstance(value, str) and "/" in value and value.strip("./") and len(value) <= LONGEST and " " not in value
+    }
+    if slashed and not any("://" in value for value in slashed.values()):
+        yield _parts(arguments, slashed, -1, "last part", "the name without its folder")
+        shown = {name: value for name, value in slashed.items() if value in error} or slashed
+        if len(shown) < len(slashed):
+            yield _parts(arguments, shown, -1, "last part", "the name without its folder")
+        yield _parts(arguments, slashed, 0, "first part", "the folder alone")
+    if required is None:
+        return
+    for name, value in arguments.items():
+        if name not in required and isinstance(value, str) and value and value in error:
+            rest = {other: kept for other, kept in arguments.items() if other != name}
+            change = Change(path=name, how="drop", before=value)
+            yield Rewrite(rest, (change,), "leave out", f"{name} is optional, and the error is about it")
+
+
+def _parts(arguments: Mapping[str, Any], slashed: Mapping[str, str], at: int, family: str, evidence: str) -> Rewrite:
+    after = {name: value.strip("/").split("/")[at] for name, value in slashed.items()}
+    changes = tuple(
+        Change(path=name, how="substitute", before=value, after=after[name]) for name, value in slashed.items()
+    )
+    return Rewrite({**arguments, **after}, changes, family, evidence)
+
+
+def put(root: Any, path: tuple[str | int, ...], value: Any) -> Any:
+    """The same with another value at a place."""
+    if not path:
+        return value
+    head, rest = path[0], path[1:]
+    if isinstance(head, int):
+        copy = list(root)
+        copy[head] = put(copy[head], rest, value)
+        return copy
+    made = dict(root)
+    made[head] = put(made.get(head, {}), rest, value)
+    return made
