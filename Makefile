@@ -2,7 +2,7 @@
 # ARGS reaches the tool behind a target: make test ARGS="-k retry -x"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-wheel lint typing format bench clean
+.PHONY: help demo test test-browser test-wheel lint typing format bench clean
 export PYTHON
 
 help: ## print these lines
@@ -15,6 +15,10 @@ demo: ## watch an agent's failing calls recover
 test: ## run the tests
 	@scripts/environment base dev
 	@.venv/bin/python -m pytest -n auto --maxprocesses 2 $(ARGS)
+
+test-browser: ## run the tests that need a browser (Chromium of the system; skipped, with the reason, without one)
+	@scripts/environment base dev browser
+	@.venv/bin/python -m pytest -m browser -rs tests/browser $(ARGS)
 
 test-wheel: ## build the wheel and run the demo from it in an empty environment
 	@scripts/environment base

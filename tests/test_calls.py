@@ -417,3 +417,20 @@ def test_precedents_do_not_depend_on_the_order_in_which_they_are_known(links):
 
 def test_nothing_known_is_no_precedent():
     assert calls.precedents([], 3) == []
+
+
+# How alike two texts are
+
+
+@given(st.text("ab c", max_size=40), st.text("ab c", max_size=40))
+@settings(max_examples=200)
+def test_texts_are_as_alike_as_difflib_says_only_faster(one, other):
+    from difflib import SequenceMatcher
+
+    assert calls.similarity(one, other) == SequenceMatcher(None, one, other, autojunk=False).ratio()
+
+
+def test_long_texts_are_compared_by_their_beginnings():
+    assert calls.similarity("a" * 200 + "b" * 10**7, "a" * 200 + "c" * 10**7) == 1.0
+    assert calls.similarity("", "") == 1.0
+    assert calls.similarity("STRASSE", "straße") == 1.0

@@ -269,9 +269,40 @@ _sorted = msgspec.json.Encoder(enc_hook=str, order="sorted")
 
 def similarity(one: str, other: str) -> float:
     """From 0 to 1. Long texts are compared by their beginnings, so that no argument can make this slow."""
-    from difflib import SequenceMatcher  # 5 ms to import, and only failures come here
+    one, other = one[:200].casefold(), other[:200].casefold()
+    return 2 * _matched(one, other) / (len(one) + len(other)) if one or other else 1.0
 
-    return SequenceMatcher(None, one[:200].casefold(), other[:200].casefold(), autojunk=False).ratio()
+
+def _matched(one: str, other: str) -> int:
+    """How many characters two texts share in order: the longest piece that is in both, then left and right of it.
+
+    As difflib's SequenceMatcher counts them, ten times faster: what is in a text is searched for in C.
+    """
+    total = 0
+    parts = [(one, other)]
+    while parts:
+        one, other = parts.pop()
+        size = len(one)
+        at = start = 0
+        piece = ""
+        end = 1  # of what would be longer than the piece
+        while end <= size:
+            longer = one[start:end]
+            if longer in other:
+                at, piece = start, longer
+                end += 1
+            else:
+                start += 1
+                end = start + len(piece) + 1
+        if piece:
+            place = other.find(piece)
+            total += len(piece)
+            after, behind = one[at + len(piece) :], other[place + len(piece) :]
+            if at and place:
+                parts.append((one[:at], other[:place]))
+            if after and behind:
+                parts.append((after, behind))
+    return total
 
 
 def changes(before: Any, after: Any) -> tuple[Change, ...]:

@@ -123,3 +123,20 @@ def test_where_a_compiler_points_belongs_to_the_file():
 def test_a_person_may_refuse_a_call_in_any_words():
     assert fingerprint("none/user_rejected", "edit", "no, stop") == fingerprint("none/user_rejected", "edit", "not now")
     assert fingerprint("none/user_rejected", "edit", "no") != fingerprint("none/cancelled", "edit", "no")
+
+
+@given(
+    st.text("ab1@:/# .-'\n", max_size=60),
+    st.sampled_from(["https://x.org/a", "a@b.org", "2026-01-02", "#7", "SQLSTATE HY000"]),
+)
+def test_leaving_out_what_a_text_cannot_hold_changes_nothing(text, part):
+    import re
+
+    from mulligan.classify import fingerprint as module
+
+    for given_text in (text, f"{text} {part}", f"{part}{text}"):
+        whole = re.compile(module._TOKENS, re.IGNORECASE | re.VERBOSE)
+        some = re.compile(module._tokens(given_text), re.IGNORECASE | re.VERBOSE)
+        assert [(m.lastgroup, m.span()) for m in whole.finditer(given_text)] == [
+            (m.lastgroup, m.span()) for m in some.finditer(given_text)
+        ]

@@ -393,12 +393,16 @@ def _read(evidence: Evidence) -> unwrap.Said:
 
 
 def _quoted_rpc(text: str) -> int | None:
+    if "-32" not in text[:400]:
+        return None
     match = compiled(r"\b(?:mcp|rpc) error:? \(?(-32\d{3})\b").search(text[:400])
     return int(match.group(1)) if match else None
 
 
 def _status(text: str) -> int | None:
     """A status that the text calls one."""
+    if not compiled(r"[45]\d\d").search(text[:2_000]):
+        return None  # as in most: the words around it are then not looked for
     match = compiled(
         r"\bHTTP(?:/\d(?:\.\d)?)?[ :]+(?:status |error |code )*\(?([45]\d\d)\b|"
         r"\bstatus(?:[ _-]?code)?[\"']?\s?(?:[:=]|of|is|was)?\s?[\"']?([45]\d\d)\b"

@@ -80,6 +80,26 @@ _COMMON = frozenset(
 )
 
 
+_DIGITS = frozenset(("uuid", "time", "ip", "hex", "number"))
+"""What cannot be without a digit."""
+
+
+def _tokens(text: str) -> str:
+    """The alternatives that this text can hold at all: at every word, each that cannot match costs as one that may."""
+    absent = {name for name, mark in (("url", "://"), ("email", "@")) if mark not in text}
+    if not _compiled(r"\d").search(text):
+        absent |= _DIGITS
+        absent |= {name for name, mark in (("id", "#"), ("code", "sqlstate")) if mark not in text.lower()}
+    return _without(frozenset(absent))
+
+
+@cache
+def _without(absent: frozenset[str]) -> str:
+    parts = re.split(r"^(?:\| |  )(?=\(\?P<)", _TOKENS.strip("\n"), flags=re.MULTILINE)
+    named = {part[4 : part.index(">")]: part for part in parts if part.startswith("(?P<")}
+    return "\n| ".join(part for name, part in named.items() if name not in absent)
+
+
 @cache
 def _compiled(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
     return re.compile(pattern, flags)
@@ -100,6 +120,9 @@ def template(text: str, arguments: Mapping[str, Any] | None = None) -> str:
     text = text[: 4 * LONGEST]
     names = {str(name).lower() for name in arguments} if arguments else set()
     for value in _values(arguments) if arguments else ():
+        # Most values are not in the text, and to compile an expression for each takes longer than all the rest.
+        if text.isascii() and value.isascii() and value.lower() not in text.lower():
+            continue
         text = re.sub(rf"(?<![\w<]){re.escape(value)}(?![\w>])", "<value>", text, flags=re.IGNORECASE)
 
     def mask(match: re.Match[str]) -> str:
@@ -116,7 +139,7 @@ def template(text: str, arguments: Mapping[str, Any] | None = None) -> str:
             return token if _is_kept(token, before, after) else "<n>"
         return f"<{sort}>"
 
-    masked = _compiled(_TOKENS, re.IGNORECASE | re.VERBOSE).sub(mask, text)
+    masked = _compiled(_tokens(text), re.IGNORECASE | re.VERBOSE).sub(mask, text)
     masked = _compiled(r"(?:<(?:value|text|path|id|n|hex)>[\s,;:./\-]{0,3}){2,200}").sub(_joined, masked)
     return " ".join(masked.lower().split())[:LONGEST]
 

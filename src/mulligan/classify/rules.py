@@ -34,10 +34,12 @@ class Rule(NamedTuple):
     def place(self, lower: str, text: str) -> int:
         """Where in the text it speaks up, or -1."""
         place = -1
-        if self.words:
-            place = next((at for word in self.words if (at := lower.find(word)) >= 0), -1)
-            if place < 0:
-                return -1
+        for word in self.words:
+            place = lower.find(word)
+            if place >= 0:
+                break
+        if self.words and place < 0:
+            return -1
         if self.pattern:
             match = compiled(self.pattern).search(text)
             if match is None:

@@ -24,6 +24,10 @@ PAUSE = 300.0
 """Seconds. Somebody who comes back after a longer time was away, and not waiting for the agent."""
 CALL = 600.0
 """Seconds of one call that count: a longer one has waited for somebody's permission."""
+DAY = 86_400_000
+"""Milliseconds."""
+DAYS = 3_000
+"""Days that are told apart."""
 REACH = 15
 """Calls between two failures of one spiral at most."""
 SPIRAL = 3
@@ -205,26 +209,39 @@ class Scan:
         self._last = max(self._last, run.ended or run.started)
         agent = self._agents.setdefault(run.agent if len(self._agents) < PATTERNS else "", Counter())
         agent["sessions"] += 1
-        joined = [call for call in calls.joined(history.steps) if call.first.type != "run"]
-        totals["calls"] += len(joined)
-        agent["calls"] += len(joined)
-        for call in joined:
-            tool = self._tool(call.name)
-            tool["calls"] += 1
-            outcome = call.last.outcome
-            if outcome == "refused" and call.last.failure is not None and call.last.failure.kind.code == "collateral":
-                totals["cancelled"] += 1
-            elif outcome in ("refused", "cancelled"):
-                totals[outcome] += 1
-            if call.first.started:
-                self._day(call.first.started)["calls"] += 1
-        failed = [call for call in joined if call.has_failed]
+        # A call of one attempt, as most are, is its step: only those that failed are looked at as calls.
+        ends = [step for step in history.steps if step.type != "run"]
+        if any(step.call != step.seq for step in ends):
+            ends = [call.last for call in calls.joined(ends)]
+        totals["calls"] += len(ends)
+        agent["calls"] += len(ends)
+        for name, times in Counter([step.name for step in ends]).items():
+            self._tool(name)["calls"] += times
+        for day, times in Counter([step.started // DAY for step in ends]).items():
+            if day:
+                self._day(day)["calls"] += times
+        failed = self._unsuccessful(history, ends)
         if history.compactions:
             totals["compacted"] += 1
-            self._compare(joined, min(each.at for each in history.compactions))
+            self._compare(ends, {call.id for call in failed}, min(each.at for each in history.compactions))
         if failed:
             agent["failures"] += len(failed)
             self._failed(history, failed)
+
+    def _unsuccessful(self, history: History, ends: list[Step]) -> list[calls.Call]:
+        """The calls in which anything failed. What was refused or stopped is counted here, and is none of them."""
+        for step in ends:
+            if step.outcome == "success":
+                continue
+            if step.outcome == "refused" and not (step.failure and step.failure.kind.code == "collateral"):
+                self._totals["refused"] += 1
+            elif step.outcome in ("refused", "cancelled"):
+                self._totals["cancelled"] += 1
+        ids = {step.call for step in history.steps if step.failure is not None and step.has_failed}
+        if not ids:
+            return []
+        tried = [step for step in history.steps if step.call in ids and step.type != "run"]
+        return calls.joined(tried)
 
     def _tool(self, name: str) -> Counter[str]:
         known = self._tools.get(name)
@@ -232,15 +249,19 @@ class Scan:
             known = self._tools.setdefault(name if len(self._tools) < PATTERNS else "", Counter())
         return known
 
-    def _day(self, moment: int) -> Counter[str]:
-        day = moment // 86_400_000
-        return self._days.setdefault(day, Counter())
+    def _day(self, day: int) -> Counter[str]:
+        known = self._days.get(day)
+        if known is None:
+            known = self._days[day] = Counter()
+            if len(self._days) > DAYS:  # no log is that old: its clock was not set
+                del self._days[min(self._days)]
+        return known
 
-    def _compare(self, joined: list[calls.Call], boundary: int) -> None:
-        for call in joined:
-            side = 0 if call.first.started < boundary else 2
+    def _compare(self, ends: list[Step], failed: set[int], boundary: int) -> None:
+        for step in ends:
+            side = 0 if step.started < boundary else 2
             self._around[side] += 1
-            self._around[side + 1] += call.has_failed
+            self._around[side + 1] += step.call in failed
 
     def _failed(self, history: History, failed: list[calls.Call]) -> None:
         links = {link.failed: link for link in history.links}
@@ -263,7 +284,7 @@ class Scan:
             if len(self._kind_tools) < PATTERNS or (str(failure.kind), call.name) in self._kind_tools:
                 self._kind_tools[str(failure.kind), call.name] += 1
             if call.first.started:
-                self._day(call.first.started)["overcome" if is_overcome else "given_up"] += 1
+                self._day(call.first.started // DAY)["overcome" if is_overcome else "given_up"] += 1
             pattern = self._patterns.get(key)
             if pattern is None and len(self._patterns) < PATTERNS:
                 pattern = self._patterns[key] = _Pattern(step)
@@ -583,5 +604,5 @@ def _days(days: dict[int, Counter[str]]) -> Iterator[DayFound]:
     last = max(days)
     for day in range(max(min(days), last - 29), last + 1):
         each = days.get(day, Counter())
-        told = time.strftime("%Y-%m-%d", time.gmtime(day * 86400))
+        told = time.strftime("%Y-%m-%d", time.gmtime(day * (DAY // 1000)))
         yield DayFound(day=told, calls=each["calls"], overcome=each["overcome"], given_up=each["given_up"])

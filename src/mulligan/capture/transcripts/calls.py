@@ -18,7 +18,7 @@ from mulligan.records import History
 NAME = "calls"
 
 
-class _Row(msgspec.Struct):
+class _Row(msgspec.Struct, gc=False):
     run_id: str
     seq: int
     tool: str

@@ -19,12 +19,9 @@ from mulligan.records import History
 NAME = "claude-code"
 OPEN = 64
 """Runs of one file that are gathered at the same time."""
-_NEEDED = (b'"tool_use"', b'"tool_result"', b'"compact_boundary"', b'"isApiErrorMessage"', b'"api_error"')
-"""What a line holds that says anything about calls. Most bytes are in lines that hold none of it."""
-_TALK = (b'"user"', b'"assistant"')
 
 
-class _Block(msgspec.Struct):
+class _Block(msgspec.Struct, gc=False):
     type: str = ""
     id: str = ""
     name: str = ""
@@ -35,17 +32,17 @@ class _Block(msgspec.Struct):
     text: str = ""
 
 
-class _Message(msgspec.Struct):
+class _Message(msgspec.Struct, gc=False):
     content: list[_Block] | str | None = None
     model: str | None = None
 
 
-class _Compaction(msgspec.Struct):
+class _Compaction(msgspec.Struct, gc=False):
     trigger: str | None = None
     tokens: int | None = msgspec.field(default=None, name="preTokens")
 
 
-class _Line(msgspec.Struct):
+class _Line(msgspec.Struct, gc=False):
     type: str = ""
     subtype: str | None = None
     session: str = msgspec.field(default="", name="sessionId")
@@ -66,22 +63,20 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 def recognises(head: bytes) -> bool:
-    return b'"sessionId":' in head and (
-        b'"parentUuid":' in head or b'"isSidechain":' in head or b'"queue-operation"' in head
-    )
+    return b'"parentUuid"' in head or b'"isSidechain"' in head or (b'"sessionId"' in head and b'"operation"' in head)
 
 
 def read(lines: Lines, reading: Reading) -> Iterator[History]:
     runs: dict[tuple[str, str], Gathering] = {}
     for line in lines:
         reading.lines += 1
-        if not any(mark in line for mark in _NEEDED):
+        if not _tells(line):
             if not is_object(line):
                 reading.unknown += 1
                 continue
             # Of all the talk, only the first words of a session are wanted, and the first after an error.
             wants_talk = not runs or next(reversed(runs.values())).wants_talk
-            if not wants_talk or not any(mark in line for mark in _TALK):
+            if not wants_talk or not (b'"user"' in line or b'"assistant"' in line):
                 continue
         entry = decoded(line, _decoder)
         if entry is None:
@@ -103,6 +98,16 @@ def read(lines: Lines, reading: Reading) -> Iterator[History]:
         _entry(entry, run, reading)
     for run in runs.values():
         yield from _finished(run)
+
+
+def _tells(line: bytes) -> bool:
+    """Whether a line says anything about calls. Most are long and do not: each word is looked for to their end."""
+    return (
+        b'"tool_' in line  # a use, or a result
+        or b'"compact_boundary"' in line
+        or b'"isApiErrorMessage"' in line
+        or b'"api_error"' in line
+    )
 
 
 def _finished(run: Gathering) -> Iterator[History]:
@@ -133,7 +138,7 @@ def _entry(entry: _Line, run: Gathering, reading: Reading) -> None:
             run.model_answered(moment)
             name, server = _named(block.name)
             run.called(block.id, name, block.input, moment, server=server)
-            if block.id.startswith("toolu_") and reading.is_copy(f"{block.id} called"):
+            if block.id.startswith("toolu_") and reading.is_copy(block.id):
                 run.passes_over(block.id)
         elif block.type == "tool_result":
             run.answered(block.tool_use_id, block.content, block.is_error is True, moment)
@@ -144,7 +149,7 @@ def _entry(entry: _Line, run: Gathering, reading: Reading) -> None:
                 run.model_answered(moment)
             elif not entry.is_summary and not entry.is_meta:
                 run.says(block.text)
-    run.at(moment)
+                run.at(moment)
 
 
 def _named(name: str) -> tuple[str, str | None]:

@@ -19,43 +19,30 @@ from mulligan.capture.transcripts.lines import Lines, decoded, is_object, opened
 from mulligan.records import History
 
 NAME = "codex"
-_NEEDED = (
-    b'"function_call',
-    b'"custom_tool_call',
-    b'"local_shell_call',
-    b'"item_completed"',
-    b'_end"',
-    b'"session_meta"',
-    b'"turn_context"',
-    b"compact",
-    b'error"',
-    b'"instructions"',
-)
-"""What a line holds that says anything about calls."""
 _TROUBLE = (b"xit", b"rror", b"ail", b"eject", b"success", b"unsupported")
 """What an answer holds that may be a failure."""
 _EXIT = re.compile(r"^(?:Exit code: |Process exited with code )(-?\d{1,5})", re.MULTILINE)
 _REFUSED = ("rejected by user", "user rejected", "user declined", "denied by user", "aborted by user")
 
 
-class _Action(msgspec.Struct):
+class _Action(msgspec.Struct, gc=False):
     command: Any = None
 
 
-class _Invocation(msgspec.Struct):
+class _Invocation(msgspec.Struct, gc=False):
     server: str = ""
     tool: str = ""
     arguments: Any = None
 
 
-class _Item(msgspec.Struct):
+class _Item(msgspec.Struct, gc=False):
     type: str = ""
     id: str = ""
     command: Any = None
     exit_code: int | None = None
     status: str | None = None
-    aggregated_output: str | None = None
-    stderr: str | None = None
+    aggregated_output: msgspec.Raw = msgspec.Raw()
+    stderr: msgspec.Raw = msgspec.Raw()
     server: str = ""
     tool: str = ""
     result: msgspec.Raw = msgspec.Raw()
@@ -64,7 +51,7 @@ class _Item(msgspec.Struct):
     text: str = ""
 
 
-class _Payload(msgspec.Struct):
+class _Payload(msgspec.Struct, gc=False):
     type: str = ""
     id: str | None = None
     session_id: str | None = None
@@ -78,8 +65,8 @@ class _Payload(msgspec.Struct):
     status: Any = None
     exit_code: int | None = None
     success: bool | None = None
-    aggregated_output: str | None = None
-    stderr: str | None = None
+    aggregated_output: msgspec.Raw = msgspec.Raw()
+    stderr: msgspec.Raw = msgspec.Raw()
     invocation: _Invocation | None = None
     result: msgspec.Raw = msgspec.Raw()
     item: _Item | None = None
@@ -92,7 +79,7 @@ class _Payload(msgspec.Struct):
     history_start: int | None = msgspec.field(default=None, name="subagent_history_start_ordinal")
 
 
-class _Line(msgspec.Struct):
+class _Line(msgspec.Struct, gc=False):
     type: str = ""
     timestamp: str | None = None
     ordinal: int | None = None
@@ -118,7 +105,7 @@ def read(lines: Lines, reading: Reading) -> Iterator[History]:
     """The first line that is a subagent's own: before it stands a copy of its parent's log."""
     for line in lines:
         reading.lines += 1
-        if not any(mark in line for mark in _NEEDED) and not (run.wants_talk and b'"user' in line):
+        if not _tells(line) and not (run.wants_talk and b'"user' in line):
             if not is_object(line):
                 reading.unknown += 1
             continue
@@ -152,6 +139,17 @@ def read(lines: Lines, reading: Reading) -> Iterator[History]:
     history = run.history()
     if history is not None:
         yield history
+
+
+_KINDS = re.compile(
+    rb'"type":\s?"(?:function_call|custom_tool_call|local_shell_call|item_completed|\w{1,40}_end"|session_meta|turn_context|'
+    rb'\w{0,20}compact|stream_error|error")|"instructions"'
+)
+"""What a line is that says anything about calls, by its type or that of what it carries."""
+
+
+def _tells(line: bytes) -> bool:
+    return _KINDS.search(line, 0, 4096) is not None
 
 
 def _item(payload: _Payload, run: Gathering, moment: int) -> None:
@@ -236,12 +234,13 @@ def _event(payload: _Payload, run: Gathering, moment: int) -> None:
         case "item_completed" if payload.item is not None:
             _completed(payload.item, run, moment)
         case "exec_command_end":
-            _command(payload.call_id, payload.exit_code, payload.aggregated_output or payload.stderr, run, moment)
+            _command(payload.call_id, payload.exit_code, payload, run, moment)
         case "mcp_tool_call_end":
             result = opened_value(payload.result)
             _mcp(payload.call_id, result, run, moment)
         case "patch_apply_end" if payload.success is False:
-            run.answered(payload.call_id, payload.stderr or "the patch was not applied", True, moment)
+            told = opened_value(payload.stderr) or "the patch was not applied"
+            run.answered(payload.call_id, told, True, moment)
         case "error" | "stream_error":
             text = payload.message if isinstance(payload.message, str) else ""
             run.model_failed(text[:8192], moment)
@@ -256,7 +255,7 @@ def _completed(item: _Item, run: Gathering, moment: int) -> None:
                 # A script of the model's ran it: it has no call of its own in the log.
                 command = " ".join(map(str, item.command)) if isinstance(item.command, list) else item.command
                 run.called(item.id, "shell", {"command": command}, moment)
-            _command(item.id, item.exit_code, item.aggregated_output or item.stderr, run, moment)
+            _command(item.id, item.exit_code, item, run, moment)
         case "McpToolCall" | "mcpToolCall":
             _mcp(item.id, opened_value(item.result) or opened_value(item.error), run, moment)
         case "UserMessage":
@@ -265,12 +264,13 @@ def _completed(item: _Item, run: Gathering, moment: int) -> None:
             run.compacted(moment)
 
 
-def _command(id: str, code: int | None, output: str | None, run: Gathering, moment: int) -> None:
-    """The event that completes a command comes before the answer, and tells its exit code. A success waits for that."""
+def _command(id: str, code: int | None, said: _Payload | _Item, run: Gathering, moment: int) -> None:
+    """The event that completes a command comes before the answer, and tells its exit code."""
     if code:
-        run.answered(id, f"Exit code: {code}\n{output or ''}", True, moment)
+        output = opened_value(said.aggregated_output) or opened_value(said.stderr) or ""
+        run.answered(id, f"Exit code: {code}\n{output}", True, moment)
     elif code == 0:
-        run.answered(id, output, False, moment)
+        run.answered(id, said.aggregated_output, False, moment)
 
 
 def _mcp(id: str, result: Any, run: Gathering, moment: int) -> None:
@@ -284,7 +284,7 @@ def _mcp(id: str, result: Any, run: Gathering, moment: int) -> None:
 
 
 def _first_text(content: msgspec.Raw) -> str:
-    value = opened_value(content) if bytes(content) else None
+    value = opened_value(content)
     if isinstance(value, list):
         texts = (each.get("text") for each in value if isinstance(each, dict))
         value = next((each for each in texts if isinstance(each, str) and not each.startswith(("<", "# AGENTS"))), "")

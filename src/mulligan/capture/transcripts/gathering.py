@@ -18,7 +18,7 @@ from mulligan.capture.tracer import outcome_of
 from mulligan.capture.transcripts.lines import opened_value
 from mulligan.classify.classifier import classify
 from mulligan.failure import Failure
-from mulligan.records import Compaction, History, Outcome, Run, Step, StepType
+from mulligan.records import Compaction, History, Link, Outcome, Run, Step, StepType
 from mulligan.redaction.values import encodable, plain, shortened
 
 FORMAT = "format"
@@ -102,9 +102,10 @@ class Gathering:
 
     def at(self, moment: int) -> None:
         """Something happened then."""
-        if moment:
-            self.ended = max(self.ended, moment)
-            self.started = min(self.started or moment, moment)
+        if moment > self.ended:
+            self.ended = moment
+        if moment and (moment < self.started or not self.started):
+            self.started = moment
 
     def says(self, text: str) -> None:
         """What the user asked for, of which the first is kept."""
@@ -250,7 +251,11 @@ class Gathering:
             end="raised" if self.has_raised else "finished",
         )
         steps = sorted(self._steps, key=lambda step: step.seq)
-        links = calls.overcame(steps) if self._has_failed else ()
+        links: list[Link] = []
+        if self._has_failed:
+            # What came before the first failure has overcome nothing.
+            first = next(place for place, step in enumerate(steps) if step.has_failed)
+            links = calls.overcame(steps[first:])
         return History(run=run, steps=tuple(steps), links=tuple(links), compactions=tuple(self._compactions))
 
 

@@ -12,27 +12,27 @@ from typing import Any
 import msgspec
 
 from mulligan.capture.transcripts.gathering import Gathering, Reading, milliseconds
-from mulligan.capture.transcripts.lines import Lines, decoded
+from mulligan.capture.transcripts.lines import Lines, decoded, opened_value
 from mulligan.records import History
 
 NAME = "gemini-cli"
 _COMPRESSED = re.compile(r"(?:chat history|context) (?:was |has been )?compressed", re.IGNORECASE)
 
 
-class _Call(msgspec.Struct):
+class _Call(msgspec.Struct, gc=False):
     id: str = ""
     name: str = ""
     args: Any = None
-    result: Any = None
+    result: msgspec.Raw = msgspec.Raw()
     status: str = ""
     timestamp: str | None = None
 
 
-class _Message(msgspec.Struct):
+class _Message(msgspec.Struct, gc=False):
     id: str | None = None
     type: str = ""
     timestamp: str | None = None
-    content: Any = None
+    content: msgspec.Raw = msgspec.Raw()
     model: str | None = None
     calls: list[_Call] | None = msgspec.field(default=None, name="toolCalls")
     session: str | None = msgspec.field(default=None, name="sessionId")
@@ -60,7 +60,7 @@ def read(lines: Lines, reading: Reading) -> Iterator[History]:
             run = Gathering(reading, NAME, message.session, message.kind or "")
             if message.kind == "subagent":
                 run.agent = f"{NAME} subagent"
-        _message(message, run, seen)
+        _message(message, run, seen, reading.keeps_results)
     history = run.history()
     if history is not None:
         yield history
@@ -86,16 +86,17 @@ def _messages(lines: Lines, reading: Reading) -> Iterator[bytes]:
         yield line
 
 
-def _message(message: _Message, run: Gathering, seen: set[str]) -> None:
+def _message(message: _Message, run: Gathering, seen: set[str], keeps_results: bool) -> None:
     moment = milliseconds(message.timestamp)
     run.at(moment)
-    text = _text(message.content)
+    text = ""
+    if message.type != "gemini" and (message.type != "user" or not run.context):
+        text = _text(opened_value(message.content))
     if message.type == "user":
         run.says(text)
     elif message.type == "gemini":
         run.model = message.model or run.model
-        if text or message.calls:
-            run.model_answered(moment)
+        run.model_answered(moment)
     elif message.type == "error" and text:
         run.model_failed(text[:8192], moment)
     elif message.type == "info" and _COMPRESSED.search(text[:300]):
@@ -109,7 +110,9 @@ def _message(message: _Message, run: Gathering, seen: set[str]) -> None:
         if call.status == "cancelled":
             run.answered(call.id, None, False, ended, outcome="refused")
         else:
-            run.answered(call.id, _said(call.result), call.status == "error", ended)
+            has_failed = call.status == "error"
+            said = _said(opened_value(call.result)) if has_failed or keeps_results else None
+            run.answered(call.id, said, has_failed, ended)
 
 
 def _said(result: Any) -> Any:

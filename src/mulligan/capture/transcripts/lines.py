@@ -83,7 +83,7 @@ class Lines:
         """Bytes of the file that were read, for a progress bar."""
         return min(self._raw.tell(), self.size) if not self._raw.closed else self.size
 
-    def head(self, limit: int = 256 * 1024) -> bytes:
+    def head(self, limit: int = 32 * 1024) -> bytes:
         """The beginning, which tells the format."""
         try:
             begun = self._file.read(limit)
@@ -183,7 +183,8 @@ def opened_value(value: Any) -> Any:
     """A value that was left as it stands in the file, read now."""
     if not isinstance(value, msgspec.Raw):
         return value
-    return decoded(bytes(value), _any)
+    data = bytes(value)
+    return decoded(data, _any) if data else None
 
 
 _any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()

@@ -24,10 +24,9 @@ _IDS = ("session_id", "conversation_id", "thread_id", "run_id", "id")
 
 
 def recognises(head: bytes) -> bool:
-    start = head[:1_000_000]
-    if b'"role"' in start and (b'"content"' in start or b'"tool_calls"' in start):
+    if b'"role"' in head and (b'"content"' in head or b'"tool_calls"' in head):
         return True
-    return b'"function_call_output"' in start and b'"call_id"' in start and b'"payload"' not in start
+    return b'"call_id"' in head and b'"function_call' in head and b'"payload"' not in head
 
 
 def read(lines: Lines, reading: Reading) -> Iterator[History]:

@@ -37,7 +37,7 @@ _TYPES: dict[str, StepType] = {
 _AGENTS = ("invoke_agent", "invoke_workflow", "create_agent", "AGENT", "CHAIN")
 
 
-class _Value(msgspec.Struct):
+class _Value(msgspec.Struct, gc=False):
     text: str | None = msgspec.field(default=None, name="stringValue")
     flag: bool | None = msgspec.field(default=None, name="boolValue")
     whole: Any = msgspec.field(default=None, name="intValue")
@@ -46,22 +46,22 @@ class _Value(msgspec.Struct):
     fields: Any = msgspec.field(default=None, name="kvlistValue")
 
 
-class _Attribute(msgspec.Struct):
+class _Attribute(msgspec.Struct, gc=False):
     key: str = ""
     value: _Value | None = None
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, gc=False):
     name: str = ""
     attributes: list[_Attribute] = []
 
 
-class _Status(msgspec.Struct):
+class _Status(msgspec.Struct, gc=False):
     code: Any = 0
     message: str = ""
 
 
-class _Span(msgspec.Struct):
+class _Span(msgspec.Struct, gc=False):
     trace: str = msgspec.field(default="", name="traceId")
     id: str = msgspec.field(default="", name="spanId")
     parent: str | None = msgspec.field(default=None, name="parentSpanId")
@@ -73,20 +73,20 @@ class _Span(msgspec.Struct):
     status: _Status | None = None
 
 
-class _Scope(msgspec.Struct):
+class _Scope(msgspec.Struct, gc=False):
     spans: list[_Span] = []
 
 
-class _Resource(msgspec.Struct):
+class _Resource(msgspec.Struct, gc=False):
     attributes: list[_Attribute] = []
 
 
-class _ResourceSpans(msgspec.Struct):
+class _ResourceSpans(msgspec.Struct, gc=False):
     resource: _Resource | None = None
     scopes: list[_Scope] = msgspec.field(default_factory=list, name="scopeSpans")
 
 
-class _Export(msgspec.Struct):
+class _Export(msgspec.Struct, gc=False):
     spans: list[_ResourceSpans] = msgspec.field(name="resourceSpans")
 
 
