@@ -56,9 +56,17 @@ class Histogram:
 
     def counts(self) -> dict[int, int]:
         """How many fell into each bucket that is not empty."""
-        left = self.lanes.to_bytes(BUCKETS * LANE, "little")
-        lanes = ((index, int.from_bytes(left[index * LANE : (index + 1) * LANE], "little")) for index in range(BUCKETS))
-        return {index: count for index, count in lanes if count}
+        left, found, index = self.lanes, {}, 0
+        if left:
+            index = ((left & -left).bit_length() - 1) // (8 * LANE)
+            left >>= index * 8 * LANE
+        data = left.to_bytes(-(-left.bit_length() // 8) + LANE, "little")
+        for start in range(0, len(data) - LANE, LANE):
+            count = int.from_bytes(data[start : start + LANE], "little")
+            if count:
+                found[index] = count
+            index += 1
+        return found
 
     def __len__(self) -> int:
         return sum(self.counts().values())
@@ -197,9 +205,9 @@ def enough(share: float) -> int:
     return max(10, round(1 / (1 - share)))
 
 
-def percentile(histogram: Histogram, share: float) -> float | None:
+def percentile(histogram: Histogram | dict[int, int], share: float) -> float | None:
     """The seconds within which this share came to an end, to about a tenth; None if there are too few to say."""
-    counts = histogram.counts()
+    counts = histogram.counts() if isinstance(histogram, Histogram) else histogram
     total = sum(counts.values())
     if total < enough(share):
         return None
