@@ -7,10 +7,10 @@ from pathlib import Path
 from threading import RLock
 
 from mulligan import calls, figures
-from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.failure import StoreError
 from mulligan.figures import Stats, StatsQuery
-from mulligan.records import History, Link, Pattern, Precedent, Run, Step, pattern_id
+from mulligan.records import Compaction, History, Link, Pattern, Precedent, Run, Step, pattern_id
 from mulligan.remember import forgetting, patterns, retention
 from mulligan.remember.patterns import Decision, Sighting, Tally
 from mulligan.remember.store import (
@@ -42,7 +42,9 @@ class MemoryStore:
         self._offsets: dict[tuple[str, str], int] = {}
         self._shelf: dict[tuple[str, str, str], bytes] = {}
         self._decisions: dict[str, dict[str, Decision]] = {}
+        self._compactions: dict[tuple[str, str, str], dict[int, Compaction]] = {}
         self._pruned: dict[str, list[Sighting]] = {}
+        self._counted: dict[str, figures.Cells] = {}
         """What is gone and still counted."""
 
     def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int) -> int:
@@ -70,8 +72,27 @@ class MemoryStore:
                 is_new = step.seq not in steps
                 steps.setdefault(step.seq, step)
                 return is_new
+            case ContextCompacted(compaction):
+                return self._keep_compaction(tenant, compaction)
             case _:
                 return False
+
+    def _keep_compaction(self, tenant: str, compaction: Compaction) -> bool:
+        sort, owner = ("run", compaction.run) if compaction.run is not None else ("session", compaction.session)
+        if owner is None:
+            return False
+        known = self._compactions.setdefault((tenant, sort, owner), {})
+        is_new = compaction.at not in known
+        known.setdefault(compaction.at, compaction)
+        return is_new
+
+    def _compactions_of(self, tenant: str, run: Run) -> tuple[Compaction, ...]:
+        """Its own, and those of its session since it began."""
+        found = list(self._compactions.get((tenant, "run", run.id), {}).values())
+        if run.session is not None:
+            of_session = self._compactions.get((tenant, "session", run.session), {}).values()
+            found += [compaction for compaction in of_session if compaction.at >= run.started]
+        return tuple(sorted(found, key=lambda compaction: compaction.at))
 
     def _put_run(self, tenant: str, run: Run, is_imported: bool) -> None:
         self._runs[tenant, run.id] = run
@@ -102,7 +123,8 @@ class MemoryStore:
 
     def _history(self, tenant: str, run: Run) -> History:
         steps = self._steps_of(tenant, run.id)
-        return History(run=run, steps=tuple(steps), links=tuple(calls.overcame(steps)))
+        compactions = self._compactions_of(tenant, run)
+        return History(run=run, steps=tuple(steps), links=tuple(calls.overcame(steps)), compactions=compactions)
 
     def _steps_of(self, tenant: str, run: str) -> list[Step]:
         with self._lock:
@@ -140,10 +162,15 @@ class MemoryStore:
 
     def _shrink(self, tenant: str, history: History, left: History | None) -> None:
         key = tenant, history.run.id
+        counted = self._counted.setdefault(tenant, {})
+        figures.add(counted, figures.cells(history))
+        if left is not None:
+            figures.add(counted, figures.cells(left), -1)
         if left is None:
             self._pruned.setdefault(tenant, []).extend(patterns.sightings(history))
             del self._runs[key], self._kept[key]
             self._steps.pop(key, None)
+            self._compactions.pop((tenant, "run", history.run.id), None)
         else:
             self._steps[key] = {step.seq: step for step in left.steps}
 
@@ -192,11 +219,16 @@ class MemoryStore:
     def _forget_run(self, tenant: str, id: str) -> tuple[int, int]:
         steps = self._steps.pop((tenant, id), {})
         self._kept.pop((tenant, id), None)
+        self._compactions.pop((tenant, "run", id), None)
         return int(self._runs.pop((tenant, id), None) is not None), len(steps)
 
     def _forget_pruned(self, tenant: str, what: Forget) -> None:
         """Of what is only counted any more, names and messages are left."""
         left = [each for each in self._pruned.get(tenant, ()) if each.step.name != what.tool]
+        counted = self._counted.get(tenant, {})
+        self._counted[tenant] = {
+            place: cell for place, cell in counted.items() if not (place.type and place.name == what.tool)
+        }
         if what.text is not None:
             left = [each._replace(step=forgetting.without(each.step, what.text)) for each in left]
         self._pruned[tenant] = left
@@ -275,7 +307,12 @@ class MemoryStore:
             return self.pattern(tenant, changed)
 
     def stats(self, tenant: str, query: StatsQuery) -> Stats:
-        return figures.stats(self.export(tenant), query)
+        counted: figures.Cells = {}
+        figures.add(counted, self._counted.get(tenant, {}))
+        for history in self.export(tenant):
+            figures.add(counted, figures.cells(history))
+        whole, parts = figures.readings(query)
+        return figures.answer(query, figures.rows(counted, whole), figures.rows(counted, parts) if parts else ())
 
     def get(self, tenant: str, kind: str, key: str) -> bytes | None:
         return self._shelf.get((tenant, kind, key))

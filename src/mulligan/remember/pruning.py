@@ -14,6 +14,7 @@ from mulligan.records import History, Run
 from mulligan.remember import bodies, retention
 from mulligan.remember.ledger import Account
 from mulligan.remember.rows import (
+    STEP,
     USED,
     forget_met,
     forget_used,
@@ -180,15 +181,16 @@ class Pruning:
             note(writer, self._tenant, "pruned", str(last))
 
     def _pack(self, writer: sqlite3.Connection, run: str) -> int:
-        rows = writer.execute(
-            "SELECT seq, body FROM steps WHERE tenant = ? AND run = ? AND length(body) >= ? "
-            "AND substr(body, 1, 1) = x'7b'",
-            (self._tenant, run, bodies.WORTH),
-        )
-        packed = [(bodies.packed(body), body, seq) for seq, body in rows.fetchall()]
-        smaller = [(small, self._tenant, run, seq) for small, body, seq in packed if len(small) < len(body)]
-        writer.executemany("UPDATE steps SET body = ? WHERE tenant = ? AND run = ? AND seq = ?", smaller)
-        return len(smaller)
+        """Compresses the steps of a run; how many."""
+        place = (self._tenant, run)
+        rows = writer.execute("SELECT * FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", place).fetchall()
+        packed = [(*row[:-1], bodies.packed(row[-1])) for row in rows]
+        count = sum(len(new[-1]) < len(old[-1]) for new, old in zip(packed, rows, strict=True))
+        if count:
+            # Put anew and not changed in place: there each page would stay, with holes in it.
+            writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", place)
+            put(writer, STEP, packed)
+        return count
 
     def _by_size(self, size: int) -> None:
         """The oldest runs go, those that worked first, until what is used fits."""

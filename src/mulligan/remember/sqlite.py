@@ -202,9 +202,8 @@ class SqliteStore:
         forgetting.check(what)
         with self._writing() as writer:
             forgotten = upkeep.Forgetting(writer, self._ledger, tenant, what).perform()
-        if forgotten:
-            with _told(self.path), self._writer as writer:
-                upkeep.wipe(writer)
+        with _told(self.path), self._writer as writer:
+            upkeep.wipe(writer)
         return forgotten
 
     def rebuild(self, tenant: str) -> None:

@@ -66,17 +66,17 @@ class Forgetting:
                    if each.step.failure is not None and each.step.failure.fingerprint} - gone  # fmt: skip
         for id in changed:
             tallies.refresh(self._writer, self._tenant, id)
+        counted = 0
         if self._what.tool is not None:
             gone |= self._forget_counted_tool(self._what.tool)
         if self._what.text is not None:
-            self._forget_counted_text(self._what.text)
+            counted = self._forget_counted_text(self._what.text)
         for id in gone:
             self._forget_pattern(id)
         shelf = self._forget_shelf()
-        forgotten = Forgotten(runs=self.runs, steps=self.steps, patterns=len(gone), shelf=shelf)
-        if forgotten:
-            # Whoever has something of it in hand lets go of it before the next batch.
-            note(self._writer, "", "forgotten", str(int(noted(self._writer, "", "forgotten") or 0) + 1))
+        forgotten = Forgotten(runs=self.runs, steps=self.steps, patterns=len(gone) + counted, shelf=shelf)
+        # Whoever has something of it in hand lets go of it before the next batch.
+        note(self._writer, "", "forgotten", str(int(noted(self._writer, "", "forgotten") or 0) + 1))
         self._ledger.let_go()
         return forgotten
 
@@ -161,11 +161,12 @@ class Forgetting:
                 )
         return {id for (id,) in self._ask("SELECT id FROM patterns WHERE tenant = ? AND tool = ?", tool)}
 
-    def _forget_counted_text(self, text: str) -> None:
-        """Names and messages that outlived their rows."""
+    def _forget_counted_text(self, text: str) -> int:
+        """Names and messages that outlived their rows; how many patterns had it."""
         columns = ("tool", "kind", "server", "message", "template")
         where = " OR ".join(f"held({column})" for column in columns)
-        for id, *values in self._ask(f"SELECT id, {', '.join(columns)} FROM patterns WHERE tenant = ? AND ({where})"):
+        patterns = self._ask(f"SELECT id, {', '.join(columns)} FROM patterns WHERE tenant = ? AND ({where})")
+        for id, *values in patterns:
             cleaned = [value and value.replace(text, forgetting.FORGOTTEN) for value in values]
             self._writer.execute(
                 f"UPDATE patterns SET {' = ?, '.join(columns)} = ? WHERE tenant = ? AND id = ?",
@@ -200,6 +201,7 @@ class Forgetting:
                 "UPDATE compactions SET owner = ?, body = ? WHERE tenant = ? AND sort = ? AND owner = ? AND at = ?",
                 (owner.replace(text, forgetting.FORGOTTEN), cleaned_body, self._tenant, sort, owner, at),
             )
+        return len(patterns)
 
     def _forget_shelf(self) -> int:
         rows = self._ask("SELECT kind, key, value FROM shelf WHERE tenant = ?")

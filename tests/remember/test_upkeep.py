@@ -1,0 +1,356 @@
+"""What is done to a store in a file now and then: pruned, forgotten in, counted anew, copied."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mulligan import figures
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.failure import Failure, Kind, Remedy, StoreError
+from mulligan.figures import StatsQuery
+from mulligan.records import Recovery, Run, Step, pattern_id
+from mulligan.remember import upkeep
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import DAY, IMPORTED, LOCAL, Command, Forget, PatternQuery, Retention, RunQuery
+
+TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-slow")
+SECRET = "zebra-4711-quagga"
+EVERYTHING = StatsQuery(now=0)
+START = 1_700_000_000_000
+
+
+class Clock:
+    now = START
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> Iterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "a.db", clock)
+    yield store
+    store.close()
+
+
+def a_run(id: str, *steps: Step, started: int = START, **fields: Any) -> list[AnyEvent]:
+    run = Run(id=id, started=started, agent="a", **fields)
+    ended = Run(id=id, started=started, agent="a", ended=started + 9, end="finished", **fields)
+    return [RunStarted(run), *(StepEnded(step) for step in steps), RunEnded(ended)]
+
+
+def worked(run: str, seq: int = 1, name: str = "search", **fields: Any) -> Step:
+    return Step(run=run, seq=seq, call=seq, name=name, started=START + seq, seconds=0.25, **fields)
+
+
+def failed(run: str, seq: int = 1, name: str = "search", **fields: Any) -> Step:
+    return Step(
+        run=run, seq=seq, call=seq, name=name, started=START + seq, outcome="failure",
+        **{"failure": TIMEOUT, **fields},
+    )  # fmt: skip
+
+
+def append(store: SqliteStore, *events: AnyEvent, journal: str = "j") -> None:
+    store.append(LOCAL, events, journal, store.offset(LOCAL, journal) + 1)
+
+
+def ids(store: SqliteStore) -> list[str]:
+    return sorted(history.run.id for history in store.export(LOCAL))
+
+
+def tables(store: SqliteStore) -> dict[str, list[Any]]:
+    """Everything that could be counted anew."""
+    derived = ("links", "used", "met", "patterns", "pattern_days", "pattern_agents", "rollups")
+    with store._reading() as connection:
+        told = {name: sorted(map(repr, connection.execute(f"SELECT * FROM {name}"))) for name in derived}
+        told["runs"] = sorted(map(repr, connection.execute("SELECT id, status, plain FROM runs")))
+    return told
+
+
+# Retention
+
+
+def test_what_worked_goes_after_its_age_and_what_failed_after_its_own(store, clock):
+    append(store, *a_run("run_worked", worked("run_worked")), *a_run("run_failed", failed("run_failed")))
+    before = store.stats(LOCAL, EVERYTHING)
+
+    assert store.prune(LOCAL, Retention(), START + 31 * DAY).runs == 1
+    assert ids(store) == ["run_failed"]
+    assert store.prune(LOCAL, Retention(), START + 91 * DAY).runs == 1
+    assert ids(store) == []
+
+    # They are counted all the same, and the pattern is known.
+    assert store.stats(LOCAL, EVERYTHING) == before
+    assert store.patterns(LOCAL, PatternQuery())[0].count == 1
+    assert store.pattern(LOCAL, pattern_id("search", "f-slow")).examples == ()
+    assert store.runs(LOCAL, RunQuery(tool="search")) == store.runs(LOCAL, RunQuery(kind="tool/timeout")) == []
+
+
+def test_a_rehearsal_says_what_would_go_and_removes_nothing(store):
+    append(store, *a_run("run_a", worked("run_a")), *a_run("run_b", worked("run_b"), worked("run_b", 2)))
+    pruned = store.prune(LOCAL, Retention(), START + 31 * DAY, dry_run=True)
+    assert (pruned.runs, pruned.steps) == (2, 3)
+    assert ids(store) == ["run_a", "run_b"]
+    assert store.prune(LOCAL, Retention(), START + 31 * DAY).steps == 3
+
+
+def test_age_counts_from_when_a_record_came_and_what_was_imported_waits_until_asked(store, clock):
+    append(store, *a_run("run_old", worked("run_old"), started=1))
+    append(store, *a_run("run_imported", worked("run_imported")), journal=f"{IMPORTED}file")
+    assert store.prune(LOCAL, Retention(), START + DAY).runs == 0
+    assert store.prune(LOCAL, Retention(), START + 31 * DAY).runs == 1
+    assert ids(store) == ["run_imported"]
+    assert store.prune(LOCAL, Retention(imports=True), START + 31 * DAY).runs == 1
+
+
+def test_plain_successes_are_sampled_and_figures_were_counted_before(store, clock):
+    for n in range(200):
+        append(store, *a_run(f"run_{n}", worked(f"run_{n}")))
+    mixed = [worked("run_mixed", seq, name=f"tool{seq}") for seq in range(3, 103)]
+    append(store, *a_run("run_mixed", failed("run_mixed"), worked("run_mixed", 2), *mixed))
+    before = store.stats(LOCAL, EVERYTHING)
+    policy = Retention(sample=0.1, successes=None)
+
+    pruned = store.prune(LOCAL, policy, START + 8 * DAY)
+
+    assert pruned.sampled > 200
+    left = list(store.export(LOCAL))
+    assert 2 < len(left) < 60
+    mixed_left = next(history for history in left if history.run.id == "run_mixed")
+    assert [step.seq for step in mixed_left.steps][:2] == [1, 2]  # the failure, and what overcame it
+    assert mixed_left.links
+    assert {step.sampled for history in left for step in history.steps if step.seq > 2} <= {0.1}
+    assert store.stats(LOCAL, EVERYTHING) == before
+    assert store.prune(LOCAL, policy, START + 9 * DAY).sampled == 0  # made again, the choice is the same
+
+
+def test_cold_records_are_compressed_and_read_as_before(store, tmp_path):
+    steps = [worked("run_a", seq, result={"text": "the same words " * 20}) for seq in range(1, 400)]
+    append(store, *a_run("run_a", *steps))
+    before = store.run(LOCAL, "run_a")
+    store.prune(LOCAL, Retention(), START + DAY)
+    size = (tmp_path / "a.db").stat().st_size
+
+    pruned = store.prune(LOCAL, Retention(), START + 8 * DAY)
+
+    assert pruned.compressed == 399
+    assert store.run(LOCAL, "run_a") == before
+    assert pruned.after < 0.7 * pruned.before
+    assert store.prune(LOCAL, Retention(), START + 9 * DAY).compressed == 0
+    append(store, StepEnded(worked("run_a", 500)))  # and such a run goes on
+    store.rebuild(LOCAL)
+    assert store.stats(LOCAL, EVERYTHING).total.calls == 400
+    assert size
+
+
+def test_a_store_is_kept_within_its_size_and_the_file_shrinks(store, tmp_path):
+    for n in range(120):
+        made = failed if n % 4 == 0 else worked
+        append(store, *a_run(f"run_{n:03}", *(made(f"run_{n:03}", seq, result="x" * 900) for seq in range(1, 11))))
+    path = tmp_path / "a.db"
+    with store._writer as writer:
+        writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    before = path.stat().st_size
+    bound = before // 2
+
+    rehearsed = store.prune(LOCAL, Retention(size=bound), START, dry_run=True)
+    pruned = store.prune(LOCAL, Retention(size=bound), START)
+
+    with store._writer as writer:
+        writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert path.stat().st_size <= bound
+    assert 0.5 < rehearsed.runs / pruned.runs < 2
+    left = ids(store)
+    assert "run_000" in left  # a failure, although it is the oldest
+    assert "run_001" not in left
+    assert "run_119" in left
+
+
+def test_counters_by_the_hour_go_and_those_by_the_day_stay(store):
+    append(store, *a_run("run_a", worked("run_a")))
+    assert store.prune(LOCAL, Retention(successes=None, hours=DAY), START + 3 * DAY).counters > 0
+    assert store.stats(LOCAL, StatsQuery(now=START + 90 * DAY, since=START - DAY)).total.calls == 1
+
+
+def test_pruning_tells_how_far_it_is(store):
+    append(store, *(event for n in range(30) for event in a_run(f"run_{n}", worked(f"run_{n}"))))
+    told: list[tuple[int, int]] = []
+    store.prune(LOCAL, Retention(), START + 31 * DAY, progress=lambda done, total: told.append((done, total)))
+    assert told
+    assert told[-1][0] == told[-1][1]
+
+
+# Forgetting
+
+
+def bytes_of(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.iterdir() if file.is_file())
+
+
+@pytest.mark.parametrize(
+    "what", [Forget(run="run_secret"), Forget(tool=SECRET), Forget(session=SECRET), Forget(text=SECRET)],
+    ids=lambda what: next(name for name in ("run", "tool", "session", "text") if getattr(what, name)),
+)  # fmt: skip
+@pytest.mark.parametrize("is_cold", [False, True], ids=["fresh", "compressed"])
+def test_not_a_byte_of_what_was_forgotten_is_left_in_the_file(store, tmp_path, what, is_cold):
+    for n in range(100):
+        append(store, *a_run(f"run_{n}", worked(f"run_{n}", name="other"), failed(f"run_{n}", 2, name="other")))
+    about = {"arguments": {"q": SECRET, SECRET: 1}}
+    failure = Failure.of(TIMEOUT.kind, f"no answer from {SECRET}", detail="x" * 9000 + SECRET, fingerprint="f-slow")
+    name = SECRET if what.tool else "search"
+    steps = [failed("run_secret", 1, name, failure=failure, **about), worked("run_secret", 2, name, **about)]
+    if what.text is None:
+        session = SECRET if what.session else None
+        append(store, *a_run("run_secret", *steps, session=session))
+    else:
+        append(store, *a_run("run_secret", *steps, context=SECRET, session=SECRET, environment=SECRET, version=SECRET))
+    if what.session or what.text:
+        store.put(LOCAL, "session", SECRET, SECRET.encode())
+    if is_cold:
+        store.prune(LOCAL, Retention(), START + 8 * DAY)
+    else:
+        assert SECRET.encode() in bytes_of(tmp_path)
+
+    assert store.forget(LOCAL, what)
+
+    assert SECRET.encode() not in bytes_of(tmp_path)
+    store.close()
+    assert SECRET.encode() not in bytes_of(tmp_path)
+    again = SqliteStore(tmp_path / "a.db")
+    assert again.health(LOCAL).sound
+    assert len(ids(again)) == (101 if what.text else 100)
+    again.close()
+
+
+def test_a_tool_is_forgotten_although_its_rows_were_pruned_before(store, tmp_path):
+    append(store, *a_run("run_a", failed("run_a", 1, SECRET)), *a_run("run_b", worked("run_b", name="other")))
+    store.prune(LOCAL, Retention(failures=0, successes=None), START + DAY)
+    assert SECRET in str(store.stats(LOCAL, StatsQuery(now=0, by="tool")).parts)
+
+    store.forget(LOCAL, Forget(tool=SECRET))
+
+    assert store.patterns(LOCAL, PatternQuery()) == []
+    told = store.stats(LOCAL, StatsQuery(now=0, by="tool"))
+    assert set(told.parts) == {"other"}
+    assert told.total.calls == 1
+    assert SECRET.encode() not in bytes_of(tmp_path)
+
+
+def test_a_text_is_forgotten_although_its_rows_were_pruned_before(store, tmp_path):
+    failure = Failure.of(TIMEOUT.kind, f"no answer from {SECRET}", fingerprint="f-slow")
+    append(store, *a_run("run_a", failed("run_a", failure=failure), environment=SECRET))
+    store.prune(LOCAL, Retention(failures=0), START + DAY)
+    store.forget(LOCAL, Forget(text=SECRET))
+    assert store.patterns(LOCAL, PatternQuery())[0].message == "no answer from [forgotten]"
+    assert store.stats(LOCAL, EVERYTHING).total.calls == 1
+    assert SECRET.encode() not in bytes_of(tmp_path)
+
+
+def test_another_process_does_not_bring_back_what_was_forgotten(store, tmp_path):
+    other = SqliteStore(tmp_path / "a.db")
+    append(other, RunStarted(Run(id="run_a", agent=SECRET, started=START)), StepEnded(failed("run_a")), journal="o")
+
+    store.forget(LOCAL, Forget(text=SECRET))
+    append(other, StepEnded(worked("run_a", 2)), journal="o")
+
+    assert list(store.patterns(LOCAL, PatternQuery())[0].agents) == ["[forgotten]"]
+    assert SECRET not in str(store.stats(LOCAL, StatsQuery(now=0, by="agent")).parts)
+    other.close()
+
+
+# Counting anew
+
+
+def test_what_is_counted_anew_is_what_was_kept_up_to_date(store):
+    retried = Step(
+        run="run_b", seq=2, call=1, attempt=2, name="search", started=START + DAY, seconds=1.5,
+        after=Recovery(remedy=Remedy.WAIT, seconds=0.5),
+    )  # fmt: skip
+    append(store, *a_run("run_a", worked("run_a"), worked("run_a", 2, name="fetch", metadata={"model": "m"})))
+    append(store, *a_run("run_b", failed("run_b"), environment="prod", version="2")[:-1])
+    append(store, StepEnded(retried))
+    append(store, StepEnded(worked("run_orphan")))
+    store.change(LOCAL, Command(do="mute", pattern=pattern_id("search", "f-slow")))
+    before = tables(store)
+
+    store.rebuild(LOCAL)
+
+    assert tables(store) == before
+    assert store.patterns(LOCAL, PatternQuery(state="muted"))[0].overcome == 1  # what a person said is no count
+
+
+def test_sums_of_days_whose_rows_are_gone_are_not_counted_anew(store):
+    append(store, *a_run("run_a", failed("run_a")))
+    store.prune(LOCAL, Retention(failures=0), START + DAY)
+    late = Step(run="run_b", seq=1, call=1, name="search", started=START + 5 * DAY, outcome="failure", failure=TIMEOUT)
+    append(store, *a_run("run_b", late, started=START + 5 * DAY))
+    before, patterns = store.stats(LOCAL, EVERYTHING), store.patterns(LOCAL, PatternQuery())
+    store.rebuild(LOCAL)
+    assert store.stats(LOCAL, EVERYTHING) == before
+    assert store.patterns(LOCAL, PatternQuery()) == patterns
+    assert patterns[0].count == 2
+
+
+# A copy
+
+
+def test_a_copy_is_made_while_others_write(store, tmp_path):
+    for n in range(50):
+        append(store, *a_run(f"run_{n}", failed(f"run_{n}", result="x" * 5000)))
+    is_over = threading.Event()
+
+    def keep_writing() -> None:
+        n = 0
+        while not is_over.is_set():
+            n += 1
+            append(store, *a_run(f"run_later_{n}", worked(f"run_later_{n}")), journal="other")
+
+    thread = threading.Thread(target=keep_writing)
+    thread.start()
+    told: list[tuple[int, int]] = []
+    try:
+        health = store.backup(tmp_path / "copies" / "b.db", lambda done, total: told.append((done, total)))
+    finally:
+        is_over.set()
+        thread.join()
+
+    assert health.sound
+    assert health.runs >= 50
+    assert told[-1][0] == told[-1][1] > 0
+    assert (tmp_path / "copies").stat().st_mode & 0o777 == 0o700
+    assert {file.name for file in (tmp_path / "copies").iterdir()} == {"b.db"}
+    copy = SqliteStore(tmp_path / "copies" / "b.db")
+    assert copy.run(LOCAL, "run_7") == store.run(LOCAL, "run_7")
+    assert copy.stats(LOCAL, EVERYTHING) == figures.stats(copy.export(LOCAL))
+    copy.close()
+
+
+def test_a_copy_never_overwrites(store, tmp_path):
+    other = tmp_path / "b.db"
+    other.write_bytes(b"mine")
+    with pytest.raises(StoreError, match="is there already"):
+        store.backup(other)
+    assert other.read_bytes() == b"mine"
+
+
+def test_a_copy_that_fails_leaves_nothing(store, tmp_path, monkeypatch):
+    def broken(connection: sqlite3.Connection) -> Callable[..., None]:
+        raise StoreError("the copy is not sound")
+
+    monkeypatch.setattr(upkeep, "_progress", broken)
+    with pytest.raises(StoreError, match="not sound"):
+        store.backup(tmp_path / "b.db")
+    assert not list(tmp_path.glob("b.db*"))
+    append(store, *a_run("run_a", worked("run_a")))  # and the store is as usable as before
+    assert ids(store) == ["run_a"]
