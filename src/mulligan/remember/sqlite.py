@@ -18,7 +18,9 @@ from mulligan.figures import Stats, StatsQuery
 from mulligan.records import History, Link, Pattern, Precedent, Run, encode, pattern_id
 from mulligan.remember import bodies, forgetting, found, patterns, pruning, rollups, rows, upkeep
 from mulligan.remember.ledger import Ledger
+from mulligan.remember.network import remote
 from mulligan.remember.patterns import Decision
+from mulligan.remember.scrubbing import scrub
 from mulligan.remember.store import (
     IMPORTED,
     LOCAL,
@@ -32,6 +34,7 @@ from mulligan.remember.store import (
     Question,
     Retention,
     RunQuery,
+    journals_of,
     now,
 )
 from mulligan.remember.tables import APPLICATION, MIGRATIONS, RECOUNTED_AT
@@ -85,6 +88,11 @@ class SqliteStore:
         self._writer = _Connection(self._connect, "PRAGMA synchronous=NORMAL", "PRAGMA secure_delete=ON")
         self._readers: list[_Connection] = []
         self._is_closed = False
+        if sort := remote(path):
+            raise StoreError(
+                f"{path} is on a network file system ({sort}), where locks may not hold and a store would be damaged. "
+                "Set MULLIGAN_HOME to a folder of this machine."
+            )
         with _told(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Arguments of calls are in it: readable by its owner alone, from the first byte.
@@ -201,9 +209,11 @@ class SqliteStore:
     def forget(self, tenant: str, what: Forget) -> Forgotten:
         forgetting.check(what)
         with self._writing() as writer:
-            forgotten = upkeep.Forgetting(writer, self._ledger, tenant, what).perform()
+            work = upkeep.Forgetting(writer, self._ledger, tenant, what)
+            forgotten = work.perform()
         with _told(self.path), self._writer as writer:
             upkeep.wipe(writer)
+        scrub(journals_of(self.path), what, work.gone)
         return forgotten
 
     def rebuild(self, tenant: str) -> None:

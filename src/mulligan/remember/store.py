@@ -22,6 +22,11 @@ DAY = 24 * 60 * 60 * 1000
 """In milliseconds, as all times here."""
 
 
+def journals_of(store: Path) -> Path:
+    """The folder of the journals that belong to a store: beside it, so that whoever opens the one finds the others."""
+    return store.with_name(f"{store.name}.journals")
+
+
 def now() -> int:
     """By the clock of this machine."""
     return time.time_ns() // 1_000_000

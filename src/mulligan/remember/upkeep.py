@@ -50,6 +50,8 @@ class Forgetting:
         self._writer, self._ledger, self._tenant, self._what = writer, ledger, tenant, what
         self._account = Account()
         self.runs = self.steps = 0
+        self.gone: set[str] = {what.run} if what.run is not None else set()
+        """The runs that are forgotten as a whole."""
         writer.create_function("held", 1, self._is_held, deterministic=True)
 
     def _is_held(self, body: Any) -> bool:
@@ -115,6 +117,7 @@ class Forgetting:
 
     def _forget_run(self, known: Known | None, before: History) -> None:
         remove_run(self._writer, self._tenant, before)
+        self.gone.add(before.run.id)
         self.runs, self.steps = self.runs + (known is not None), self.steps + len(before.steps)
         if known is not None:
             self._account.add(part_of(before), NOTHING)

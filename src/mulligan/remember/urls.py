@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mulligan.failure import SettingsError, StoreError
 from mulligan.remember.store import Store
+from mulligan.remember.store import journals_of as journals_of
 
 SCHEMES = "memory:, sqlite:///PATH or a path"
 
@@ -37,11 +38,6 @@ def sqlite_path(url: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         raise SettingsError(f"the store {url!r} is in the home of a user who has none. Known are {SCHEMES}.") from None
-
-
-def journals_of(store: Path) -> Path:
-    """The folder of the journals that belong to a store: beside it, so that whoever opens the one finds the others."""
-    return store.with_name(f"{store.name}.journals")
 
 
 def refuge() -> Path:
