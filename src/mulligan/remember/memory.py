@@ -179,7 +179,8 @@ class MemoryStore:
         with self._lock:
             before = set(self._tallies(tenant))
             runs = steps = 0
-            for owner, run in sorted({*self._runs, *self._steps}):
+            compacted = {(owner, name) for owner, sort, name in self._compactions if sort == "run"}
+            for owner, run in sorted({*self._runs, *self._steps, *compacted}):
                 if owner == tenant:
                     gone, touched = self._forget_in(tenant, run, what)
                     runs, steps = runs + gone, steps + touched
