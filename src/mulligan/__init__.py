@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     notes = _default.notes
     run = _default.run
     session = _default.session
+    suggest = _default.suggest
     tool = _default.tool
     turns = _default.turns
 
@@ -42,7 +43,7 @@ _KNOW = {
     "Remedy": "failure",
     "Store": "remember.store",
 }
-_DO = ("configure", "explain", "flush", "listen", "model", "notes", "run", "session", "tool", "turns")
+_DO = ("configure", "explain", "flush", "listen", "model", "notes", "run", "session", "suggest", "tool", "turns")
 
 __all__ = [
     "AgentError",
@@ -62,6 +63,7 @@ __all__ = [
     "notes",
     "run",
     "session",
+    "suggest",
     "tool",
     "turns",
 ]

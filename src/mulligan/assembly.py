@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from mulligan import settings as settings_file
+from mulligan.capture.advice import Advice, advise
 from mulligan.capture.answers import Empty, Errors
 from mulligan.capture.kit import MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording
+from mulligan.capture.signature import name_of
 from mulligan.capture.tracer import ActiveRun
 from mulligan.capture.turns import Turns
-from mulligan.capture.wrap import ToolOptions, wrap
+from mulligan.capture.wrap import ToolOptions, Wrapped, wrap
 from mulligan.classify.classifier import Classifier, classify
 from mulligan.events import Listener, Stream, When
 from mulligan.failure import Failure, MulliganError, SettingsError, StoreError
@@ -201,6 +203,7 @@ class Mulligan:
         schema: Mapping[str, Any] | None = None,
         privileged: Iterable[str] = (),
         released: Iterable[str] = (),
+        destructive: bool = False,
         verify: Callable[..., Any] | None = None,
         rejects: Iterable[int] = (),
         timeout: float | None = None,
@@ -221,6 +224,7 @@ class Mulligan:
         schema: Mapping[str, Any] | None = None,
         privileged: Iterable[str] = (),
         released: Iterable[str] = (),
+        destructive: bool = False,
         verify: Callable[..., Any] | None = None,
         rejects: Iterable[int] = (),
         timeout: float | None = None,
@@ -231,10 +235,12 @@ class Mulligan:
         `effects` says whether a call may be made again when it may have happened: "none" and "repeatable" may,
         "once", the default, may not. `schema` is the JSON schema of its arguments, checked before each call; without
         one the signature serves, on failure only. `privileged` names arguments that are never changed automatically,
-        beside those that are so by their name; `released` takes some of these back. `verify` is called with the same
-        arguments when it is not known whether a call happened: it answers with the result if it did, with False if it
-        did not, with None if it cannot say. `rejects` are HTTP statuses that prove that nothing was done. `timeout` is
-        how many seconds a call may take in all: an async one is cut off, of others only waits and retries are.
+        beside those that are so by their name; `released` takes some of these back, and `destructive` protects all.
+
+        `verify` is called with the same arguments when it is not known whether a call happened: it answers with the
+        result if it did, with False if it did not, with None if it cannot say. `rejects` are HTTP statuses that prove
+        that nothing was done. `timeout` is how many seconds a call may take in all: an async one is cut off, of others
+        only waits and retries are.
 
         `mode` is "observe", "suggest" or "repair", `record` is "full", "shape" or "off". `errors="raised"` says that
         no answer of it is a failure; `empty="failure"`, of a tool of type "retrieval", that an empty one is.
@@ -250,6 +256,7 @@ class Mulligan:
             schema=schema,
             privileged=privileged,
             released=released,
+            destructive=destructive,
             verify=verify,
             rejects=rejects,
             timeout=timeout,
@@ -340,6 +347,51 @@ class Mulligan:
         """An error in, a `Failure` out: any exception, response, result or text. Never raises."""
         self._kit()
         return (self._parts.classify if self._parts is not None else classify)(error, **evidence)
+
+    def suggest(
+        self,
+        tool: str | Callable[..., Any],
+        arguments: Mapping[str, Any],
+        error: object,
+        *,
+        schema: Mapping[str, Any] | None = None,
+        tools: Mapping[str, Mapping[str, Any] | None] | None = None,
+        run: Iterable[Any] = (),
+        privileged: Iterable[str] = (),
+        released: Iterable[str] = (),
+        effects: Effects | None = None,
+        destructive: bool = False,
+        mode: Mode = "repair",
+    ) -> Advice:
+        """What would repair this call: its `suggestions`, the likeliest first, and `why` there are no better ones.
+
+        `tool` is a name or a wrapped function, which brings its own schema and rules. `run` are the earlier calls of
+        the same run, as dictionaries with tool, arguments, outcome, and result or error. Nothing is called.
+        """
+        self._kit()
+        known = getattr(tool, "__mulligan__", None)
+        if isinstance(known, Wrapped):
+            schema = known.schema() if schema is None else schema
+            privileged = (*privileged, *known.options.privileged)
+            released = (*released, *known.options.released)
+            effects = effects or known.options.effects
+            destructive = destructive or known.options.destructive
+        name = tool if isinstance(tool, str) else known.name if isinstance(known, Wrapped) else name_of(tool)
+        return advise(
+            name,
+            arguments,
+            error,
+            classify=self.explain,
+            schema=schema,
+            tools=tools,
+            run=run,
+            privileged=privileged,
+            released=released,
+            effects=effects,
+            destructive=destructive,
+            mode=mode,
+            policy=self._parts.settings.policy if self._parts is not None else None,
+        )
 
     def listen(self, listener: Listener, when: When = "recorder") -> Callable[[], None]:
         """Calls `listener` with every event, on the recorder's thread or at once; answers with a way to end it."""

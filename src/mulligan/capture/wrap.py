@@ -48,6 +48,7 @@ class ToolOptions:
     schema: Mapping[str, Any] | None = None
     privileged: Iterable[str] = ()
     released: Iterable[str] = ()
+    destructive: bool = False
     verify: Callable[..., Any] | None = None
     rejects: Iterable[int] = ()
     timeout: float | None = None
@@ -180,6 +181,7 @@ class Wrapped:
                 schema=self.schema,
                 privileged=frozenset(self.options.privileged),
                 released=frozenset(self.options.released),
+                destructive=self.options.destructive,
             )
         return tool
 

@@ -14,21 +14,19 @@ from mulligan.records import Change
 from mulligan.recover.values import is_number, like
 
 # No text makes these look at a character more than a fixed number of times. A number with a unit,
-# a share, a thousands mark or a range behind it is not the bound it seems to be.
+# a share, a thousands mark or a range behind it is not the bound it seems to be. They are compiled when first used.
 _NUMBER = r"(-?[0-9]{1,15}+(?:\.[0-9]{1,6}+)?)(?![\w/]| ?%|[.,:-][0-9])"
 _ALONE = rf"(?<![\w.,:/-]){_NUMBER}"
-_UPPER = re.compile(
+_UPPER = (
     rf"(?:at most|no more than|not exceed|cannot exceed|can't exceed|exceeds? (?:the )?(?:maximum|max|limit|cap)"
     rf"(?: value)?(?: of| is|:)?|less than or equal to|not (?:be )?greater than|<=|(?:maximum|max|limit|cap)"
-    rf"(?: allowed)?(?: value)?(?: of| is|:| =|=)?) ?{_NUMBER}|{_ALONE} or (?:less|fewer|lower|below)",
-    re.IGNORECASE,
+    rf"(?: allowed)?(?: value)?(?: of| is|:| =|=)?) ?{_NUMBER}|{_ALONE} or (?:less|fewer|lower|below)"
 )
-_LOWER = re.compile(
+_LOWER = (
     rf"(?:at least|no less than|greater than or equal to|not (?:be )?less than|>=|(?:minimum|min)(?: allowed)?"
-    rf"(?: value)?(?: of| is|:| =|=)?) ?{_NUMBER}|{_ALONE} or (?:more|greater|higher|above)",
-    re.IGNORECASE,
+    rf"(?: value)?(?: of| is|:| =|=)?) ?{_NUMBER}|{_ALONE} or (?:more|greater|higher|above)"
 )
-_BETWEEN = re.compile(rf"between {_NUMBER} and {_NUMBER}", re.IGNORECASE)
+_BETWEEN = rf"between {_NUMBER} and {_NUMBER}"
 _SCANNED = 2000
 _NAMES = 50
 """Numeric arguments that are looked for in an error text: each takes one look."""
@@ -65,13 +63,13 @@ def _stands_in(word: str, text: str) -> bool:
 
 
 def _bounds(text: str, value: float) -> Iterator[float]:
-    for match in _BETWEEN.finditer(text):
+    for match in re.finditer(_BETWEEN, text, re.IGNORECASE):
         low, high = _number(match.group(1), value), _number(match.group(2), value)
         if low <= high:
             yield min(max(value, low), high)
-    for match in _UPPER.finditer(text):
+    for match in re.finditer(_UPPER, text, re.IGNORECASE):
         yield min(value, _number(match.group(1) or match.group(2), value))
-    for match in _LOWER.finditer(text):
+    for match in re.finditer(_LOWER, text, re.IGNORECASE):
         yield max(value, _number(match.group(1) or match.group(2), value))
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 SURENESS: dict[str, float] = {
     # The tool's name
-    "tool junk": 0.97,
-    "tool spelling": 0.95,
+    "tool junk": 0.90,
+    "tool spelling": 0.88,
     "tool part": 0.85,
     "tool slip": 0.70,
     "tool near": 0.50,
@@ -50,12 +50,12 @@ SURENESS: dict[str, float] = {
     "answered": 0.30,
     "near id": 0.38,
     "filled": 0.40,
-    "only value": 0.25,
-    "beside": 0.25,
+    "only value": 0.35,
+    "beside": 0.15,
     "one of several": 0.10,
     "last part": 0.25,
     "first part": 0.15,
-    "leave out": 0.30,
+    "leave out": 0.10,
 }
 
 

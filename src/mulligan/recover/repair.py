@@ -162,7 +162,10 @@ class _Repair:
 
     def _is_about_the_name(self) -> bool:
         """Else somebody knew the tool by the name that it was called by: some doors write a point as a line."""
-        return self.failure.kind.code == "unknown_tool" or _ABOUT_NAME.search(self.text) is not None
+        return (
+            self.failure.kind.code == "unknown_tool"
+            or re.search(_ABOUT_NAME, self.text, re.IGNORECASE | re.DOTALL) is not None
+        )
 
     # Its arguments
 
@@ -209,8 +212,8 @@ class _Repair:
             return True
         return bool(unknown) and (
             any(re.search(rf"(?<!\w){re.escape(name[:200])}(?!\w)", self.text) for name in unknown)
-            or _UNKNOWN.search(self.text) is not None
-            or _SYNTAX.search(self.text) is not None
+            or re.search(_UNKNOWN, self.text, re.IGNORECASE) is not None
+            or re.search(_SYNTAX, self.text, re.IGNORECASE) is not None
         )
 
     def _mended(self, schema: Pinned) -> Mended | None:
@@ -299,6 +302,8 @@ class _Repair:
             for path in _touched(change):
                 if not self._may_touch(path):
                     return f"{path} is an argument that is not changed without asking"
+        if draft.is_refused and failure.kind.code in _LOOKED and of_arguments:
+            return "it failed by something else than what its schema forbids"
         if not draft.is_refused:
             if failure.remedy is not Remedy.REPAIR:
                 return "only the model can help"
@@ -309,23 +314,27 @@ class _Repair:
         return ""
 
 
-_UNKNOWN = re.compile(
+_UNKNOWN = (  # compiled when first used, like the others
     r"\b(?:unexpected|unknown|unrecogni[sz]ed|extra|additional|unsupported|undefined|no such|not permitted|invalid) "
-    r"(?:keyword |named )?(?:argument|parameter|param|propert|field|key|input|option|attribute|name)",
-    re.IGNORECASE,
+    r"(?:keyword |named )?(?:argument|parameter|param|propert|field|key|input|option|attribute|name)"
 )
-_ABOUT_NAME = re.compile(
+_ABOUT_NAME = (
     r"\b(?:unknown|no such|invalid|undefined|unrecogni[sz]ed|no) (?:tool|function|action|method|command)\b"
     r"|\b(?:tool|function|action|method)\b.{0,120}\b(?:not found|not defined|does not exist|unknown|not available)\b"
-    r"|\bis not defined\b|\bhas no attribute\b",
-    re.IGNORECASE | re.DOTALL,
+    r"|\bis not defined\b|\bhas no attribute\b"
 )
-_SYNTAX = re.compile(r"\binvalid syntax\b|\bSyntaxError\b|\bmalformed\b", re.IGNORECASE)
+_SYNTAX = r"\binvalid syntax\b|\bSyntaxError\b|\bmalformed\b"
 _NOT_THE_ARGUMENTS = frozenset(
     "build_failure test_failure edit_mismatch stale_file permission_denied command_not_found output_too_large "
     "loop_detected conflict".split()
 )
 """Kinds that no other value of this run would help."""
+
+_LOOKED = frozenset(
+    "not_found file_not_found permission_denied conflict no_results precondition invalid_state constraint_violation "
+    "build_failure test_failure".split()
+)
+"""Kinds by which a tool says that it took the arguments as they were, and looked."""
 
 
 def _touched(change: Change) -> Iterator[str]:

@@ -24,6 +24,7 @@ COMMANDS = {
     "import": ("exchange", "import_", "Put runs from files into the store."),
     "explain": ("explain", "explain", "What kind of failure is this, and whose move is it?"),
     "classify": ("explain", "explain", "The same as explain."),
+    "suggest": ("suggest", "suggest", "What would repair these calls?"),
     "redact": ("redact", "redact", "Take secrets and personal data out of a text."),
     "prune": ("upkeep", "prune", "Remove what is old."),
     "forget": ("upkeep", "forget", "Make a run, a tool, a session or a text as if it had never been recorded."),
