@@ -2,7 +2,7 @@
 # ARGS reaches the tool behind a target: make test ARGS="-k retry -x"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-wheel lint typing format bench clean
+.PHONY: help demo test test-browser test-wheel lint typing format bench eval-repair clean
 export PYTHON
 
 help: ## print these lines
@@ -42,6 +42,12 @@ format: ## rewrite the code in the house's style
 bench: ## measure mulligan beside what you would use instead; exit 1 if a target is missed
 	@scripts/environment base bench
 	@missed=0; for file in benchmarks/*.py; do .venv/bin/python $$file $(ARGS) || missed=1; done; exit $$missed
+
+eval-repair: ## measure repairs on calls broken on purpose, and on recorded failures where they are
+	@scripts/environment base
+	@.venv/bin/python -c "import bfcl_eval" 2>/dev/null || .venv/bin/python -m pip install --quiet --no-deps bfcl-eval mpmath
+	@.venv/bin/python evals/repair_perturbed.py $(ARGS)
+	@.venv/bin/python evals/repair.py $(ARGS)
 
 clean: ## remove .venv, caches and what was built
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -83,10 +83,12 @@ class Report:
 
     def print_reliability(self) -> None:
         print("\nReliability: how sure the first suggestion said it was, and how often it was right")
-        for sure, counts in sorted(self.by_confidence.items()):
-            total = counts[True] + counts[False]
-            bar = "#" * round(40 * counts[True] / total)
-            print(f"  {sure:.2f}  {told(counts[True], total)}  |{bar:<40}|")
+        for low, high in ((0, 0.2), (0.2, 0.4), (0.4, 0.8), (0.8, 0.895), (0.895, 0.93), (0.93, 1.01)):
+            chosen = [(sure, each) for sure, each in self.by_confidence.items() if low <= sure < high]
+            right, total = sum(each[True] for _, each in chosen), sum(each.total() for _, each in chosen)
+            if total:
+                said = sum(sure * each.total() for sure, each in chosen) / total
+                print(f"  said {said:.2f}  {told(right, total)}  |{'#' * round(40 * right / total):<40}|")
         print("\nBy family")
         for family, counts in sorted(self.by_family.items()):
             print(f"  {family:<20}{told(counts[True], counts[True] + counts[False])}")

@@ -30,7 +30,6 @@ from mulligan.capture.advice import advise  # noqa: E402
 from mulligan.classify.classifier import classify  # noqa: E402
 from mulligan.recover.dialect import mapped  # noqa: E402
 from mulligan.recover.provenance import is_privileged  # noqa: E402
-from mulligan.recover.schema import judged  # noqa: E402
 
 Call = tuple[str, dict[str, Any], dict[str, Any]]
 """Tool, arguments, schema."""
@@ -293,18 +292,6 @@ def wrapped(tool: str, arguments: dict[str, Any], schema: dict[str, Any]) -> Bro
     return tool, {outer: inner}, _closed(schema), list(arguments)
 
 
-def flattened(tool: str, arguments: dict[str, Any], schema: dict[str, Any]) -> Broken | None:
-    """The schema wants some of the arguments in an object, and the call has them beside it."""
-    if len(arguments) < 2:
-        return None
-    inside = list(arguments)[1:]
-    properties = schema["properties"]
-    nested = {"type": "object", "properties": {name: properties[name] for name in inside if name in properties}}
-    if len(nested["properties"]) < len(inside):
-        return None
-    return None  # the truth is another call: measured by `nested_right` below
-
-
 def null_optional(tool: str, arguments: dict[str, Any], schema: dict[str, Any]) -> Broken | None:
     free = [name for name in schema["properties"] if name not in arguments and name not in schema.get("required", [])]
     if not free:
@@ -346,5 +333,4 @@ FAMILIES: dict[str, Callable[[str, dict[str, Any], dict[str, Any]], Broken | Non
 }
 
 if __name__ == "__main__":
-    assert judged({}, {"type": "object"}) == []
     main()

@@ -50,7 +50,7 @@ SURENESS: dict[str, float] = {
     "answered": 0.30,
     "near id": 0.38,
     "filled": 0.40,
-    "only value": 0.35,
+    "only value": 0.25,
     "beside": 0.15,
     "one of several": 0.10,
     "last part": 0.25,
