@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from mulligan import calls
 from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.records import Change, Link, Recovery, Run, Step
+from mulligan.records import Change, Ending, Link, Recovery, Run, Step
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-timeout")
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "no", fingerprint="f-rejected")
@@ -63,8 +63,22 @@ def test_a_call_says_how_it_ended():
     assert ending(step(1, failure=TIMEOUT), waited) == "recovered by waiting"
     assert ending(step(1, failure=REJECTED), changed) == "repaired"
     assert ending(step(1, failure=REJECTED), step(2, 1, 2, failure=REJECTED), later) == "repaired on a later try"
+    again = msgspec.structs.replace(changed, outcome="failure", failure=REJECTED)
+    assert ending(step(1, failure=REJECTED), again, later) == "repaired on the second try"
+    offered = Ending(why="repairs are only suggested", offered=(Recovery(remedy=Remedy.REPAIR),))
+    assert ending(step(1, failure=REJECTED, ending=offered)) == "given up with suggestions"
+    checked = step(2, 1, 2, after=Recovery(remedy=Remedy.WAIT, source="verify"))
+    assert ending(step(1, failure=TIMEOUT), checked) == "confirmed by a check"
     assert ending(step(1, outcome="cancelled")) == "cancelled"
     assert calls.joined([step(1, failure=TIMEOUT), waited])[0].waited == 1.5
+
+
+def test_a_call_says_what_its_recovery_took():
+    first = step(1, failure=TIMEOUT, seconds=3.0, tokens={"input": 5, "output": 2})
+    second = step(2, 1, 2, seconds=0.5, tokens={"input": 7}, after=Recovery(remedy=Remedy.WAIT, seconds=1.5))
+    (call,) = calls.joined([first, second])
+    assert call.recovery_seconds == 2.0
+    assert call.recovery_tokens == 7
 
 
 # Status

@@ -12,6 +12,7 @@ import msgspec
 
 from mulligan.failure import Failure, Remedy
 from mulligan.records import (
+    VERIFY,
     Change,
     How,
     Link,
@@ -82,13 +83,34 @@ class Call(Record, frozen=True):
         return sum(step.after.seconds for step in self.steps if step.after)
 
     @property
+    def repairs(self) -> int:
+        """How many attempts were made with other arguments."""
+        return sum(bool(step.after and step.after.changes) for step in self.steps)
+
+    @property
+    def recovery_seconds(self) -> float:
+        """What recovery took: the waits, and every attempt but the first."""
+        return self.waited + sum(step.seconds for step in self.steps[1:])
+
+    @property
+    def recovery_tokens(self) -> int:
+        """The tokens of every attempt but the last, where they are known."""
+        return sum(sum((step.tokens or {}).values()) for step in self.steps[:-1])
+
+    @property
     def ending(self) -> str:
         """How it came out, in the words people see."""
         if not self.has_succeeded:
-            return "given up" if self.has_failed else self.last.outcome
+            if not self.has_failed:
+                return self.last.outcome
+            return "given up with suggestions" if self.last.ending and self.last.ending.offered else "given up"
         if not self.has_failed:
             return "first try"
-        if self.changes:
+        if self.last.after is not None and self.last.after.source == VERIFY:
+            return "confirmed by a check"
+        if self.repairs:
+            if self.repairs == 2:
+                return "repaired on the second try"  # the second suggestion, after the first had failed
             return "repaired" if len(self.steps) == 2 else "repaired on a later try"
         waited = any(step.after and step.after.remedy is Remedy.WAIT for step in self.steps)
         return "recovered by waiting" if waited else "recovered"

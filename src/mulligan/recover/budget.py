@@ -71,11 +71,11 @@ class Bucket:
 class Circuit:
     """The results of one tool at one target, and whether it is left alone for a while."""
 
-    __slots__ = ("failures", "noted", "probe", "since", "until", "wait")
+    __slots__ = ("failures", "made", "noted", "probe", "until", "wait")
 
-    def __init__(self, since: float) -> None:
-        self.since = since
-        """When it was first heard of."""
+    def __init__(self, made: int) -> None:
+        self.made = made
+        """First attempts of the tool before it was first heard of."""
         self.failures: deque[float] = deque(maxlen=KEPT)
         self.noted: deque[float] = deque(maxlen=KEPT)
         """When each result came that was counted one by one."""
@@ -140,12 +140,16 @@ class Guard:
             self._seconds.append((now, self.made - 1))
             self.tick = now + 1.0
 
-    def _made_between(self, start: float, end: float) -> int:
-        """About how many first attempts were begun from one time to another, to the second."""
+    def _made_before(self, time: float) -> int:
+        """How many first attempts were begun before a time, to the second; rather too few."""
         noted = list(self._seconds)
-        before = next((made for time, made in reversed(noted) if time <= start), 0)
-        after = next((made for time, made in noted if time > end), self.made)
-        return after - before
+        before = next(((when, made) for when, made in reversed(noted) if when <= time), None)
+        if before is None:
+            return 0
+        # Those counted after a note were begun within a second of it: the first one later makes the next note.
+        if time < before[0] + 1.0:
+            return before[1]
+        return next((made for when, made in noted if when > time), self.made)
 
     def admit(self, target: str, now: float) -> tuple[float, bool]:
         """Seconds until a call may be made, 0 where it may now; and whether it is the one that decides."""
@@ -174,7 +178,7 @@ class Guard:
                     return
                 if len(self._circuits) >= TARGETS:
                     self._circuits.pop(next(iter(self._circuits)))
-                circuit = self._circuits[target] = Circuit(now)
+                circuit = self._circuits[target] = Circuit(self.made - 1)
             if is_probe:
                 self._probed(target, circuit, is_bad, now)
             elif circuit.until is None:
@@ -204,9 +208,9 @@ class Guard:
         circuit.forget(start)
         if target:
             # Of the time before nobody knows to which target calls went: each may have been to this one.
-            results = len(circuit.noted) + (self._made_between(start, circuit.since) if circuit.since > start else 0)
+            results = len(circuit.noted) + max(0, circuit.made - self._made_before(start))
         else:
-            results = self._made_between(start, now) + sum(time >= start for time in self._retries)
+            results = self.made - self._made_before(start) + sum(time >= start for time in self._retries)
         results = max(results, len(circuit.failures))
         if results >= RESULTS and len(circuit.failures) >= SHARE * results:
             circuit.until = now + circuit.wait

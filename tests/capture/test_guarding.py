@@ -1,0 +1,694 @@
+"""A call within its limits: generated schedules, and a clock that goes only where it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import selectors
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mulligan
+from mulligan import AgentError, InfraError, Policy
+from mulligan.failure import SettingsError
+from mulligan.testing import Rehearsal, rehearsal
+
+
+@pytest.fixture
+def played() -> Iterator[Rehearsal]:
+    with rehearsal() as played:
+        yield played
+
+
+# A storm: many calls at once, on a virtual clock
+
+
+class Skipping(selectors.DefaultSelector):
+    """Waits for nothing, and says how long it would have waited."""
+
+    skipped = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.skipped += timeout or 0.0
+        return super().select(0)
+
+
+class Simulation:
+    """An event loop in which time passes only while everybody sleeps, and a mulligan that lives in it."""
+
+    def __init__(self, **policy: Any) -> None:
+        self._selector = Skipping()
+        self.loop = asyncio.SelectorEventLoop(self._selector)
+        self.loop.time = lambda: self._selector.skipped  # type: ignore[method-assign]
+        self.rehearsal = Rehearsal(policy=Policy(**policy), record="off")
+        kit = self.rehearsal.parts.kit
+        object.__setattr__(kit, "timer", lambda: self._selector.skipped)
+        object.__setattr__(kit, "asleep", asyncio.sleep)
+        self.executed = 0
+        self.begun = 0
+
+    def run(self, main: Any) -> None:
+        async def at_once(function: Callable[..., Any], *args: Any) -> Any:
+            return function(*args)
+
+        before, asyncio.to_thread = asyncio.to_thread, at_once  # a thread would live on another clock
+        try:
+            self.loop.run_until_complete(main)
+        finally:
+            asyncio.to_thread = before
+            self.loop.close()
+
+    def nested(self, depth: int, is_down: Callable[[float], bool]) -> Callable[[], Any]:
+        """A service behind so many wrapped layers."""
+
+        async def service() -> str:
+            self.executed += 1
+            await asyncio.sleep(0.02)
+            if is_down(self._selector.skipped):
+                raise ConnectionError("reset by peer")
+            return "ok"
+
+        layer: Callable[[], Any] = service
+        for number in range(depth):
+
+            def around(inner: Callable[[], Any] = layer) -> Any:
+                async def call() -> Any:
+                    return await inner()
+
+                return call
+
+            layer = self.rehearsal.mulligan.tool(name=f"layer {number}", effects="none")(around())
+        return layer
+
+    async def load(self, call: Callable[[], Any], rate: float, seconds: float) -> None:
+        """So many calls a second, each on its own."""
+
+        async def one() -> None:
+            self.begun += 1
+            with contextlib.suppress(ConnectionError, AgentError):
+                await call()
+
+        tasks = []
+        for _ in range(int(rate * seconds)):
+            tasks.append(asyncio.ensure_future(one()))
+            await asyncio.sleep(1 / rate)
+        await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize("rate", [1, 2, 5, 25])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_an_outage_of_two_minutes_costs_at_most_fifteen_percent_more_attempts_than_calls(rate, depth):
+    simulation = Simulation()
+    simulation.run(simulation.load(simulation.nested(depth, lambda now: True), rate, 120))
+    assert simulation.begun == 120 * rate
+    assert simulation.executed <= 1.15 * simulation.begun
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.2, 1, 5])
+def test_at_any_load_an_outage_costs_at_most_a_tenth_more_and_ten_without_any_circuit(rate):
+    simulation = Simulation(breaker=False)
+    simulation.run(simulation.load(simulation.nested(1, lambda now: True), rate, 120))
+    assert simulation.begun <= simulation.executed <= 1.1 * simulation.begun + 10
+
+
+def test_three_nested_layers_cost_the_same_as_one():
+    costs = []
+    for depth in (1, 3):
+        simulation = Simulation()
+        simulation.run(simulation.load(simulation.nested(depth, lambda now: 30 < now < 150), 2, 180))
+        costs.append(simulation.executed)
+    assert costs[0] == costs[1]
+
+
+def test_after_an_outage_calls_work_again_within_the_longest_time_a_circuit_is_open():
+    simulation = Simulation()
+    call = simulation.nested(1, lambda now: now < 60)
+    worked: list[float] = []
+
+    async def main() -> None:
+        await simulation.load(call, 2, 60)
+        for _ in range(60):
+            try:
+                await call()
+                worked.append(simulation._selector.skipped)
+            except (ConnectionError, AgentError):
+                pass
+            await asyncio.sleep(0.5)
+
+    simulation.run(main())
+    assert worked[0] <= 60 + 10 + 1
+    assert len(worked) >= 60 - 22
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.01, 20), st.floats(0, 30)), min_size=1, max_size=8),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_on_any_schedule_of_load_and_outages_retries_stay_within_the_budget(schedule, depth, breaker):
+    simulation = Simulation(breaker=breaker)
+    downs = [sum(seconds for _, seconds in schedule[:place]) for place in range(len(schedule))]
+    call = simulation.nested(depth, lambda now: sum(begin <= now for begin in downs) % 2 == 0)
+
+    async def main() -> None:
+        for rate, seconds in schedule:
+            await simulation.load(call, rate, seconds)
+
+    simulation.run(main())
+    assert simulation.executed <= 1.1 * simulation.begun + 10
+
+
+def test_in_any_number_of_threads_retries_stay_within_the_budget() -> None:
+    with rehearsal(breaker=False, record="off") as played:
+        executed: list[int] = []
+        failures: list[BaseException] = []
+
+        @mulligan.tool(effects="none")
+        def fetch() -> None:
+            executed.append(1)
+            raise ConnectionError("reset")
+
+        def work() -> None:
+            for _ in range(50):
+                try:
+                    fetch()
+                except ConnectionError:
+                    pass
+                except BaseException as error:  # noqa: BLE001 - told by the assertion below
+                    failures.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert 400 <= len(executed) <= 1.1 * 400 + 10
+        assert len(played.waits) == len(executed) - 400
+
+
+def test_a_run_has_twenty_retries(played: Rehearsal) -> None:
+    executed: list[int] = []
+
+    @mulligan.tool(effects="none", policy=Policy(attempts=10, breaker=False, repeats=0, retry_burst=1000))
+    def fetch() -> None:
+        executed.append(1)
+        raise ConnectionError("reset")
+
+    with rehearsal(retry_burst=1000), mulligan.run("agent"):
+        for _ in range(5):
+            with pytest.raises(ConnectionError) as left:
+                fetch()
+    assert len(executed) == 5 + 20
+    assert "20 retries were made in this run" in left.value.__notes__[0]
+
+
+# Executed at most once
+
+OUTCOMES = st.lists(
+    st.tuples(
+        st.booleans(),  # whether it takes effect
+        st.sampled_from(
+            [None, TimeoutError("no answer"), ConnectionResetError("reset"), OSError("gone"), ValueError("no")]
+        ),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@pytest.mark.parametrize("checks", ["truthfully", "with nothing", "by raising", "not at all"])
+@pytest.mark.parametrize("is_async", [False, True])
+@given(outcomes=OUTCOMES, attempts=st.integers(1, 5))
+def test_a_once_tool_is_executed_at_most_once_a_call_whatever_becomes_of_its_reply(
+    checks, is_async, outcomes, attempts
+):
+    effects: list[str] = []
+    script = list(outcomes)
+    played = Rehearsal(policy=Policy(attempts=attempts))
+
+    def happen(id: str) -> str:
+        takes_effect, error = script.pop(0) if script else (True, None)
+        if takes_effect or error is None:
+            effects.append(id)
+        if error is not None:
+            raise error
+        return f"receipt of {id}"
+
+    async def ahappen(id: str) -> str:
+        return happen(id)
+
+    def verify(id: str) -> Any:
+        if checks == "by raising":
+            raise RuntimeError("the check is broken")
+        if checks == "with nothing":
+            return None
+        return f"receipt of {id}" if id in effects else False
+
+    options: Any = {} if checks == "not at all" else {"verify": verify}
+    pay = played.mulligan.tool(name="pay", **options)(ahappen if is_async else happen)
+    try:
+        answer = asyncio.run(pay("a")) if is_async else pay("a")
+    except (OSError, ValueError):
+        answer = None
+    assert len(effects) <= 1
+    if answer is not None:
+        assert answer == "receipt of a"
+        assert effects == ["a"]
+    elif checks == "truthfully":
+        assert effects == []  # what happened is never told to have failed
+    assert len(outcomes) - len(script) <= attempts
+
+
+def test_a_check_that_finds_the_effect_makes_the_call_a_success_that_says_so(played: Rehearsal) -> None:
+    @mulligan.tool(verify=lambda invoice: f"receipt of {invoice}")
+    def pay(invoice: str) -> str:
+        raise TimeoutError("no answer")
+
+    with mulligan.run("agent") as run:
+        assert pay("INV-1") == "receipt of INV-1"
+        assert "a check found that it had worked" in mulligan.notes()[0]
+    assert run.status == "recovered"
+    assert [step.outcome for step in played.steps] == ["failure", "success"]
+    assert [call.ending for call in played.calls] == ["confirmed by a check"]
+
+
+def test_a_check_that_finds_no_effect_lets_the_same_call_be_made_again(played: Rehearsal) -> None:
+    made: list[str] = []
+
+    @mulligan.tool(verify=lambda invoice: False)
+    def pay(invoice: str) -> str:
+        made.append(invoice)
+        if len(made) == 1:
+            raise TimeoutError("no answer")
+        return "paid"
+
+    assert pay("INV-1") == "paid"
+    assert made == ["INV-1", "INV-1"]
+
+
+def test_a_check_may_be_async_for_an_async_tool_only(played: Rehearsal) -> None:
+    async def verify(invoice: str) -> str:
+        return "found"
+
+    @mulligan.tool(verify=verify)
+    async def pay(invoice: str) -> str:
+        raise TimeoutError("no answer")
+
+    assert asyncio.run(pay("INV-1")) == "found"
+    with pytest.raises(SettingsError, match="verify is async"):
+        mulligan.tool(verify=verify)(lambda invoice: None)
+
+
+def test_a_check_is_given_what_the_function_was_given(played: Rehearsal) -> None:
+    asked: list[Any] = []
+
+    class Bank:
+        def find(self, *args: Any, **kwargs: Any) -> None:
+            asked.append((self, args, kwargs))
+
+        @mulligan.tool(verify=find)
+        def pay(self, invoice: str, *, cents: int) -> None:
+            raise TimeoutError("no answer")
+
+    bank = Bank()
+    with pytest.raises(TimeoutError):
+        bank.pay("INV-1", cents=5)
+    assert asked == [(bank, ("INV-1",), {"cents": 5})]
+
+
+def test_a_status_that_proves_that_nothing_was_done_lets_a_once_tool_be_repaired(played: Rehearsal) -> None:
+    class Unprocessable(Exception):
+        status_code = 422
+
+    made: list[Any] = []
+
+    def book(days: int) -> str:
+        made.append(days)
+        if days > 7:
+            raise Unprocessable("days must be 7 or less")
+        return "booked"
+
+    with pytest.raises(Unprocessable):
+        mulligan.tool(book)(days=9)
+    assert mulligan.tool(rejects={422})(book)(days=9) == "booked"
+    assert made == [9, 9, 7]
+
+
+# Time
+
+
+@given(
+    st.floats(0.1, 60),
+    st.lists(st.tuples(st.floats(0, 20), st.none() | st.floats(0, 40)), min_size=1, max_size=5),
+    st.floats(0, 1),
+)
+def test_no_attempt_begins_after_the_deadline_and_no_wait_goes_beyond_it(timeout, durations, chance):
+    class Busy(Exception):
+        status_code = 429
+
+        def __init__(self, retry_after: float | None) -> None:
+            super().__init__("slow down")
+            self.headers = {} if retry_after is None else {"retry-after": str(retry_after)}
+
+    played = Rehearsal(policy=Policy(attempts=10))
+    now = 0.0
+    begun: list[float] = []
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        slept.append(now)
+
+    kit = played.parts.kit
+    for name, value in {"timer": lambda: now, "sleep": sleep, "chance": lambda: chance}.items():
+        object.__setattr__(kit, name, value)
+
+    @played.mulligan.tool(effects="none", timeout=timeout)
+    def fetch() -> None:
+        nonlocal now
+        begun.append(now)
+        seconds, retry_after = durations[min(len(begun), len(durations)) - 1]
+        now += seconds
+        raise Busy(retry_after)
+
+    with pytest.raises(Busy):
+        fetch()
+    assert all(each < timeout for each in begun)
+    assert all(each < timeout for each in slept)
+
+
+def test_an_async_tool_that_hangs_is_cut_off_in_time(played: Rehearsal) -> None:
+    cut: list[bool] = []
+
+    @mulligan.tool(timeout=0.05)
+    async def hang() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cut.append(True)
+            raise
+
+    with pytest.raises(TimeoutError, match=r"hang did not answer in 0\.05 s"):
+        asyncio.run(hang())
+    assert cut == [True]
+    assert played.steps[0].failure is not None
+    assert played.steps[0].failure.kind == "tool/timeout"
+
+
+def test_an_async_stream_that_hangs_before_its_first_item_is_cut_off_in_time(played: Rehearsal) -> None:
+    @mulligan.tool(timeout=0.05)
+    async def hang() -> Any:
+        await asyncio.sleep(60)
+        yield 1
+
+    async def read() -> list[int]:
+        return [item async for item in hang()]
+
+    with pytest.raises(TimeoutError, match="did not answer"):
+        asyncio.run(read())
+
+
+def test_the_deadline_of_a_call_around_it_ends_the_retries_of_a_call(played: Rehearsal) -> None:
+    @mulligan.tool(effects="none")
+    def inner() -> None:
+        raise ConnectionError("reset")
+
+    @mulligan.tool(timeout=0.1, policy=Policy(attempts=1))
+    def outer() -> None:
+        inner()
+
+    with pytest.raises(ConnectionError):
+        outer()
+    assert played.waits == []
+
+
+@pytest.mark.parametrize("bad", [0, -1, True, "5", float("nan"), float("inf")])
+def test_a_timeout_that_cannot_be_meant_is_refused(bad: Any) -> None:
+    with pytest.raises(SettingsError, match="timeout is a number of seconds"):
+        mulligan.tool(timeout=bad)
+
+
+@pytest.mark.parametrize("bad", [422, "422", [42], [True], ["422"], None])
+def test_statuses_that_are_none_are_refused(bad: Any) -> None:
+    with pytest.raises(SettingsError, match="rejects is a set of HTTP statuses"):
+        mulligan.tool(rejects=bad)
+
+
+# Nothing that is no failure is swallowed
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit])
+@pytest.mark.parametrize("where", ["first", "second", "sleep", "verify"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_interrupt_leaves_wherever_it_comes(error: type[BaseException], where: str, is_async: bool) -> None:
+    played = Rehearsal()
+    mine = error()
+    executed: list[int] = []
+
+    def now(place: str) -> None:
+        if place == where:
+            raise mine
+
+    def work() -> str:
+        executed.append(1)
+        now("first" if len(executed) == 1 else "second")
+        raise TimeoutError("no answer")
+
+    async def awork() -> str:
+        return work()
+
+    def verify() -> bool:
+        now("verify")
+        return False
+
+    async def averify() -> bool:
+        return verify()
+
+    async def asleep(seconds: float) -> None:
+        now("sleep")
+
+    kit = played.parts.kit
+    object.__setattr__(kit, "sleep", lambda seconds: now("sleep"))
+    object.__setattr__(kit, "asleep", asleep)
+    tool = played.mulligan.tool(name="work", verify=averify if is_async else verify)(awork if is_async else work)
+
+    def drive() -> None:
+        if not is_async:
+            tool()
+            return
+        coroutine = tool()  # by hand: an event loop has its own mind about interrupts
+        while True:
+            coroutine.send(None)
+
+    with pytest.raises(error) as left:
+        drive()
+    assert left.value is mine
+    assert len(executed) == (2 if where == "second" else 1)
+    assert all(step.outcome != "success" for step in played.steps)
+
+
+# The same call once too often
+
+
+def test_the_third_identical_call_of_a_run_is_answered_without_being_made(played: Rehearsal) -> None:
+    executed: list[str] = []
+
+    @mulligan.tool(effects="none")
+    def read(path: str) -> str:
+        executed.append(path)
+        raise FileNotFoundError(2, "No such file or directory", path)
+
+    with mulligan.run("agent") as run:
+        for _ in range(2):
+            with pytest.raises(FileNotFoundError):
+                read("a.txt")
+        for _ in range(2):
+            with pytest.raises(AgentError, match=r"given up .* in this run with the same arguments") as left:
+                read("a.txt")
+        assert left.value.recoverable is False
+        assert "no attempt" in left.value.__notes__[0]
+        with pytest.raises(FileNotFoundError):
+            read("b.txt")
+    assert executed == ["a.txt", "a.txt", "b.txt"]
+    assert [step.outcome for step in played.steps] == ["failure", "failure", "refused", "refused", "failure"]
+    assert played.steps[2].failure is not None
+    assert played.steps[2].failure.kind == "orchestration/loop_detected"
+    assert run.status == "partial"
+    with mulligan.run("another"), pytest.raises(FileNotFoundError):
+        read("a.txt")
+
+
+def test_it_is_counted_by_call_and_not_by_attempt(played: Rehearsal) -> None:
+    executed: list[int] = []
+
+    @mulligan.tool(effects="none", policy=Policy(breaker=False))
+    def fetch() -> None:
+        executed.append(1)
+        raise ConnectionError("reset")
+
+    with mulligan.run("agent"):
+        for _ in range(2):
+            with pytest.raises(ConnectionError):
+                fetch()
+        with pytest.raises(AgentError):
+            fetch()
+    assert len(executed) == 6
+
+
+def test_a_success_of_another_tool_lets_it_be_tried_again_and_a_models_answer_does_not(played: Rehearsal) -> None:
+    executed: list[str] = []
+
+    @mulligan.tool(effects="none")
+    def read(path: str) -> str:
+        executed.append(path)
+        raise FileNotFoundError(2, "No such file or directory", path)
+
+    chat = mulligan.model(name="chat")(lambda messages: "let me try again")
+    make = mulligan.tool(name="make")(lambda: "made")
+    with mulligan.run("agent"):
+        for _ in range(3):
+            chat([])
+            with pytest.raises((FileNotFoundError, AgentError)):
+                read("a.txt")
+        assert len(executed) == 2
+        make()
+        with pytest.raises(FileNotFoundError):
+            read("a.txt")
+
+
+def test_calls_outside_a_run_and_observed_ones_are_never_answered_without_being_made(played: Rehearsal) -> None:
+    def read() -> None:
+        raise KeyError("no")
+
+    alone = mulligan.tool(read)
+    watched = mulligan.tool(mode="observe", name="watched")(read)
+    for _ in range(5):
+        with pytest.raises(KeyError):
+            alone()
+    with mulligan.run("agent"):
+        for _ in range(5):
+            with pytest.raises(KeyError):
+                watched()
+
+
+def test_attempts_of_a_layer_that_retries_are_not_calls_given_up(played: Rehearsal) -> None:
+    @mulligan.tool(effects="none")
+    def inner() -> None:
+        raise ConnectionError("reset")
+
+    @mulligan.tool(effects="none", policy=Policy(attempts=5))
+    def outer() -> None:
+        inner()
+
+    with mulligan.run("agent"), pytest.raises(ConnectionError):
+        outer()
+    assert len(played.steps) == 10
+
+
+def test_a_tool_is_quick_again_when_the_run_in_which_it_was_watched_is_over(played: Rehearsal) -> None:
+    script: list[Any] = [KeyError("no"), KeyError("no")]
+
+    @mulligan.tool
+    def read() -> str:
+        if script:
+            raise script.pop()
+        return "ok"
+
+    with mulligan.run("agent"):
+        for _ in range(2):
+            with pytest.raises(KeyError):
+                read()
+    guard = played.parts.kit.budget.guard("read", Policy())
+    assert guard.is_careful
+    read()
+    assert not guard.is_careful
+
+
+def test_a_spiral_is_named_to_the_model_and_blocked_only_where_that_was_set() -> None:
+    for spirals in ("report", "block"):
+        with rehearsal(spirals=spirals) as played, mulligan.run("agent"):
+            tools = {name: mulligan.tool(name=name)(_nothing) for name in ("search_web", "search_docs")}
+            for number in range(4):
+                with pytest.raises(KeyError):
+                    tools["search_docs" if number % 2 else "search_web"](f"refund policy {number}")
+            (note,) = mulligan.notes()
+            assert "the same approach has failed 4 times" in note
+            assert "search_web, search_docs" in note
+            assert played.steps[-1].ending is not None
+            assert played.steps[-1].ending.spiral == note
+            with pytest.raises(KeyError if spirals == "report" else AgentError):
+                tools["search_web"]("policy refund")
+
+
+def _nothing(query: str) -> None:
+    raise KeyError("nothing is known of this")
+
+
+def test_an_open_circuit_answers_at_once_and_says_when_it_is_tried_again(played: Rehearsal) -> None:
+    executed: list[int] = []
+
+    @mulligan.tool(effects="none")
+    def fetch() -> None:
+        executed.append(1)
+        raise ConnectionError("reset")
+
+    for _ in range(3):
+        with pytest.raises((ConnectionError, AgentError)):
+            fetch()
+    made = len(executed)
+    with pytest.raises(AgentError, match=r"fetch was not called: .* It is tried again in \d\.\d s"):
+        fetch()
+    assert len(executed) == made
+    assert played.steps[-1].failure is not None
+    assert played.steps[-1].failure.kind == "tool/unavailable"
+    assert [each.run.end for each in played.runs][-1] == "raised"
+
+
+def test_a_models_mistakes_open_no_circuit(played: Rehearsal) -> None:
+    @mulligan.tool
+    def search(number: int) -> None:
+        raise AgentError("there is no such thing")
+
+    for number in range(20):
+        with pytest.raises(AgentError, match="no such thing"):
+            search(number)
+
+
+def test_an_infra_error_is_not_retried_and_counts_for_the_circuit(played: Rehearsal) -> None:
+    executed: list[int] = []
+
+    @mulligan.tool(effects="none")
+    def fetch() -> None:
+        executed.append(1)
+        raise InfraError("the vault is sealed")
+
+    for _ in range(10):
+        with pytest.raises((InfraError, AgentError)):
+            fetch()
+    assert len(executed) == 5
+
+
+# What is recorded of the end
+
+
+def test_why_a_call_was_given_up_is_recorded_with_what_may_work(played: Rehearsal) -> None:
+    @mulligan.tool(mode="suggest")
+    def search(query: str, top_k: int = 5) -> None:
+        raise AgentError(f"top_k must be 10 or less, got {top_k}.")
+
+    with pytest.raises(AgentError) as left:
+        search("fish", top_k=50)
+    (step,) = played.steps
+    assert step.ending is not None
+    assert step.ending.why == "repairs are only suggested"
+    assert [change.after for change in step.ending.offered[0].changes] == [10]
+    assert "This may work: top_k 50 -> 10." in "\n".join(left.value.__notes__)
+    assert [call.ending for call in played.calls] == ["given up with suggestions"]

@@ -1,0 +1,252 @@
+"""Budgets and circuits: plain state, and a time that comes in as an argument."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mulligan.failure import Failure, Kind, Remedy
+from mulligan.recover.budget import (
+    LONGEST_OPEN,
+    OPEN,
+    TARGETS,
+    TOOLS,
+    Bucket,
+    Budget,
+    Guard,
+    is_infrastructure,
+    target_of,
+)
+from mulligan.recover.policy import Policy
+
+EVENTS = st.lists(st.tuples(st.sampled_from(["first", "retry"]), st.integers(0, 2)), max_size=300)
+
+
+@given(EVENTS, st.integers(0, 12), st.floats(0, 1))
+def test_in_any_window_retries_are_at_most_the_burst_and_a_share_of_the_first_attempts(events, burst, ratio):
+    policy = Policy(retry_burst=burst, retry_ratio=ratio)
+    budget = Budget(policy)
+    made: list[tuple[str, int]] = []
+    for what, tool in events:
+        guard = budget.guard(f"tool {tool}", policy)
+        if what == "first":
+            guard.made += 1
+            made.append((what, tool))
+        elif not budget.spend(guard):
+            made.append((what, tool))
+    for only in (None, 0, 1, 2):  # the process, and each tool
+        those = [what for what, tool in made if only is None or tool == only]
+        for start in range(len(those)):
+            window = those[start:]
+            firsts = [window[:end].count("first") for end in range(len(window) + 1)]
+            retries = [window[:end].count("retry") for end in range(len(window) + 1)]
+            assert all(r <= burst + ratio * f + 1e-6 for f, r in zip(firsts, retries, strict=True))
+
+
+def test_what_is_not_used_is_saved_up_only_as_far_as_the_burst():
+    bucket = Bucket(burst=2, ratio=0.5)
+    taken = 0
+    while bucket.has_one(1000):
+        bucket.take()
+        taken += 1
+    assert taken == 2
+
+
+def test_in_any_number_of_threads_no_more_is_taken_than_there_is():
+    policy = Policy(retry_burst=10, retry_ratio=0.1)
+    budget, taken = Budget(policy), []
+    guard = budget.guard("tool", policy)
+    start = threading.Barrier(8)
+
+    def work() -> None:
+        start.wait()
+        for _ in range(500):
+            guard.made += 1
+            if not budget.spend(guard):
+                taken.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 10 <= len(taken) <= 10 + 0.1 * 8 * 500
+
+
+def test_tools_beyond_those_that_are_counted_share_one_guard():
+    budget = Budget()
+    guards = {budget.guard(f"tool {number}", Policy()) for number in range(TOOLS + 50)}
+    assert len(guards) == TOOLS + 1
+
+
+# Circuits
+
+
+class Played:
+    """A tool at a time that we set; every call is a first attempt."""
+
+    def __init__(self, **policy: Any) -> None:
+        self.guard = Guard(Policy(**policy))
+        self.now = 100.0
+
+    def call(self, is_bad: bool, target: str = "") -> bool:
+        """Makes a call, if it may be made; whether it was."""
+        seconds, is_probe = self.guard.admit(target, self.now)
+        if seconds:
+            return False
+        self.guard.began(self.now)
+        self.guard.result(target, is_bad, self.now, is_probe=is_probe)
+        return True
+
+    def is_open(self, target: str = "") -> bool:
+        circuit = self.guard._circuits.get(target)
+        return circuit is not None and circuit.until is not None
+
+
+def test_a_circuit_opens_when_half_of_at_least_five_results_failed():
+    played = Played()
+    for is_bad in (True, False, True, False):
+        played.call(is_bad)
+    assert not played.is_open()
+    played.call(True)
+    assert played.is_open()
+    assert not played.call(False)
+
+
+def test_many_successes_before_keep_it_closed():
+    played = Played()
+    for _ in range(100):
+        played.call(False)
+        played.now += 0.1
+    for _ in range(60):
+        played.call(True)
+    assert not played.is_open()
+    for _ in range(60):
+        played.call(True)
+    assert played.is_open()
+
+
+def test_successes_that_no_failure_made_us_look_at_are_counted_too():
+    """As the first attempt counts them: a number, and once a second a note of it."""
+    played = Played()
+    for _ in range(100):
+        played.guard.made += 1
+        played.now += 0.1
+        if played.now >= played.guard.tick:
+            played.guard.ticked(played.now)
+    for _ in range(9):
+        played.call(True)
+    assert not played.is_open()
+
+
+def test_what_is_older_than_the_window_does_not_count():
+    played = Played()
+    for _ in range(4):
+        played.call(True)
+    played.now += 31
+    for _ in range(4):
+        played.call(True)
+    assert not played.is_open()
+
+
+def test_an_open_circuit_lets_one_call_through_after_five_seconds_and_closes_if_it_works():
+    played = Played()
+    for _ in range(5):
+        played.call(True)
+    played.now += OPEN - 0.1
+    assert not played.call(False)
+    played.now += 0.2
+    assert played.guard.admit("", played.now) == (0.0, True)
+    assert played.guard.admit("", played.now)[0] > 0  # only one
+    played.guard.result("", False, played.now, is_probe=True)
+    assert not played.is_open()
+    assert not played.guard.is_careful
+
+
+def test_a_probe_that_fails_opens_it_again_for_longer_up_to_a_cap():
+    played = Played()
+    for _ in range(5):
+        played.call(True)
+    for expected in (2 * OPEN, LONGEST_OPEN, LONGEST_OPEN):
+        played.now += LONGEST_OPEN + 0.1
+        assert played.call(True)
+        seconds, _ = played.guard.admit("", played.now)
+        assert seconds == pytest.approx(expected)
+
+
+def test_a_probe_that_was_cancelled_or_never_heard_of_again_keeps_nobody_out():
+    played = Played()
+    for _ in range(5):
+        played.call(True)
+    played.now += OPEN
+    assert played.guard.admit("", played.now) == (0.0, True)
+    played.guard.let_go("", played.now)
+    assert played.guard.admit("", played.now) == (0.0, True)
+    played.now += LONGEST_OPEN
+    assert played.guard.admit("", played.now) == (0.0, True)
+
+
+def test_each_target_has_a_circuit_of_its_own():
+    played = Played()
+    for _ in range(6):
+        played.call(True, "a.example")
+        played.call(False, "b.example")
+    assert played.is_open("a.example")
+    assert not played.is_open("b.example")
+    assert played.call(False, "b.example")
+
+
+def test_however_many_targets_there_are_memory_is_bounded():
+    played = Played()
+    for number in range(5 * TARGETS):
+        played.call(True, f"{number}.example")
+    assert len(played.guard._circuits) <= TARGETS
+
+
+def test_without_a_breaker_nothing_is_kept_out():
+    played = Played(breaker=False)
+    assert all(played.call(True) for _ in range(50))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0, 20)), max_size=60))
+def test_a_circuit_never_stays_open_longer_than_its_cap_without_a_probe(events):
+    played = Played()
+    for is_bad, pause in events:
+        played.call(is_bad)
+        played.now += pause
+    played.now += LONGEST_OPEN
+    assert played.call(False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (Kind("tool", "timeout", Remedy.WAIT), True),
+        (Kind("tool", "unavailable", Remedy.WAIT), True),
+        (Kind("tool", "rate_limit", Remedy.WAIT), False),
+        (Kind("tool", "invalid_arguments", Remedy.REPAIR), False),
+        (Kind("tool", "not_found", Remedy.TELL), False),
+        (Kind("none", "cancelled", Remedy.WAIT), False),
+    ],
+)
+def test_only_what_the_other_side_did_counts_against_it(kind, expected):
+    assert is_infrastructure(Failure.of(kind)) is expected
+    assert not is_infrastructure(None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "target"),
+    [
+        ({"url": "https://user:pw@API.example:8080/v1?x=1"}, "api.example:8080"),
+        ({"host": "db.internal", "query": "x"}, "db.internal"),
+        ({"query": "x"}, ""),
+        ({"url": 7}, ""),
+        ({"url": "https://"}, "https:"),
+    ],
+)
+def test_a_target_is_read_from_the_arguments(arguments, target):
+    assert target_of(arguments) == target
