@@ -293,7 +293,7 @@ def mulligan_whose(part: str, monkeypatch: pytest.MonkeyPatch) -> Mulligan:
             return with_parts(opening=broken)
         case "schema":
             monkeypatch.setattr("mulligan.recover.schema.faults", broken)
-            monkeypatch.setattr("mulligan.capture.signature.as_schema", broken)
+            monkeypatch.setattr("mulligan.capture.annotations.as_schema", broken)
         case "recorder":
             mulligan = with_parts()
             assert mulligan._parts is not None

@@ -14,13 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.capture import drive, stream, wrap
+from mulligan.capture import drive, loop, stream, wrap
 from mulligan.failure import AgentError, InfraError, Ran
 from mulligan.recover.policy import Policy
 from mulligan.testing import Rehearsal
 
 SYNC_NAMES = {
     "aplay": "play",
+    "acall": "call",
     "asleep": "sleep",
     "aanswered": "answered",
     "anext": "next",
@@ -73,8 +74,9 @@ def as_if_sync(function: Callable[..., Any]) -> str:
         (drive.play, drive.aplay),
         (stream.streaming, stream.astreaming),
         (wrap.Wrapped._calling, wrap.Wrapped._awaiting),
+        (loop.play, loop.aplay),
     ],
-    ids=["players", "streams", "first attempts"],
+    ids=["players", "streams", "first attempts", "loops"],
 )
 def test_the_source_of_the_two_differs_only_where_one_awaits(
     sync: Callable[..., Any], async_: Callable[..., Any]

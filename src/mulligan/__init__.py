@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     explain = _default.explain
     flush = _default.flush
     listen = _default.listen
+    loop = _default.loop
     model = _default.model
     notes = _default.notes
     run = _default.run
@@ -43,7 +44,20 @@ _KNOW = {
     "Remedy": "failure",
     "Store": "remember.store",
 }
-_DO = ("configure", "explain", "flush", "listen", "model", "notes", "run", "session", "suggest", "tool", "turns")
+_DO = (
+    "configure",
+    "explain",
+    "flush",
+    "listen",
+    "loop",
+    "model",
+    "notes",
+    "run",
+    "session",
+    "suggest",
+    "tool",
+    "turns",
+)
 
 __all__ = [
     "AgentError",
@@ -59,6 +73,7 @@ __all__ = [
     "explain",
     "flush",
     "listen",
+    "loop",
     "model",
     "notes",
     "run",

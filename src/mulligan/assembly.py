@@ -6,9 +6,9 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from mulligan import settings as settings_file
 from mulligan.capture.advice import Advice, advise
@@ -16,7 +16,7 @@ from mulligan.capture.answers import Empty, Errors
 from mulligan.capture.kit import MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording
 from mulligan.capture.signature import name_of
 from mulligan.capture.tracer import ActiveRun
-from mulligan.capture.turns import Turns
+from mulligan.capture.turns import Tools, Turns
 from mulligan.capture.wrap import ToolOptions, Wrapped, wrap
 from mulligan.classify.classifier import Classifier, classify
 from mulligan.events import Listener, Stream, When
@@ -31,6 +31,9 @@ from mulligan.remember.session import Session
 from mulligan.remember.store import LOCAL, Question, Store
 from mulligan.remember.urls import journals_of, open_store, refuge, sqlite_path
 from mulligan.settings import Level, Settings
+
+if TYPE_CHECKING:
+    from mulligan.capture.loop import Finished, Messages
 
 log = logging.getLogger("mulligan")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -317,6 +320,47 @@ class Mulligan:
     def turns(self, limit: int = 10) -> Turns:
         """Bounds an agent loop: `for turn in mulligan.turns(limit=10):`."""
         return Turns(self._kit_or_unheard, limit)
+
+    @overload
+    def loop(
+        self,
+        model: Callable[..., Awaitable[Any]],
+        tools: Tools,
+        messages: Messages,
+        limit: int = 10,
+        *,
+        style: Literal["openai", "anthropic"] | None = None,
+    ) -> Awaitable[Finished]: ...
+
+    @overload
+    def loop(
+        self,
+        model: Callable[..., Any],
+        tools: Tools,
+        messages: Messages,
+        limit: int = 10,
+        *,
+        style: Literal["openai", "anthropic"] | None = None,
+    ) -> Finished: ...
+
+    def loop(
+        self,
+        model: Callable[..., Any],
+        tools: Tools,
+        messages: Messages,
+        limit: int = 10,
+        *,
+        style: Literal["openai", "anthropic"] | None = None,
+    ) -> Any:
+        """A whole agent loop: asks the model, makes its calls and answers them, until it is done or `limit` is reached.
+
+        `model` takes the messages, and `tools` if it has a parameter of that name, and answers with a text, an OpenAI
+        completion or message, or an Anthropic message. If it is async, the loop is awaited. An `InfraError` of a tool,
+        and an error of the model that recovery cannot help, leave.
+        """
+        from mulligan.capture.loop import started  # few have no loop of their own
+
+        return started(self._kit_or_unheard(), model, tools, messages, limit, style)
 
     def session(self, id: str | None = None) -> Session:
         """Remembers failures across a compaction: `with mulligan.session() as session:`.

@@ -245,8 +245,16 @@ def _corrects(call: Call, failed: Call) -> bool:
             and similarity(failed.name, call.name) >= 0.75
             and alike(failed.last.arguments, call.last.arguments) >= ALIKE
         )
+    if kind == "invalid_arguments" and _is_part(failed.last.arguments, call.last.arguments):
+        return True  # something was missing, and nothing that was there is gone
     threshold = ALIKE_WHEN_REJECTED if kind == "invalid_arguments" else ALIKE
     return alike(failed.last.arguments, call.last.arguments) >= threshold
+
+
+def _is_part(before: Any, after: Any) -> bool:
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return False
+    return all(key in after and same(value, after[key]) for key, value in before.items())
 
 
 def alike(before: Any, after: Any) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mulligan.calls import TOOL
 from mulligan.failure import Failure, Ran
@@ -20,6 +20,8 @@ SHORT = 60
 """Characters of a value that are shown."""
 CHANGES = 5
 """Changes, or names of what had to come first, that one sentence tells."""
+LINES = 10
+"""Calls that a report tells one by one."""
 REMINDER = 500
 """Tokens of a reminder: it is paid for with every call of the model."""
 
@@ -146,6 +148,10 @@ def note(tool: str, changes: Iterable[Change]) -> str:
 
 
 def _changed(changed: Change) -> str:
+    if changed.path == TOOL:
+        return f"the name {_shown(changed.before)} -> {_shown(changed.after)}"
+    if not changed.path and changed.how == "parse":
+        return "the arguments as JSON"
     path = _line(changed.path, PATH)
     if kind := secret(changed.path) if changed.how != "rename" else "":
         return f"another {path or kind}"
@@ -156,6 +162,38 @@ def _changed(changed: Change) -> str:
 
 
 _TYPES = {int: "the number", float: "the number", bool: "true or false:", str: "the text"}
+
+
+class Told(NamedTuple):
+    """A call of a loop, and what came of it."""
+
+    tool: str
+    failure: Failure | None = None
+    note: str = ""
+    has_effects: bool = True
+    is_overcome: bool = False
+
+
+def report(told: Sequence[Told]) -> str:
+    """What worked and what did not, a line for each call that did not go as it was asked for."""
+    if not told:
+        return "No tool was called."
+    left = [each for each in told if each.failure is not None and not each.is_overcome]
+    calls = f"{len(told)} calls" if len(told) > 1 else "1 call"
+    lines = [f"{calls}: {len(told) - len(left)} worked in the end, {len(left)} did not."]
+    lines += [f"- {each.note.removeprefix('mulligan: ')}" for each in told if each.note][:LINES]
+    for each in left[-LINES:]:
+        assert each.failure is not None
+        outcome = "; it may have taken effect" if each.failure.ran is Ran.UNKNOWN and each.has_effects else ""
+        said = quote(_line(each.failure.message, 160), who=_line(each.tool, PATH) or "tool")
+        lines.append(f"- {_line(each.tool, NAME)} did not work, {_line(each.failure.kind, NAME)}{outcome}: {said}")
+    return "\n".join(lines)
+
+
+def cause(tool: str, failure: Failure) -> str:
+    """The root cause of an ending, in half a sentence."""
+    said = quote(_line(failure.message, 160), who=_line(tool, PATH) or "tool") if failure.message else ""
+    return f"{_line(tool, NAME)} was given up, {_line(failure.kind, NAME)}{': ' if said else ''}{said}"
 
 
 def repeated(tool: str, failure: Failure, count: int) -> str:

@@ -11,13 +11,13 @@ import contextlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mulligan import assembly, calls, redaction
 from mulligan import settings as settings_file
 from mulligan.assembly import Mulligan, Parts
 from mulligan.events import AnyEvent, StepEnded
-from mulligan.records import History, Step
+from mulligan.records import History, Step, encode
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.store import LOCAL, RunQuery
 
@@ -85,6 +85,64 @@ def rehearsal(**settings: Any) -> Iterator[Rehearsal]:
     finally:
         default._parts, default._is_off = before
         played.parts.recorder.close()
+
+
+class ScriptedModel:
+    """A model that says what a test wrote down, in order: for `mulligan.loop`, or for a loop of your own.
+
+    A text is an answer. `call("search", query="fish")`, or a list of them, asks for tools. An exception is raised. A
+    function is called with the messages, and says which of these it is to be.
+    """
+
+    def __init__(self, *script: Any, style: Literal["openai", "anthropic"] = "openai") -> None:
+        self.asked: list[list[Any]] = []
+        """The messages of each time that it was asked."""
+        self._script = list(script)
+        self._style = style
+        self._ids = itertools.count(1)
+
+    def __call__(self, messages: list[Any]) -> dict[str, Any]:
+        self.asked.append(list(messages))
+        assert self._script, f"the script is over, and the model was asked a {len(self.asked)}th time"
+        now = self._script.pop(0)
+        if callable(now) and not isinstance(now, call | type):
+            now = now(messages)
+        if isinstance(now, BaseException):
+            raise now
+        if isinstance(now, str):
+            return self._reply(now, [])
+        return self._reply("", [now] if isinstance(now, call) else list(now))
+
+    async def awaited(self, messages: list[Any]) -> dict[str, Any]:
+        """The same model, async: `mulligan.loop(model.awaited, ...)`."""
+        return self(messages)
+
+    def _reply(self, text: str, calls: list[call]) -> dict[str, Any]:
+        wanted = [(f"call_{next(self._ids)}", each) for each in calls]
+        if self._style == "anthropic":
+            blocks: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
+            blocks += [{"type": "tool_use", "id": id, "name": each.name, "input": each.given} for id, each in wanted]
+            return {"role": "assistant", "content": blocks, "stop_reason": "tool_use" if calls else "end_turn"}
+        message: dict[str, Any] = {"role": "assistant", "content": text or None}
+        if calls:
+            message["tool_calls"] = [
+                {"id": id, "type": "function", "function": {"name": each.name, "arguments": each.written}}
+                for id, each in wanted
+            ]
+        return {"choices": [{"message": message, "finish_reason": "tool_calls" if calls else "stop"}]}
+
+
+class call:  # noqa: N801 - it reads as what a model does
+    """A tool call as a model asks for it: `call("search", query="fish")`, or `call("search", '{"query": '})`."""
+
+    def __init__(self, name: str, arguments: Any = None, /, **named: Any) -> None:
+        self.name = name
+        self.given = named if arguments is None else arguments
+
+    @property
+    def written(self) -> str:
+        """The arguments as a text, as some providers have them."""
+        return self.given if isinstance(self.given, str) else encode(self.given).decode()
 
 
 def assert_presentable(text: str) -> None:

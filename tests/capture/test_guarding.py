@@ -225,6 +225,7 @@ OUTCOMES = st.lists(
 
 @pytest.mark.parametrize("checks", ["truthfully", "with nothing", "by raising", "not at all"])
 @pytest.mark.parametrize("is_async", [False, True])
+@settings(max_examples=40, deadline=None)
 @given(outcomes=OUTCOMES, attempts=st.integers(1, 5))
 def test_a_once_tool_is_executed_at_most_once_a_call_whatever_becomes_of_its_reply(
     checks, is_async, outcomes, attempts

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import enum
 import functools
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, Optional
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NewType, NotRequired, Optional, TypedDict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.capture.signature import Signature, as_schema
+from mulligan.capture.annotations import as_schema
+from mulligan.capture.signature import Signature
 
 
 class Bound:
@@ -30,6 +34,35 @@ class Colour(enum.Enum):
     RED = 1
 
 
+class Odd(enum.Enum):
+    """Its members are nothing that JSON can hold."""
+
+    ONE = object()
+
+
+UserId = NewType("UserId", int)
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    label: str = ""
+
+
+class Filters(TypedDict):
+    city: str
+    days: NotRequired[int]
+
+
+class Modelled:
+    """As pydantic says it, which need not be installed."""
+
+    @classmethod
+    def model_json_schema(cls) -> dict[str, Any]:
+        inner = {"type": "object", "properties": {"a": {"type": "integer", "title": "A"}}, "title": "Inner"}
+        return {"type": "object", "properties": {"inner": {"$ref": "#/$defs/Inner"}}, "$defs": {"Inner": inner}}
+
+
 @pytest.mark.parametrize(
     ("annotation", "schema"),
     [
@@ -40,7 +73,42 @@ class Colour(enum.Enum):
         (None, {"type": "null"}),
         (list[int], {"type": "array", "items": {"type": "integer"}}),
         (list, {"type": "array"}),
-        (dict[str, int], {"type": "object"}),
+        (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}),
+        (dict, {"type": "object"}),
+        (dict[str, Any], {"type": "object"}),
+        (Mapping[str, str], {"type": "object", "additionalProperties": {"type": "string"}}),
+        (tuple[int, ...], {"type": "array", "items": {"type": "integer"}}),
+        (tuple[int, str], {"type": "array"}),
+        (set[str], {"type": "array", "items": {"type": "string"}}),
+        (Sequence[str], {"type": "array", "items": {"type": "string"}}),
+        (UserId, {"type": "integer"}),
+        (datetime.date, {"type": "string"}),
+        (pathlib.Path, {"type": "string"}),
+        (
+            Point,
+            {
+                "type": "object",
+                "properties": {"x": {"type": "integer"}, "label": {"type": "string"}},
+                "required": ["x"],
+                "additionalProperties": False,
+            },
+        ),
+        (
+            Filters,
+            {
+                "type": "object",
+                "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+                "required": ["city"],
+                "additionalProperties": False,
+            },
+        ),
+        (
+            Modelled,
+            {"type": "object", "properties": {"inner": {"type": "object", "properties": {"a": {"type": "integer"}}}}},
+        ),
+        (Annotated[str, Bound(min_length=1, max_length=9)], {"type": "string", "minLength": 1, "maxLength": 9}),
+        (Annotated[list[int], Bound(max_length=3)], {"type": "array", "items": {"type": "integer"}, "maxItems": 3}),
+        (Annotated[int, Bound(multiple_of=5)], {"type": "integer", "multipleOf": 5}),
         (int | None, {"type": ["integer", "null"]}),
         (Optional[str], {"type": ["string", "null"]}),  # noqa: UP045 - as older code has it
         (list[int] | int, {"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "integer"}]}),
@@ -52,8 +120,9 @@ class Colour(enum.Enum):
             Annotated[int, Field(Bound(gt=0), Bound(lt=5))],
             {"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 5},
         ),
-        (Annotated[int, "words"], {"type": "integer"}),
-        (Colour, {}),
+        (Annotated[int, "words"], {"type": "integer", "description": "words"}),
+        (Colour, {"enum": [1]}),
+        (Odd, {}),
         (Any, {}),
         ("int", {"type": "integer"}),
         ("Colour", {}),
@@ -83,7 +152,11 @@ def test_an_annotation_that_names_what_is_not_there_does_not_hide_the_others() -
 
     schema = Signature(search).schema()
     assert schema is not None
-    assert schema["properties"] == {"query": {"type": "string"}, "where": {}, "top_k": {"type": "integer"}}
+    assert schema["properties"] == {
+        "query": {"type": "string"},
+        "where": {},
+        "top_k": {"type": "integer", "default": 5},
+    }
 
 
 def test_annotations_that_raise_when_they_are_looked_at_leave_no_schema_and_no_error() -> None:
@@ -185,3 +258,48 @@ def test_arguments_by_name_and_back_make_the_same_call(
         return
     positional, named = signature.spread(signature.bind(tuple(args), kwargs), tuple(args))
     assert function(*positional, **named) == expected
+
+
+# What is told to a model
+
+
+def test_defaults_and_the_docstring_are_part_of_the_schema() -> None:
+    def search(query: str, top_k: int = 5, where: Any = object) -> None:
+        """Finds passages
+        in the library.
+
+        Args:
+            query: What to look for.
+            top_k (int): How many
+                passages to give back.
+
+        Returns:
+            nothing: at all
+        """
+
+    signature = Signature(search)
+    assert signature.description == "Finds passages in the library."
+    assert (signature.schema() or {})["properties"] == {
+        "query": {"type": "string", "description": "What to look for."},
+        "top_k": {"type": "integer", "default": 5, "description": "How many"},
+        "where": {},
+    }
+
+
+def test_sphinx_fields_are_understood_too() -> None:
+    def search(query: str) -> None:
+        """Finds passages.
+
+        :param str query: What to look for.
+        """
+
+    assert (Signature(search).schema() or {})["properties"]["query"]["description"] == "What to look for."
+
+
+@given(st.text())
+def test_no_docstring_stops_us(text: str) -> None:
+    def search(query: str) -> None: ...
+
+    search.__doc__ = text
+    assert isinstance(Signature(search).description, str)
+    assert Signature(search).schema() is not None

@@ -10,9 +10,12 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import mulligan
 from mulligan import AgentError, InfraError
+from mulligan.capture import written
 from mulligan.failure import SettingsError
 from mulligan.testing import Rehearsal, assert_presentable, rehearsal
 
@@ -145,8 +148,10 @@ def test_arguments_of_the_wrong_type_are_repaired_before_the_call_even_of_a_once
         return "paid"
 
     with mulligan.run("agent"):
-        assert turn(played).call([pay], "pay", {"invoice": "7a", "days": "3"}) == "paid"
-        assert "days" in mulligan.notes()[0]
+        told = turn(played).call([pay], "pay", {"invoice": "7a", "days": "3"})
+        assert mulligan.notes() == []  # told already, in the answer
+    assert told["result"] == "paid"
+    assert "days as the number 3" in told["mulligan"]["note"]
     assert called == [("7a", 3)]
     assert played.steps[0].failure is not None
     assert played.steps[0].failure.kind == "tool/invalid_arguments"
@@ -253,6 +258,140 @@ def test_what_worked_before_is_in_the_answer(played: Rehearsal) -> None:
     assert "days=5" in answer["suggestions"][0]
 
 
+# What a model wrote amiss
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Search", "functions.search", "search()", '"search"', "search<|channel|>commentary", " search\n", "tools/search"],
+)
+def test_junk_or_case_around_a_name_is_taken_away_and_announced(played: Rehearsal, name: str) -> None:
+    told = turn(played).call([search], name, {"query": "fish"})
+    assert told["result"] == "fish 5"
+    assert "search" in told["mulligan"]["note"]
+    first, second = played.steps
+    assert (first.name, first.outcome, second.name, second.attempt) == (name, "failure", "search", 2)
+    assert first.failure is not None
+    assert first.failure.kind == "tool/unknown_tool"
+    assert [call.ending for call in played.calls] == ["repaired"]
+    assert len(played.waits) == 1
+
+
+@pytest.mark.parametrize("name", ["searc", "find", "research", "search_2", ""])
+def test_another_name_is_never_guessed(played: Rehearsal, name: str) -> None:
+    assert turn(played).call([search], name, {"query": "fish"})["error"] == "tool/unknown_tool"
+
+
+def test_a_name_that_could_be_two_is_not_mended(played: Rehearsal) -> None:
+    tools = {"get_user": search, "getUser": search}
+    answer = turn(played).call(tools, "GET_USER", {"query": "fish"})
+    assert answer["error"] == "tool/unknown_tool"
+    assert len(answer["suggestions"]) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '```json\n{"query": "fish"}\n```',
+        '"{\\"query\\": \\"fish\\"}"',
+        '{"query": "fish",}',
+        "{'query': 'fish'}",
+        '{"query": "fish"}</tool_call>',
+        '{"query": "fish"}}',
+    ],
+)
+def test_json_that_can_be_meant_in_one_way_is_mended_and_announced(played: Rehearsal, text: str) -> None:
+    told = turn(played).call([search], "search", text)
+    assert told["result"] == "fish 5"
+    assert "the arguments as JSON" in told["mulligan"]["note"]
+    assert [step.outcome for step in played.steps] == ["failure", "success"]
+
+
+def test_a_line_break_inside_a_text_is_kept(played: Rehearsal) -> None:
+    told = turn(played).call([search], "search", '{"query": "two\nlines"}')
+    assert told["result"] == "two\nlines 5"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"query": "fi', "ends in the middle"),
+        ('{"query": ', "ends in the middle"),
+        ('{"query" "fish"}', "at character 10"),
+        ("[1]", "a list"),
+        ('{"a": NaN}', "what JSON cannot"),
+    ],
+)
+def test_json_that_cannot_be_mended_is_explained(played: Rehearsal, text: str, told: str) -> None:
+    answer = turn(played).call([search], "search", text)
+    assert answer["error"] == "tool/invalid_arguments"
+    assert told in answer["message"]
+
+
+def test_nothing_is_mended_where_repairs_are_only_suggested() -> None:
+    with rehearsal(mode="suggest") as played:
+        this = turn(played)
+        answer = this.call([search], "Search", {"query": "fish"})
+        assert answer["error"] == "tool/unknown_tool"
+        assert answer["suggestions"] == ["Did you mean search?"]
+        assert this.call([search], "search", '{"query": "fish",}')["error"] == "tool/invalid_arguments"
+
+
+@given(st.text() | st.binary() | st.recursive(st.none() | st.integers() | st.text(), st.lists))
+def test_arguments_of_any_sort_are_read(arguments: Any) -> None:
+    read = written.read(arguments)
+    assert isinstance(read.value, dict) or read.why
+
+
+@given(st.dictionaries(st.text(), st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text()))
+def test_what_is_mended_says_what_was_written(value: dict[str, Any]) -> None:
+    assert written.read(json.dumps(value)).value == value
+    assert written.read(f"```json\n{json.dumps(value)}\n```").value == value
+    assert written.read(repr(value)).value in (value, None)
+    if value:
+        assert written.read(json.dumps(value)[:-1]).value is None  # cut off
+
+
+def test_what_is_long_or_deep_is_read_in_bounded_time(played: Rehearsal) -> None:
+    for text in (
+        "{" * 100_000,
+        '{"a":' * 5000,
+        "[" * 100_000,
+        '{"a": "' + "x" * 3_000_000,
+        "'" * 50_000,
+        "," * 900_000,
+    ):
+        assert written.read(text).value is None
+
+
+# A report
+
+
+def test_a_report_says_what_worked_and_what_did_not(played: Rehearsal) -> None:
+    def pay(cents: int) -> None:
+        raise TimeoutError("no answer")
+
+    def book(room: str, days: int) -> str:
+        if days > 7:
+            raise KeyError("there are not so many")
+        return "booked"
+
+    turns = mulligan.turns(limit=3)
+    assert turns.report() == "No tool was called."
+    for this in turns:
+        if this.number == 1:
+            this.call([search], "Search", {"query": "fish"})
+            this.call([book], "book", {"room": "blue", "days": 9})
+        elif this.number == 2:
+            this.call([book], "book", {"room": "blue", "days": 5})
+            this.call([pay], "pay", {"cents": 1})
+    lines = turns.report().splitlines()
+    assert lines[0] == "4 calls: 3 worked in the end, 1 did not."
+    assert "the name Search -> search" in lines[1]
+    assert lines[2].startswith("- pay did not work, tool/timeout; it may have taken effect: [said by pay")
+    assert len(lines) == 3
+
+
 # What may be a tool
 
 
@@ -334,7 +473,12 @@ def test_acall_takes_async_tools_and_others(played: Rehearsal) -> None:
     assert [step.outcome for step in played.steps] == ["success"] * 3
 
 
-def test_acall_answers_as_call_does(played: Rehearsal) -> None:
+def test_acall_answers_as_call_does() -> None:
+    with rehearsal(repeats=0) as played:
+        _both_answer_the_same(played)
+
+
+def _both_answer_the_same(played: Rehearsal) -> None:
     def book(days: Literal[1, 7]) -> None:
         raise ValueError("no")
 

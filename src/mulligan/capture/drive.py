@@ -107,6 +107,8 @@ class Attempts:
         self.ending: Ending | None = None
         self.note = ""
         """What the model should hear of a call that worked, but not as it was made."""
+        self.is_answered = False
+        """Whether its answer goes to a model, which then needs no notes beside it."""
         self._arguments = self._given = arguments
         self._type: StepType = type
         self._has_begun = has_begun
@@ -155,6 +157,11 @@ class Attempts:
             ),
             None if mended is None else mended.recovery,
         )
+
+    @property
+    def number(self) -> int:
+        """Which call of its run it is: the number of its first attempt."""
+        return self._first or 0
 
     def next(self, answer: Any) -> Move | None:
         """The next move, or None when there are no more."""
@@ -398,7 +405,7 @@ class Attempts:
         else:
             return None
         spiral = self.guarding.given_up(self._arguments, failure)
-        if spiral:
+        if spiral and not self.is_answered:
             self.run.announce(spiral)
         left = tuple(
             Recovery(remedy=Remedy.REPAIR, changes=each.changes, source=each.source, confidence=each.confidence)
@@ -474,7 +481,7 @@ class Attempts:
             elif self.failure is None:
                 if self._changes:
                     self.note = prompt.note(self.tool.name, self._changes)
-                if self.note:
+                if self.note and not self.is_answered:
                     self.run.announce(self.note)
         except Exception:  # noqa: BLE001 - some exceptions refuse every change to them
             self.kit.fault("noting what was tried")

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-_TYPES: dict[Any, str] = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
-_SPELT = {"int": int, "float": float, "str": str, "bool": bool, "None": type(None), "list": list, "dict": dict}
-"""Annotations that are still text, because another of the same function names what cannot be imported."""
-_BOUNDS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 REST = "*"
@@ -89,6 +84,13 @@ class Signature:
             return True
         return False
 
+    @property
+    def description(self) -> str:
+        """What the docstring says that it does."""
+        from mulligan.capture.annotations import described  # only whoever offers its tools to a model comes here
+
+        return described(self._function)[0]
+
     def schema(self) -> dict[str, Any] | None:
         """The parameters as JSON schema; what an annotation does not say is left open. None if nothing is known."""
         if not self._is_read:
@@ -105,12 +107,22 @@ class Signature:
         hints = _hints(self._function)
         parameters = self._parameters[1:] if self.is_method else self._parameters
         named = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+        from mulligan.capture.annotations import described  # 10 ms, and only failures and checked calls come here
+
+        _, about = described(self._function)
         return {
             "type": "object",
-            "properties": {each.name: as_schema(hints.get(each.name, each.annotation)) for each in named},
+            "properties": {each.name: _parameter(each, hints, about.get(each.name, "")) for each in named},
             "required": [each.name for each in named if each.default is each.empty],
             "additionalProperties": any(each.kind is each.VAR_KEYWORD for each in parameters),
         }
+
+
+def _parameter(parameter: inspect.Parameter, hints: Mapping[str, Any], about: str) -> dict[str, Any]:
+    from mulligan.capture.annotations import as_schema, with_default
+
+    found = with_default(as_schema(hints.get(parameter.name, parameter.annotation)), parameter.default)
+    return {**found, "description": about} if about and "description" not in found else found
 
 
 def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,47 +153,3 @@ def _is_method(function: Callable[..., Any], parameters: list[inspect.Parameter]
         return False
     is_inside_class = "." in name and not name.rpartition(".")[0].endswith("<locals>")
     return bool(is_inside_class and parameters and parameters[0].name in ("self", "cls"))
-
-
-def as_schema(annotation: Any) -> dict[str, Any]:
-    """An annotation as JSON schema, `{}` where it says nothing that JSON can hold."""
-    if isinstance(annotation, str):
-        annotation = _SPELT.get(annotation.strip(), Any)
-    origin = typing.get_origin(annotation)
-    inside = typing.get_args(annotation)
-    if isinstance(annotation, type) and annotation in _TYPES:
-        return {"type": _TYPES[annotation]}
-    if annotation is None:
-        return {"type": "null"}
-    if origin is typing.Annotated:
-        return as_schema(inside[0]) | _bounds(inside[1:])
-    if origin is typing.Literal:
-        return {"enum": list(inside)} if all(type(each) in _TYPES for each in inside) else {}
-    if origin is typing.Union or origin is types.UnionType:
-        return _union([as_schema(each) for each in inside])
-    if annotation is list or origin is list:
-        return {"type": "array"} | ({"items": as_schema(inside[0])} if inside else {})
-    if annotation is dict or origin is dict:
-        return {"type": "object"}
-    return {}
-
-
-def _union(members: list[dict[str, Any]]) -> dict[str, Any]:
-    if {} in members:
-        return {}
-    if all(set(member) == {"type"} for member in members):
-        return {"type": [member["type"] for member in members]}
-    return {"anyOf": members}
-
-
-def _bounds(marks: tuple[Any, ...]) -> dict[str, Any]:
-    """Bounds by duck-typing, so that annotated-types and pydantic's Field are understood and not needed."""
-    found: dict[str, Any] = {}
-    for mark in marks:
-        metadata = getattr(mark, "metadata", ())
-        for each in (mark, *(metadata if isinstance(metadata, list | tuple) else ())):
-            for name, word in _BOUNDS.items():
-                bound = getattr(each, name, None)
-                if isinstance(bound, int | float) and not isinstance(bound, bool):
-                    found[word] = bound
-    return found

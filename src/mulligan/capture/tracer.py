@@ -19,7 +19,7 @@ from mulligan.capture.kit import NO_LIMITS, Here, Kit, Limits, reset
 from mulligan.classify.taxonomy import KINDS, ORCHESTRATION_UNCAUGHT_EXCEPTION
 from mulligan.events import RunEnded, RunStarted, StepEnded, StepStarted
 from mulligan.failure import Failure, Kind, SettingsError
-from mulligan.records import Outcome, Run, Status, Step, StepType, new_id
+from mulligan.records import Link, Outcome, Run, Status, Step, StepType, new_id
 from mulligan.recover.plan import REFUSED
 from mulligan.recover.repeats import Repeats
 from mulligan.recover.tool import Seen
@@ -107,6 +107,12 @@ class ActiveRun:
         with _lock:
             steps = list(self._telling)
         return calls.status(self.record, steps, calls.overcame(steps))
+
+    def links(self) -> list[Link]:
+        """What overcame what in this run so far."""
+        with _lock:
+            steps = list(self._telling)
+        return calls.overcame(steps)
 
     def __repr__(self) -> str:
         running = ", running" if self.is_open else ""

@@ -6,22 +6,22 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import msgspec
-
-from mulligan import prompt
-from mulligan.calls import similarity
-from mulligan.capture.drive import Attempts, aplay, play
+from mulligan import calls, prompt
+from mulligan.capture.drive import Attempts, Mended, aplay, play
 from mulligan.capture.kit import Kit
 from mulligan.capture.signature import name_of
 from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.capture.wrap import ToolOptions, Wrapped
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS, TOOL_UNKNOWN_TOOL
-from mulligan.failure import AgentError, InfraError, SettingsError
+from mulligan.failure import AgentError, InfraError, Remedy, SettingsError
+from mulligan.records import Change, Recovery
 from mulligan.recover.tool import Tool
 
 Tools = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
 OURS = "mulligan"
 """The key under which we add to a tool's own answer."""
+SURE = 0.95
+"""How sure we are of a name or a text that can only have been meant in one way."""
 Made = Callable[[Mapping[str, Any]], Any]
 
 
@@ -37,23 +37,46 @@ class Turns:
         if limit < 1:
             raise SettingsError(f"limit must be at least 1, got {limit}.")
         self.limit = limit
+        self.made: list[Attempts] = []
+        """The tool calls of all turns."""
         self._source = source
 
     def __iter__(self) -> Iterator[Turn]:
         kit = self._source()
+        self.made = []
         with scope(kit) as run:
+            run.is_alone = False
             for number in range(1, self.limit + 1):
-                yield Turn(kit, run, number, self.limit)
+                yield Turn(kit, run, number, self)
+
+    def report(self) -> str:
+        """What worked and what did not, for the final answer."""
+        overcome: set[tuple[str, int]] = set()
+        for run in {call.run.id: call.run for call in self.made}.values():
+            overcome |= {(run.id, link.failed) for link in run.links()}
+        return prompt.report([self._outcome(call, overcome) for call in self.made])
+
+    @staticmethod
+    def _outcome(call: Attempts, overcome: set[tuple[str, int]]) -> prompt.Told:
+        failure = call.given_up.failure if call.given_up is not None else call.failure
+        return prompt.Told(
+            tool=call.tool.name,
+            failure=failure,
+            note=call.note,
+            has_effects=not call.tool.is_repeatable,
+            is_overcome=failure is not None and (call.run.id, call.number) in overcome,
+        )
 
 
 class Turn:
     """One answer of the model, and the tool calls it asked for."""
 
-    def __init__(self, kit: Kit, run: ActiveRun, number: int, limit: int) -> None:
+    def __init__(self, kit: Kit, run: ActiveRun, number: int, turns: Turns) -> None:
         self.number = number
-        self.is_last = number == limit
+        self.is_last = number == turns.limit
         self._kit = kit
         self._run = run
+        self._turns = turns
 
     @property
     def notice(self) -> str:
@@ -62,12 +85,12 @@ class Turn:
 
     def call(self, tools: Tools, name: str, arguments: Any = None) -> Any:
         """The tool's result, or the failure in the model's words. An `InfraError` leaves."""
-        asked = _Asked(self._kit, tools, name, arguments)
+        asked = Asked(self._kit, tools, name, arguments)
         if asked.is_async:
             raise SettingsError(f"{asked.name} is async: use `await turn.acall(...)`.")
         # The loop's run, also in a thread, which knows of no current one.
         with scope(self._kit, self._run) as run:
-            call = asked.attempts(run)
+            call = self._begun(asked.attempts(run))
             try:
                 result = play(call)
             except InfraError:
@@ -81,9 +104,9 @@ class Turn:
 
     async def acall(self, tools: Tools, name: str, arguments: Any = None) -> Any:
         """The same for async tools, and for others too, which are called in a thread."""
-        asked = _Asked(self._kit, tools, name, arguments)
+        asked = Asked(self._kit, tools, name, arguments)
         with scope(self._kit, self._run) as run:
-            call = asked.attempts(run, _awaited if asked.is_async else _threaded)
+            call = self._begun(asked.attempts(run, _awaited if asked.is_async else _threaded))
             try:
                 result = await aplay(call)
             except InfraError:
@@ -92,39 +115,92 @@ class Turn:
                 return asked.answer(call)
         return asked.told(result, call)
 
+    def _begun(self, call: Attempts) -> Attempts:
+        call.is_answered = True
+        self._turns.made.append(call)
+        return call
 
-class _Asked:
+
+class Asked:
     """A tool call as a model asks for it: by name, with arguments that may be anything."""
 
     def __init__(self, kit: Kit, tools: Tools, name: str, arguments: Any) -> None:
         self.kit = kit
         self.tools = named(tools)
-        self.name = name if isinstance(name, str) else str(name)
-        self.arguments = _parsed(arguments)
+        self.called = name if isinstance(name, str) else str(name)
+        self.name = self.called
+        if isinstance(name, str) and name not in self.tools:
+            self.name = meant(name, self.tools) or name
+        from mulligan.capture import written  # it needs json, and only agents' loops come here
+
+        self.given = arguments
+        self.written = written.read(arguments)
         function = self.tools.get(self.name)
         # A method that was wrapped in its class is known there as a function, and `self` is for us to give.
-        self._args = (function.__self__,) if inspect.ismethod(function) and _known(function) else ()
+        self._args = (function.__self__,) if inspect.ismethod(function) and known_as(function) else ()
         self.wrapped = _wrapped(function, self.name, kit) if function is not None else None
         self.is_async = self.wrapped is not None and self.wrapped.is_async
 
     def attempts(self, run: ActiveRun, through: Callable[[Made], Made] | None = None) -> Attempts:
-        wrapped = self.wrapped
-        if wrapped is None or not isinstance(self.arguments, dict):
-            refuse = self._refuse_name if wrapped is None else self._refuse_arguments
-            shown = self.arguments if isinstance(self.arguments, dict) else {"arguments": self.arguments}
-            tool = Tool(name=self.name if wrapped is None else wrapped.name, mode="observe")
-            return Attempts(run.kit, run, tool, shown, refuse if through is None else through(refuse))
-        positional, keywords = wrapped.signature.spread(self.arguments, self._args)
+        wrapped, arguments = self.wrapped, self.written.value
+        fault = self._fault()
+        if wrapped is None or arguments is None or (fault is not None and not self._may_mend(wrapped, run)):
+            if wrapped is not None and self.name != self.called:
+                wrapped = self.wrapped = None  # it was not called by its name, and we may not do so
+            refuse = _refusing(fault or self._unknown())
+            tool = Tool(name=self.called if wrapped is None else wrapped.name, mode="observe")
+            return Attempts(run.kit, run, tool, self._shown(), refuse if through is None else through(refuse))
+        positional, keywords = wrapped.signature.spread(arguments, self._args)
         reading = list if wrapped.is_stream else _collected if wrapped.is_async_stream else None
         return wrapped.attempts(
-            self.kit, run, tuple(positional), keywords, opening=reading, through=through, is_checked=True
+            self.kit,
+            run,
+            tuple(positional),
+            keywords,
+            opening=reading,
+            through=through,
+            is_checked=True,
+            mended=None if fault is None else self._mended(fault, wrapped),
         )
 
-    def _refuse_name(self, arguments: Any) -> Any:
-        raise AgentError(f"There is no tool {self.name!r}.", code=TOOL_UNKNOWN_TOOL.code)
+    def _fault(self) -> AgentError | None:
+        """What is wrong with the call as it was written."""
+        if self.name != self.called or self.wrapped is None:
+            return self._unknown()
+        if self.written.value is None:
+            return AgentError(self.written.why, code=TOOL_INVALID_ARGUMENTS.code)
+        if self.written.mended:
+            told = f"The arguments are not a JSON object as it should be: {self.written.mended}."
+            return AgentError(told, code=TOOL_INVALID_ARGUMENTS.code)
+        return None
 
-    def _refuse_arguments(self, arguments: Any) -> Any:
-        raise AgentError("The arguments are not a JSON object.", code=TOOL_INVALID_ARGUMENTS.code)
+    def _unknown(self) -> AgentError:
+        return AgentError(f"There is no tool {self.called!r}.", code=TOOL_UNKNOWN_TOOL.code)
+
+    def _may_mend(self, wrapped: Wrapped, run: ActiveRun) -> bool:
+        policy = wrapped.options.policy or self.kit.policy
+        return wrapped.rules(self.kit, run.limits).mode == "repair" and policy.attempts > 1 and policy.confidence < SURE
+
+    def _mended(self, fault: AgentError, wrapped: Wrapped) -> Mended:
+        changes = []
+        if self.name != self.called:
+            changes.append(Change(path=calls.TOOL, how="trim", before=self.called, after=self.name, from_="call"))
+        if self.written.mended:
+            changes.append(Change(path="", how="parse", before=self.given, after=self.written.value, from_="call"))
+        policy = wrapped.options.policy or self.kit.policy
+        recovery = Recovery(
+            remedy=Remedy.REPAIR,
+            seconds=policy.wait(2, None, self.kit.chance()) or 0.0,
+            changes=tuple(changes),
+            source="call",
+            confidence=SURE,
+        )
+        failure = self.kit.failure(fault, source="tool", tool=self.called, arguments=self._shown())
+        return Mended(self.called, self._shown(), failure, recovery)
+
+    def _shown(self) -> Mapping[str, Any]:
+        value = self.written.value
+        return value if value is not None and not self.written.mended else {"arguments": self.given}
 
     def answer(self, call: Attempts) -> dict[str, Any]:
         """The failure in the model's words; if even that fails, that there was one."""
@@ -135,11 +211,14 @@ class _Asked:
             return {"error": "tool/unknown", "code": "unknown", "message": "The call failed.", "recoverable": True}
 
     def told(self, result: Any, call: Attempts) -> Any:
-        """The result; where it is a failure, with what we know of it beside it, under a key of our own."""
-        if call.failure is None:
+        """The result; where it is a failure, or not that of the call the model made, with a block of our own."""
+        if call.failure is None and not call.note:
             return result
-        # What the tool itself said is passed on whole, and so it need not be quoted again.
-        block = {name: value for name, value in self.answer(call).items() if name != "message"}
+        if call.failure is None:
+            block: dict[str, Any] = {"note": call.note}
+        else:
+            # What the tool itself said is passed on whole, and so it need not be quoted again.
+            block = {name: value for name, value in self.answer(call).items() if name != "message"}
         if isinstance(result, dict) and OURS not in result:
             return {**result, OURS: block}
         return {"result": result, OURS: block}
@@ -150,12 +229,21 @@ class _Asked:
         assert failure is not None
         return prompt.answer(
             failure,
-            tool=self.name,
+            tool=self.called if self.wrapped is None else self.name,
             precedents=given_up.precedents[:3] if given_up else (),
-            names=nearest(self.name, self.tools) if self.wrapped is None else (),
+            names=nearest(self.called, self.tools) if self.wrapped is None else (),
             closed=self.wrapped.closed() if self.wrapped else (),
             has_effects=not call.tool.is_repeatable,
+            offered=call.ending.offered if call.ending is not None else (),
+            spiral=call.ending.spiral if call.ending is not None else "",
         )
+
+
+def _refusing(error: AgentError) -> Made:
+    def refuse(given: Mapping[str, Any]) -> Any:
+        raise error
+
+    return refuse
 
 
 def _awaited(made: Made) -> Made:
@@ -185,32 +273,38 @@ def named(tools: Tools) -> dict[str, Callable[..., Any]]:
     """Tools by the names the model knows them by."""
     if isinstance(tools, Mapping):
         return dict(tools)
-    return {known.name if (known := _known(tool)) else name_of(tool): tool for tool in tools}
+    return {known.name if (known := known_as(tool)) else name_of(tool): tool for tool in tools}
+
+
+def meant(name: str, names: Iterable[str]) -> str | None:
+    """The one known name that is left when junk and case are taken away; None where there is none, or more."""
+    bare = {each for each in _bare(name) if each}
+    found = [known for known in names if bare & {next(_bare(known))}]
+    return found[0] if len(found) == 1 else None
+
+
+def _bare(name: str) -> Iterator[str]:
+    """Letters and digits of a name; then without what models put before and behind one."""
+    yield "".join(filter(str.isalnum, name[:200])).casefold()
+    rest = name[:200].partition("<|")[0].partition("(")[0].strip(" \t\r\n\"'`*:;<>")
+    for mark in (".", "::", "/"):
+        before, found, behind = rest.rpartition(mark)
+        if found and before.casefold() in ("functions", "function", "tools", "tool", "default_api", "api"):
+            rest = behind
+    yield "".join(filter(str.isalnum, rest)).casefold()
 
 
 def nearest(name: str, names: Iterable[str], limit: int = 3) -> list[str]:
     """Known names that may have been meant, the likeliest first."""
-    ranked = sorted(((similarity(name, known), known) for known in names), reverse=True)
+    ranked = sorted(((calls.similarity(name, known), known) for known in names), reverse=True)
     return [known for likeness, known in ranked if likeness >= 0.6][:limit]
 
 
-def _known(function: Callable[..., Any]) -> Wrapped | None:
+def known_as(function: Callable[..., Any]) -> Wrapped | None:
+    """What is known of a function that was wrapped."""
     known = getattr(function, "__mulligan__", None)
     return known if isinstance(known, Wrapped) else None
 
 
 def _wrapped(function: Callable[..., Any], name: str, kit: Kit) -> Wrapped:
-    return _known(function) or Wrapped(function, lambda: kit, ToolOptions(name=name))
-
-
-def _parsed(arguments: Any) -> Any:
-    if isinstance(arguments, str | bytes):
-        if not arguments.strip():
-            return {}  # how some models say that there are none
-        try:
-            arguments = msgspec.json.decode(arguments)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return arguments
-    if arguments is None:
-        return {}
-    return dict(arguments) if isinstance(arguments, Mapping) else arguments
+    return known_as(function) or Wrapped(function, lambda: kit, ToolOptions(name=name))

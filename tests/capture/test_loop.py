@@ -1,0 +1,282 @@
+"""A whole agent loop, with a model that says what is written here."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import mulligan
+from mulligan import AgentError, InfraError
+from mulligan.capture import loop as loops
+from mulligan.failure import SettingsError
+from mulligan.testing import Rehearsal, ScriptedModel, call, rehearsal
+
+
+@pytest.fixture
+def played() -> Iterator[Rehearsal]:
+    with rehearsal() as played:
+        yield played
+
+
+def weather(city: str, days: int = 1) -> str:
+    """Tells the weather."""
+    return f"rain in {city} for {days}"
+
+
+def looped(model: ScriptedModel, tools: Any, is_async: bool = False, **options: Any) -> Any:
+    """The loop played, by either player: what is promised is promised for both."""
+    if is_async:
+        return asyncio.run(_awaited(mulligan.loop(model.awaited, tools, "What is the weather?", **options)))
+    return mulligan.loop(model, tools, "What is the weather?", **options)
+
+
+async def _awaited(loop: Any) -> Any:
+    return await loop
+
+
+BOTH = pytest.mark.parametrize("is_async", [False, True])
+STYLES = pytest.mark.parametrize("style", ["openai", "anthropic"])
+
+
+@BOTH
+@STYLES
+def test_calls_are_answered_until_the_model_has_an_answer(played: Rehearsal, style: Any, is_async: bool) -> None:
+    model = ScriptedModel(call("weather", city="Oslo"), "It rains.", style=style)
+    done = looped(model, [weather], is_async)
+    assert (done.text, done.status, done.turns) == ("It rains.", "success", 2)
+    assert done.why == "the model answered"
+    assert done.cause is None
+    assert str(done) == "It rains."
+    last = model.asked[1][-1]
+    if style == "openai":
+        assert last == {"role": "tool", "tool_call_id": "call_1", "content": "rain in Oslo for 1"}
+        assert model.asked[1][-2]["tool_calls"][0]["id"] == "call_1"
+    else:
+        assert last["content"] == [{"type": "tool_result", "tool_use_id": "call_1", "content": "rain in Oslo for 1"}]
+        assert model.asked[1][-2]["content"][0]["type"] == "tool_use"
+    (history,) = played.runs
+    assert [step.type for step in history.steps] == ["model", "tool", "model"]
+    assert history.run.context == "What is the weather?"
+
+
+@BOTH
+@STYLES
+def test_a_missing_argument_is_corrected_in_two_model_calls(played: Rehearsal, style: Any, is_async: bool) -> None:
+    def corrected(messages: list[Any]) -> Any:
+        told = json.dumps(messages[-1])
+        assert "invalid_arguments" in told
+        assert "city" in told
+        return call("weather", city="Oslo")
+
+    model = ScriptedModel(call("weather", {}), corrected, "It rains.", style=style)
+    done = looped(model, [weather], is_async)
+    assert done.status == "recovered"
+    assert len(model.asked) == 3  # the mistake, the correction, the answer
+    made = [step for step in played.steps if step.type == "tool"]
+    assert [step.outcome for step in made] == ["failure", "success"]
+    if style == "anthropic":
+        assert model.asked[1][-1]["content"][0]["is_error"] is True
+
+
+@BOTH
+def test_an_infra_error_ends_it_after_one_tool_call(played: Rehearsal, is_async: bool) -> None:
+    error = InfraError("the vault is sealed")
+    made: list[int] = []
+
+    def fetch() -> None:
+        made.append(1)
+        raise error
+
+    model = ScriptedModel(call("fetch"), call("fetch"))
+    with pytest.raises(InfraError) as left:
+        looped(model, [fetch], is_async)
+    assert left.value is error
+    assert made == [1]
+    assert len(model.asked) == 1
+    assert [history.run.end for history in played.runs] == ["raised"]
+
+
+@BOTH
+def test_what_cannot_be_recovered_is_told_and_not_retried(played: Rehearsal, is_async: bool) -> None:
+    made: list[int] = []
+
+    @mulligan.tool(effects="none")
+    def pay() -> None:
+        made.append(1)
+        raise AgentError("The account is closed.", recoverable=False)
+
+    model = ScriptedModel(call("pay"), "I cannot pay.")
+    done = looped(model, [pay], is_async)
+    assert made == [1]
+    told = json.loads(model.asked[1][-1]["content"])
+    assert told["recoverable"] is False
+    assert done.status == "partial"
+    assert done.cause is not None
+    assert "The account is closed." in done.cause.message
+    assert done.why.startswith("the model answered, although pay was given up")
+
+
+@BOTH
+def test_the_last_turn_is_told_and_what_it_still_asks_for_is_not_called(played: Rehearsal, is_async: bool) -> None:
+    made: list[int] = []
+
+    def search(page: int) -> str:
+        made.append(page)
+        raise KeyError("nothing here")
+
+    model = ScriptedModel(*(call("search", page=page) for page in range(3)))
+    done = looped(model, [search], is_async, limit=3)
+    assert made == [0, 1]
+    assert "last turn" in json.dumps(model.asked[2][-1])
+    assert "last turn" not in json.dumps(model.asked[1])
+    assert done.status == "failure"
+    assert done.why.startswith("3 turns were used up; search was given up")
+    assert done.cause is not None
+    assert "2 did not" in done.report
+    assert played.steps[-1].failure is not None
+    assert played.steps[-1].failure.kind == "orchestration/max_retries_exceeded"
+
+
+def test_in_anthropics_form_the_last_turn_is_told_in_the_message_of_the_results(played: Rehearsal) -> None:
+    model = ScriptedModel(call("weather", city="Oslo"), "It rains.", style="anthropic")
+    looped(model, [weather], limit=2)
+    assert [block["type"] for block in model.asked[1][-1]["content"]] == ["tool_result", "text"]
+
+
+@BOTH
+def test_the_same_call_a_third_time_is_answered_without_being_made(played: Rehearsal, is_async: bool) -> None:
+    made: list[int] = []
+
+    def search(query: str) -> str:
+        made.append(1)
+        raise KeyError("nothing here")
+
+    model = ScriptedModel(*[call("search", query="fish")] * 3, "I give up.")
+    looped(model, [search], is_async)
+    assert made == [1, 1]
+    told = json.loads(model.asked[3][-1]["content"])
+    assert told["error"] == "orchestration/loop_detected"
+
+
+@BOTH
+def test_several_calls_of_one_turn_are_all_answered(played: Rehearsal, is_async: bool) -> None:
+    both = [call("weather", city="Oslo"), call("weather", city="Rome")]
+    model = ScriptedModel(both, "Rain.", style="anthropic")
+    looped(model, [weather], is_async)
+    assert [block["tool_use_id"] for block in model.asked[1][-1]["content"]] == ["call_1", "call_2"]
+
+
+def test_a_repaired_call_is_announced_to_the_model(played: Rehearsal) -> None:
+    model = ScriptedModel(call("Weather", city="Oslo"), "Rain.")
+    done = looped(model, [weather])
+    assert "the name Weather -> weather" in model.asked[1][-1]["content"]
+    assert done.status == "recovered"
+    assert "the name Weather -> weather" in done.report
+
+
+def test_a_model_that_is_overloaded_is_asked_again(played: Rehearsal) -> None:
+    class Overloaded(Exception):
+        status_code = 529
+
+    model = ScriptedModel(Overloaded("try again in 2s"), "Hello.")
+    assert looped(model, []).text == "Hello."
+    assert played.waits == [2.0]
+
+
+def test_an_error_of_the_model_that_nothing_helps_leaves(played: Rehearsal) -> None:
+    class Unauthorized(Exception):
+        status_code = 401
+
+    with pytest.raises(Unauthorized):
+        looped(ScriptedModel(Unauthorized("invalid api key")), [])
+
+
+def test_a_model_that_takes_tools_is_offered_them_in_its_form_but_not_in_the_last_turn(played: Rehearsal) -> None:
+    offered: list[Any] = []
+
+    def model(messages: list[Any], tools: list[Any]) -> Any:
+        offered.append(tools)
+        if tools:
+            return {"content": [{"type": "tool_use", "id": "1", "name": "weather", "input": {"city": "Oslo"}}]}
+        return "Rain."
+
+    mulligan.loop(model, [weather], "hello", limit=3 - 1)
+    assert offered[0][0]["function"]["name"] == "weather"
+    assert offered[0][0]["function"]["description"] == "Tells the weather."
+    assert offered[0][0]["function"]["parameters"]["required"] == ["city"]
+    assert offered[1] == []
+    mulligan.loop(model, [weather], "hello", limit=2, style="anthropic")
+    assert offered[2][0]["input_schema"]["properties"]["days"] == {"type": "integer", "default": 1}
+
+
+def test_replies_may_be_objects(played: Rehearsal) -> None:
+    function = SimpleNamespace(name="weather", arguments='{"city": "Oslo"}')
+    wanted = SimpleNamespace(content=None, tool_calls=[SimpleNamespace(id="a", function=function)])
+    replies = [
+        SimpleNamespace(choices=[SimpleNamespace(message=wanted)]),
+        SimpleNamespace(choices=[SimpleNamespace(message=SimpleNamespace(content="Rain.", tool_calls=None))]),
+    ]
+    done = mulligan.loop(lambda messages: replies.pop(0), [weather], "hello")
+    assert done.text == "Rain."
+    assert done.messages[1]["tool_calls"][0]["function"]["name"] == "weather"
+    blocks = [SimpleNamespace(type="thinking", thinking="..."), SimpleNamespace(type="text", text="Rain.")]
+    done = mulligan.loop(lambda messages: SimpleNamespace(content=blocks, stop_reason="end_turn"), [], "hello")
+    assert done.text == "Rain."
+    assert done.messages[-1]["content"] == blocks  # thoughts are part of the conversation
+
+
+@pytest.mark.parametrize("reply", [None, 7, {}, object()])
+def test_a_reply_that_is_none_is_refused_with_what_may_be(played: Rehearsal, reply: Any) -> None:
+    with pytest.raises(SettingsError, match="reply is not understood"):
+        mulligan.loop(lambda messages: reply, [], "hello")
+
+
+def test_the_callers_messages_are_left_as_they_are(played: Rehearsal) -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    mulligan.loop(ScriptedModel(call("weather", city="Oslo"), "Rain."), [weather], messages)
+    assert messages == [{"role": "user", "content": "hello"}]
+
+
+def test_an_async_tool_needs_an_async_model_and_is_then_awaited(played: Rehearsal) -> None:
+    async def aweather(city: str) -> str:
+        return f"rain in {city}"
+
+    model = ScriptedModel(call("aweather", city="Oslo"), "Rain.")
+    with pytest.raises(SettingsError, match="aweather is async and the model is not"):
+        looped(model, [aweather])
+    assert looped(model, [aweather], is_async=True).text == "Rain."
+
+
+def test_a_loop_inside_a_run_is_part_of_it(played: Rehearsal) -> None:
+    with mulligan.run("agent") as run:
+        done = looped(ScriptedModel("Hello."), [])
+    assert done.run == run.id
+    assert len(played.runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [({"limit": 0}, "limit must be at least 1"), ({"style": "google"}, "style is openai or anthropic")],
+)
+def test_what_cannot_be_meant_is_refused(played: Rehearsal, options: Any, told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        looped(ScriptedModel("Hello."), [], **options)
+    with pytest.raises(SettingsError, match="model is a function"):
+        mulligan.loop("gpt", [], "hello")  # type: ignore[call-overload]
+
+
+def test_a_script_that_is_over_says_so() -> None:
+    model = ScriptedModel("Hello.")
+    model([])
+    with pytest.raises(AssertionError, match="the script is over"):
+        model([])
+
+
+def test_the_two_players_are_about_twenty_lines() -> None:
+    assert len(inspect.getsource(loops.aplay).splitlines()) <= 20
