@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mulligan
@@ -337,12 +337,14 @@ def test_nothing_is_mended_where_repairs_are_only_suggested() -> None:
         assert this.call([search], "search", '{"query": "fish",}')["error"] == "tool/invalid_arguments"
 
 
+@settings(deadline=None)
 @given(st.text() | st.binary() | st.recursive(st.none() | st.integers() | st.text(), st.lists))
 def test_arguments_of_any_sort_are_read(arguments: Any) -> None:
     read = written.read(arguments)
     assert isinstance(read.value, dict) or read.why
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(), st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text()))
 def test_what_is_mended_says_what_was_written(value: dict[str, Any]) -> None:
     assert written.read(json.dumps(value)).value == value
