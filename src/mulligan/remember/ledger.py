@@ -440,7 +440,7 @@ class Ledger:
         if old is not None and old.trail is trail:
             now.used = old.used
             now.steps = old.steps[0] + len(steps), old.steps[1] + sum(new)
-        else:
+        elif run.end is None:  # else nobody will ask
             now.steps = extent(writer, tenant, run.id)
         if is_whole:
             account.add_used(run, earlier, now.used)
