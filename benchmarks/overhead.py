@@ -148,12 +148,8 @@ def measured_threads(call: Call, work: list[Any], settle: Callable[[], object], 
     return statistics.median(spent) / 1000, (time.process_time_ns() - cpu) / 1000 / len(work)
 
 
-def asynchronous(function: Call) -> Call:
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    call.__name__ = function.__name__
-    return call
+async def asmall(city: str, days: int = 3, unit: str = "c", verbose: bool = False) -> dict[str, Any]:
+    return {"city": city, "days": days}
 
 
 def atraced(provider: TracerProvider, function: Call) -> Call:
@@ -197,7 +193,6 @@ def report(options: argparse.Namespace, address: str) -> int:
     light: list[Any] = [((f"city {number}",), {"days": number % 9}) for number in range(options.calls)]
     heavy = [values(rng) for _ in range(options.calls)]
     tool_small, tool_large = mulligan.tool(small), mulligan.tool(large)
-    asmall = asynchronous(small)
     atool = mulligan.tool(asmall)
     settle: Callable[[], object] = lambda: mulligan.flush(60)  # noqa: E731
 

@@ -125,9 +125,9 @@ class Stream:
             if success.alone is not None:
                 self.publish(RunEnded(success.whole_run(success.alone)))
 
-    def prefix(self, form: Form) -> bytes:
-        """What a journal has of calls of one form."""
-        return form.prefix or self._gate.prefix(form)
+    def known(self, form: Form) -> Form:
+        """A form with what a journal has of calls of it."""
+        return self._gate.known(form)
 
     def successes(self, batch: Sequence[Success]) -> Iterator[list[AnyEvent]]:
         """The events of each call that worked, as they may be kept."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -45,83 +45,95 @@ class Gate:
         """Texts of one record: a secret found in one of them is removed from all."""
         return self._redactor.record(*map(_text, values))
 
-    def prefix(self, form: Form) -> bytes:
-        """What a journal has of calls of one form: how each of their values is told is part of it."""
-        names = [self._named(name) for name in form.names]
-        form.tells = tuple(kind in CLOSED and not name[1] for name, kind in zip(names, form.kinds, strict=True))
-        form.tells_all = all(tells or kind is str for tells, kind in zip(form.tells, form.kinds, strict=True))
-        told = [
-            (name[0], None if tells else kind.__name__)
-            for name, tells, kind in zip(names, form.tells, form.kinds, strict=True)
-        ]
-        form.prefix = msgspec.Raw(_pack((form.type, _name(form.name, self._redactor), told)))
-        return form.prefix
+    def known(self, form: Form) -> Form:
+        """A form with what a journal has of calls of it, and with what their names hide: worked out once."""
+        if form.prefix is None:
+            names = [self._named(name) for name in form.names]
+            kinds = form.kinds
+            form.kept_name = _name(form.name, self._redactor)
+            form.hides = any(
+                hides or kept != name
+                for name, (kept, *hidden) in zip(form.names, names, strict=True)
+                for hides in hidden
+            )
+            form.tells = tuple(kind in CLOSED and not name[1] for name, kind in zip(names, kinds, strict=True))
+            form.tells_all = all(tells or kind is str for tells, kind in zip(form.tells, kinds, strict=True))
+            told = [
+                (name[0], None if tells else kind.__name__)
+                for name, tells, kind in zip(names, form.tells, kinds, strict=True)
+            ]
+            form.prefix = msgspec.Raw(_pack((form.type, form.kept_name, told)))
+        return form
 
-    def successes(self, batch: Sequence[Success]) -> Iterator[tuple[Step, Run | None]]:
-        """The step of each call that worked, and its run where it was alone in it, as they may be kept.
-
-        One look at all their texts together shows mostly that there is nothing to hide; else they are looked at one by
-        one.
-        """
+    def successes(self, batch: Sequence[Success]) -> list[tuple[Step, Run | None]]:
+        """The step of each call that worked, and its run where it was alone in it, as they may be kept."""
         given = [(success.arguments, thawed(success.result)) for success in batch]
-        ours: list[list[str] | None] = [self._texts(*each) for each in given]
-        fine: list[bool] = []
-        start = 0
-        while start < len(batch):
-            end, size = start, 0
-            together: list[str] = []
-            while end < len(batch) and (end == start or size < SHORT):
-                texts = ours[end]
-                if texts is not None:
-                    together += texts
-                    size += sum(map(len, texts))
-                end += 1
-            is_quiet = not might_hold("\n".join(together))
-            fine += [texts is not None and (is_quiet or not might_hold("\n".join(texts))) for texts in ours[start:end]]
-            start = end
-        for success, (arguments, result), is_fine in zip(batch, given, fine, strict=True):
+        steps: list[tuple[Step, Run | None]] = []
+        for success, (arguments, result), is_fine in zip(batch, given, self._harmless(batch, given), strict=True):
             if not is_fine:
                 arguments, result = self._redactor.record(plain(arguments), plain(result))
             alone = success.alone
-            yield (
-                success.step(_name(success.form.name, self._redactor), arguments, result),
-                None if alone is None else self.run(success.whole_run(alone)),
-            )
+            step = success.step(success.form.kept_name, arguments, result)
+            steps.append((step, None if alone is None else self.run(success.whole_run(alone))))
+        return steps
 
-    def _texts(self, arguments: dict[str, Any], result: Any) -> list[str] | None:
-        """The texts of a call that one look may show to be harmless; None of one that has to be gone through."""
-        texts: list[str] = []
-        if not self._looks_once or not self._gather(arguments, texts):
-            return None
-        if type(result) is str:
-            texts.append(result)
-        elif type(result) is dict:
-            if not self._gather(result, texts):
-                return None
-        elif type(result) not in CLOSED:
-            return None
-        for text in texts:
-            if len(text) >= SHORT or not text.isascii():
-                return None
-        return texts
+    def _harmless(self, batch: Sequence[Success], given: Sequence[tuple[dict[str, Any], Any]]) -> list[bool]:
+        """Of each call whether there is nothing to hide in it.
 
-    def _gather(self, values: dict[str, Any], texts: list[str]) -> bool:
-        """The texts of a flat dictionary; whether it is one, and none of its names hides anything."""
-        names = self._names
-        for name, value in values.items():
-            if type(name) is not str:
-                return False
-            kept, hides_numbers, hides_texts = names.get(name) or self._named(name)
-            if hides_numbers or hides_texts or kept != name:
-                return False
-            kind = type(value)
-            if kind is str:
-                texts.append(value)
-            elif kind is int:
-                if not -(2**53) <= value <= 2**53:
-                    return False  # a number too may have to be described
-            elif value is not None and kind is not bool:
-                return False
+        One look at the texts of many calls together shows it mostly; else they are looked at one by one.
+        """
+        are_fine = [False] * len(batch)
+        looked_at: list[tuple[int, int]] = []
+        together: list[str] = []
+        size = 0
+        for number, (success, (arguments, result)) in enumerate(zip(batch, given, strict=True)):
+            form = success.form if success.form.prefix is not None else self.known(success.form)
+            before = len(together)
+            if not self._looks_once or form.hides or not self._gather(arguments.values(), result, together):
+                del together[before:]
+                continue
+            looked_at.append((number, before))
+            for text in together[before:]:
+                size += len(text)
+            if size > SHORT:
+                self._look(together, looked_at, are_fine)
+                looked_at, together, size = [], [], 0
+        self._look(together, looked_at, are_fine)
+        return are_fine
+
+    def _look(self, together: list[str], looked_at: list[tuple[int, int]], are_fine: list[bool]) -> None:
+        """Looks at the texts of some calls, each of which begin where it is said, and tells which are harmless."""
+        text = "\n".join(together)
+        if len(text) < 2 * SHORT and text.isascii() and not might_hold(text):
+            for number, _ in looked_at:
+                are_fine[number] = True
+            return
+        if len(looked_at) > 1:
+            ends = [start for _, start in looked_at[1:]] + [len(together)]
+            for (number, start), end in zip(looked_at, ends, strict=True):
+                self._look(together[start:end], [(number, 0)], are_fine)
+
+    def _gather(self, values: Iterable[Any], result: Any, texts: list[str]) -> bool:
+        """The texts of flat values; whether they are, and no name of the result's hides anything."""
+        if type(result) is dict:
+            names = self._names
+            for name in result:
+                known = (names.get(name) or self._named(name)) if type(name) is str else None
+                if known is None or known[1] or known[2] or known[0] != name:
+                    return False
+            results: Iterable[Any] = result.values()
+        else:
+            results = (result,)
+        for each in (values, results):
+            for value in each:
+                kind = type(value)
+                if kind is str:
+                    texts.append(value)
+                elif kind is int:
+                    if not -(2**53) <= value <= 2**53:
+                        return False  # a number too may have to be described
+                elif value is not None and kind is not bool:
+                    return False
         return True
 
     def _named(self, name: str) -> tuple[str, bool, bool]:

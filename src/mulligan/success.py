@@ -29,7 +29,7 @@ _type = type
 class Form:
     """What calls that were made alike have in common: the tool, the names of the arguments and their types."""
 
-    __slots__ = ("is_flat", "kinds", "name", "names", "prefix", "tells", "tells_all", "type")
+    __slots__ = ("hides", "is_flat", "kept_name", "kinds", "name", "names", "prefix", "tells", "tells_all", "type")
 
     def __init__(self, type: StepType, name: str, names: Sequence[str], kinds: Sequence[type]) -> None:
         self.type: StepType = type
@@ -37,10 +37,14 @@ class Form:
         self.names = tuple(names)
         self.kinds = tuple(kinds)
         self.is_flat = FLAT.issuperset(kinds)
+        # What may be told of it, for the gate to work out, once.
         self.prefix: bytes | None = None
-        """All this as a journal has it; for who writes one to work out, once."""
+        """All this as a journal has it."""
+        self.kept_name = ""
+        self.hides = True
+        """Whether a name hides its value, or is hidden itself."""
         self.tells: tuple[bool, ...] = ()
-        """Which of the values may be told as they are; worked out with the prefix."""
+        """Which of the values may be told as they are."""
         self.tells_all = False
         """Whether nothing of them is hidden but the letters of texts."""
 
@@ -83,8 +87,8 @@ class Success(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        values = self.values if self.form.is_flat else map(thawed, self.values)
-        return dict(zip(self.form.names, values, strict=True))
+        form = self.form
+        return dict(zip(form.names, self.values if form.is_flat else map(thawed, self.values), strict=True))
 
     def step(self, name: str, arguments: Any, result: Any) -> Step:
         return Step(

@@ -32,7 +32,8 @@ def success(run: str, seq: int = 1, alone: bool = True, **arguments: Any) -> Suc
 
 
 def in_short(each: Success) -> bytes:
-    return success_frame(each, Gate(Redactor()).prefix(each.form))
+    Gate(Redactor()).known(each.form)
+    return success_frame(each)
 
 
 def left(folder: Path, *written: bytes) -> Path:

@@ -285,12 +285,14 @@ class Wrapped:
         """The form of a call, and the values of its arguments; known from now on where others will be like it."""
         arguments = self.signature.bind(args, kwargs)
         values = tuple(arguments.values())
-        form = Form(self.options.type, self.name, tuple(arguments), tuple(map(type, values)))
-        given = (*(args[1:] if self.signature.is_method else args), *kwargs.values())
-        is_usual = len(given) == len(values) and all(map(operator.is_, given, values))
+        kinds = tuple(map(type, values))
+        form = known.get((*arguments, *kinds)) or Form(self.options.type, self.name, tuple(arguments), kinds)
         # Types of users are not held on to: there may be no end to them.
-        if is_usual and len(known) < FORMS and USUAL.issuperset(form.kinds):
-            known[(*kwargs, *form.kinds)] = form
+        if len(known) < FORMS and USUAL.issuperset(kinds):
+            known[(*arguments, *kinds)] = form
+            given = (*(args[1:] if self.signature.is_method else args), *kwargs.values())
+            if len(given) == len(values) and all(map(operator.is_, given, values)):
+                known[(*kwargs, *kinds)] = form  # as it is looked for first: without names for what has a place
         return form, values
 
     def rules(self, kit: Kit, limits: Limits | None) -> Rules:

@@ -32,8 +32,8 @@ def event_frame(event: AnyEvent) -> bytes:
     return framed(EVENT, encode(event))
 
 
-def success_frame(success: Success, prefix: bytes) -> bytes:
-    """A success without its texts: `prefix` says, for all of its form, how each of its values is told."""
+def success_frame(success: Success) -> bytes:
+    """A success without its texts: the prefix says, for all of its form, how each of its values is told."""
     form, alone = success.form, success.alone
     values: list[Any] = []
     if form.tells_all:
@@ -42,7 +42,7 @@ def success_frame(success: Success, prefix: bytes) -> bytes:
     else:
         values = [_told(value, is_told) for value, is_told in zip(success.values, form.tells, strict=True)]
     facts = (
-        prefix,
+        form.prefix,
         success.run,
         success.seq,
         success.parent,

@@ -133,9 +133,10 @@ class Recorder:
     def keep(self, success: Success) -> None:
         frame = None
         if self._journals is not None:
-            form = success.form
             try:
-                frame = success_frame(success, form.prefix or self._stream.prefix(form))
+                if success.form.prefix is None:
+                    self._stream.known(success.form)
+                frame = success_frame(success)
             except Exception as error:  # noqa: BLE001 - as above
                 self._complain("frame", f"a record cannot be written down ({error})")
         self._take(frame, success)
