@@ -102,7 +102,10 @@ class First(Here, eq=False):
                 rules.alone if run is None else None,
             )
             if run is not None:
-                run.see(success)
+                if run.recent is not None and type(success.result) is dict:
+                    run.recent.append(success)
+                else:
+                    run.see(success)
             if kit.keep is None or kit.watchers:
                 kit.succeed(success)
             else:

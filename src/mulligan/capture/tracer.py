@@ -73,7 +73,8 @@ class ActiveRun:
     """Whether it is that of one call outside any run, which takes part in nothing."""
     retries = 0
     repeats: Repeats | None = None
-    _seen: deque[Success] | None = None
+    recent: deque[Success] | None = None
+    """The last calls that worked."""
     _at_end: dict[str, Callable[[], None]] | None = None
 
     def __init__(
@@ -174,15 +175,11 @@ class ActiveRun:
     def see(self, success: Success) -> None:
         """Remembers a call that worked, as it was kept: a later one may need an id from it. Nothing is read yet."""
         kept = success.result
-        kind = type(kept)
-        if kind is not dict and (
-            (kind is str and len(kept) > LARGE) or (kind is msgspec.Raw and memoryview(kept).nbytes > LARGE)
-        ):
+        if (type(kept) is str and len(kept) > LARGE) or (type(kept) is msgspec.Raw and memoryview(kept).nbytes > LARGE):
             success = msgspec.structs.replace(success, result=None)
-        try:
-            self._seen.append(success)  # type: ignore[union-attr] # mostly it is there
-        except AttributeError:
-            self._seen = deque([success], maxlen=SEEN)
+        if self.recent is None:
+            self.recent = deque(maxlen=SEEN)
+        self.recent.append(success)
 
     def seen(self) -> list[Seen]:
         """The earlier calls of this run, the oldest first; none where the run is that of one call alone."""
@@ -190,7 +187,7 @@ class ActiveRun:
             return []
         with _lock:
             failed = [step for step in self._telling[-SEEN:] if step.type in TOOLS]
-        worked = tuple(self._seen or ())
+        worked = tuple(self.recent or ())
         known = {step.seq for step in failed}
         found = [(step.seq, _seen_of(step)) for step in failed]
         found += [

@@ -95,6 +95,16 @@ class Journal:
             raise
         return end
 
+    def put(self, frame: bytes) -> int:
+        """The same where there is room in memory, as there mostly is; 0 where there is none."""
+        start = self.offset
+        end = start + len(frame)
+        if end > self._room:
+            return 0
+        self.offset = end
+        self._memory[start:end] = frame  # type: ignore[index] # where there is room there is memory
+        return end
+
     def _write_on(self, frame: bytes, start: int, end: int) -> None:
         """The same where there is no room in memory, or no memory."""
         if self._memory is None:

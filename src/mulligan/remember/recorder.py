@@ -139,6 +139,19 @@ class Recorder:
                 frame = success_frame(success)
             except Exception as error:  # noqa: BLE001 - as above
                 self._complain("frame", f"a record cannot be written down ({error})")
+        journal = self._journal
+        if frame is None or journal is None or self._is_asleep:
+            self._take(frame, success)
+            return
+        # The same as `_take` where all is well, as at almost every call: in one piece, because a call takes time.
+        self._acquire()
+        try:
+            journal = self._journal
+            if journal is not None and (offset := journal.put(frame)):
+                self._waiting.append((offset, success))
+                return
+        finally:
+            self._release()
         self._take(frame, success)
 
     def _take(self, frame: bytes | None, record: AnyEvent | Success) -> None:
