@@ -27,7 +27,7 @@ from mulligan.records import Run, Step, encode
 from mulligan.redaction import Redactor
 from mulligan.remember import journal as journals
 from mulligan.remember import recorder as recording
-from mulligan.remember.adoption import adopt, event_frame, events_of
+from mulligan.remember.adoption import adopt, events_of
 from mulligan.remember.journal import frames
 from mulligan.remember.losses import dropped
 from mulligan.remember.memory import MemoryStore
@@ -400,43 +400,84 @@ def test_beyond_its_capacity_memory_spills_into_the_journal_and_is_caught_up(pla
     assert place.left() == []
 
 
-def test_a_full_journal_drops_successes_first_and_failures_last_and_counts_both(place, monkeypatch, caplog):
-    frame = len(event_frame(failed("run_a", 10)))
-    monkeypatch.setattr(recording, "JOURNAL_FULL", 10 * frame)
-    store = Balky(StoreError("away"))
-    recorder = place.recorder(lambda: store)
-    for n in range(10, 21):
-        recorder(failed("run_a", n))
-    for n in range(5):
-        recorder.keep(success(f"run_{n}"))
-    assert recorder.dropped == 5
-    for n in range(21, 40):
-        recorder(failed("run_a", n))
-    assert recorder.dropped == 5 + 9
-    assert caplog.text.count("is full") == 1
-    store.error = None
-    assert recorder.flush(PATIENCE)
-    assert kept(store) == 21
-    recorder.close(PATIENCE)
+def kept_of(store: Any, runs: list[str]) -> list[str]:
+    return [run for run in runs if store._steps_of(LOCAL, run)]
 
 
-def test_recording_goes_on_by_itself_when_a_full_journal_has_been_brought_in(place, monkeypatch):
-    monkeypatch.setattr(recording, "JOURNAL_FULL", 2000)
-    monkeypatch.setattr(recording, "JOURNAL_LONG", 1000)
+def test_when_too_much_waits_the_oldest_successes_are_dropped_and_counted_and_failures_stay(place, monkeypatch, caplog):
+    monkeypatch.setattr(recording, "JOURNAL_FULL", 8000)
+    monkeypatch.setattr(recording, "JOURNAL_LONG", 500)
+    monkeypatch.setattr(recording, "CAPACITY", 10)
+    monkeypatch.setattr(recording, "PAUSE", 0.001)
     store = Balky(StoreError("away"))
     recorder = place.recorder(lambda: store)
-    for n in range(100):
-        recorder.keep(success(f"run_{n}"))
+    for n in range(20):
+        recorder(failed(f"run_f{n}", 1))
+        for each in range(20):
+            recorder.keep(success(f"run_{n:02}_{each:02}", query="x"))
+        until(lambda: recorder._journal.offset <= 2000)
+    assert sum(path.stat().st_size > 0 for path in place.left()) >= 3
+    assert caplog.text.count("is full") == 1  # one warning a minute
     dropped = recorder.dropped
-    assert dropped > 0
+    assert 0 < dropped < 400
     store.error = None
     assert recorder.flush(PATIENCE)
-    until(lambda: recorder._journal.offset < 1000)
-    recorder.keep(success("run_later"))
+    everything = [f"run_{n:02}_{each:02}" for n in range(20) for each in range(20)]
+    assert kept_of(store, everything) == everything[dropped:]  # the newest
+    assert len(kept_of(store, [f"run_f{n}" for n in range(20)])) == 20
+    assert recorder.close(PATIENCE)
+    assert place.left() == []
+
+
+def test_when_even_failures_are_too_many_the_oldest_go(place, monkeypatch):
+    monkeypatch.setattr(recording, "JOURNAL_FULL", 8000)
+    monkeypatch.setattr(recording, "JOURNAL_LONG", 500)
+    monkeypatch.setattr(recording, "PAUSE", 0.001)
+    store = Balky(StoreError("away"))
+    recorder = place.recorder(lambda: store)
+    for n in range(200):
+        recorder(failed(f"run_{n:03}", 1))
+        until(lambda: recorder._journal.offset <= 2500)
+    store.error = None
     assert recorder.flush(PATIENCE)
-    assert recorder.dropped == dropped
-    assert kept(store) == 101 - dropped
+    everything = [f"run_{n:03}" for n in range(200)]
+    assert 0 < recorder.dropped < 200
+    assert kept_of(store, everything) == everything[recorder.dropped :]
     recorder.close(PATIENCE)
+
+
+def test_without_a_journal_memory_too_drops_the_oldest_successes_first(monkeypatch):
+    monkeypatch.setattr(recording, "CAPACITY", 100)
+    store = Balky(StoreError("away"))
+    stream = Stream(Redactor())
+    recorder = Recorder(lambda: store, stream)
+    for n in range(50):
+        recorder(failed(f"run_f{n}", 1))
+    for n in range(150):
+        recorder.keep(success(f"run_{n:03}"))
+    until(lambda: recorder.dropped == 100)
+    store.error = None
+    assert recorder.flush(PATIENCE)
+    everything = [f"run_{n:03}" for n in range(150)]
+    assert kept_of(store, everything) == everything[100:]
+    assert len(kept_of(store, [f"run_f{n}" for n in range(50)])) == 50
+    recorder.close(PATIENCE)
+
+
+def test_a_journal_that_was_laid_aside_is_adopted_when_its_process_is_killed(place, monkeypatch):
+    monkeypatch.setattr(recording, "JOURNAL_FULL", 100_000)
+    monkeypatch.setattr(recording, "JOURNAL_LONG", 500)
+    monkeypatch.setattr(recording, "PARTS", 50)
+    monkeypatch.setattr(recording, "PAUSE", 0.001)
+    recorder = place.recorder(lambda: Balky(StoreError("away")))
+    for n in range(200):
+        recorder.keep(success(f"run_{n}"))
+        until(lambda: recorder._journal.offset <= 2500)
+    assert len(place.left()) > 2
+    for journal in (recorder._journal, *recorder._older):
+        journal.abandon()  # as the end of the process does
+    recorder._older.clear()
+    assert len(place.kept()) == 200
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.records import Run, decode, encode
-from mulligan.remember.journal import HEAD, MARK, Frame, NewerJournal, Orphan, framed, orphans
+from mulligan.remember.journal import HEAD, MARK, Frame, Journal, NewerJournal, Orphan, framed, frames, orphans
 from mulligan.remember.store import Store
 from mulligan.success import Form, Success
 
@@ -70,9 +70,9 @@ def _small(value: Any) -> Any:
     return {"$type": "int"} if is_large else value
 
 
-def events_of(frames: Iterable[Frame]) -> Iterator[tuple[int, AnyEvent]]:
+def events_of(found: Iterable[Frame]) -> Iterator[tuple[int, AnyEvent]]:
     """Each event of a journal, and the offset at which its frame ends. A frame nobody can read is passed over."""
-    for frame in frames:
+    for frame in found:
         try:
             events = [decode(frame.payload, AnyEvent)] if frame.sort == EVENT else _success(frame.payload)  # type: ignore[arg-type]
         except (msgspec.MsgspecError, ValueError, TypeError) as error:
@@ -97,6 +97,22 @@ def _success(payload: bytes) -> list[AnyEvent]:
         alone = Run(id=run, agent=agent, environment=environment, session=session, parent=above)
         events.append(RunEnded(success.whole_run(alone)))
     return events
+
+
+def thinned(journal: Journal) -> tuple[Journal, int]:
+    """A journal without the successes of this one, beside it; and how many these were."""
+    new = Journal(journal.path.parent)
+    lost = 0
+    try:
+        for frame in frames(journal.path):
+            if frame.sort == SUCCESS:
+                lost += 1
+            else:
+                new.write(framed(frame.sort, frame.payload))
+    except BaseException:
+        new.close(remove=True)
+        raise
+    return new, lost
 
 
 def adopt(store: Store, tenant: str, folder: Path) -> int:

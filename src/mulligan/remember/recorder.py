@@ -23,7 +23,7 @@ from pathlib import Path
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepStarted, Stream
 from mulligan.failure import MulliganError
 from mulligan.records import encode, new_id
-from mulligan.remember.adoption import adopt, event_frame, events_of, success_frame
+from mulligan.remember.adoption import adopt, event_frame, events_of, success_frame, thinned
 from mulligan.remember.journal import Journal, frames
 from mulligan.remember.losses import add_dropped
 from mulligan.remember.store import LOCAL, Store
@@ -37,7 +37,10 @@ PAUSE = 0.05
 CAPACITY = 50_000
 """Records kept in memory while the store cannot be written. What is beyond it waits in the journal alone."""
 JOURNAL_FULL = 256 * 1024 * 1024
-"""Bytes. Beyond it, while the store cannot be written, successes are dropped and counted; failures at twice as much."""
+"""Bytes that may wait in journals while the store is away. Beyond it the oldest successes are dropped and counted,
+beyond twice as much, the oldest of everything."""
+PARTS = 4
+"""Journals in which so much waits: one that is a part of it is laid aside, and the oldest of these is thinned first."""
 JOURNAL_LONG = 4 * 1024 * 1024
 """Bytes. A journal longer than this is begun anew as soon as everything in it is kept."""
 FEW = 2000
@@ -97,6 +100,10 @@ class Recorder:
         """Where the records end that were let go from memory, and wait in the journal alone."""
         self._kept_upto = 0
         """Where the records of the journal end that are in the store."""
+        self._older: list[Journal] = []
+        """Journals that were laid aside while the store was away, the oldest first; nothing of them is in memory."""
+        self._thinned: set[str] = set()
+        self._next_aside = 0.0
         self._open_runs: dict[str, RunStarted] = {}
         self._kept = 0
         # One that a thread may take twice: a signal handler, or a finaliser, may record in the middle of a record.
@@ -140,7 +147,7 @@ class Recorder:
             except Exception as error:  # noqa: BLE001 - as above
                 self._complain("frame", f"a record cannot be written down ({error})")
         journal = self._journal
-        if frame is None or journal is None or self._is_asleep:
+        if frame is None or journal is None or self._is_asleep or journal.offset > JOURNAL_FULL:
             self._take(frame, success)
             return
         # The same as `_take` where all is well, as at almost every call: in one piece, because a call takes time.
@@ -178,6 +185,7 @@ class Recorder:
             self._wake.ring()
 
     def _has_room(self, journal: Journal, record: AnyEvent | Success) -> bool:
+        # The last resort: the recorder's thread, which would have made room, hangs in the store.
         self._complain("full", f"{journal.path} is full; successes are dropped until the store can be written")
         return not isinstance(record, Success) and journal.offset <= 2 * JOURNAL_FULL
 
@@ -226,7 +234,7 @@ class Recorder:
                 self._urgent -= 1
 
     def _comes_to(self, aim: int, deadline: float) -> bool:
-        while self._kept < aim:
+        while self._kept < aim or self._is_behind:
             if self._thread is None:
                 self._start()
             thread = self._thread
@@ -238,10 +246,15 @@ class Recorder:
                 left = deadline - time.monotonic()
                 if not self._progress.wait_for(functools.partial(self._has_come_to, aim, thread), left):
                     break
-        return self._kept >= aim
+        return self._kept >= aim and not self._is_behind
 
     def _has_come_to(self, aim: int, thread: threading.Thread) -> bool:
-        return self._kept >= aim or self._thread is not thread
+        return (self._kept >= aim and not self._is_behind) or self._thread is not thread
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether records wait in a journal alone."""
+        return bool(self._spilled or self._older)
 
     def close(self, timeout: float = EXIT) -> bool:
         """Keeps what is left, tells the listeners of it and lets go of the store; whether everything was kept.
@@ -278,7 +291,7 @@ class Recorder:
         with self._lock:
             store, self.store = self.store, None
             journal = None
-            is_kept = not self._waiting and not self._spilled
+            is_kept = not self._waiting and not self._is_behind
             # Otherwise it stays ours: others may have it when this process is gone.
             if is_kept and not self._open_runs:
                 journal, self._journal, self._kept_upto = self._journal, None, 0
@@ -294,12 +307,14 @@ class Recorder:
         try:
             while not self._is_closing:
                 self._is_asleep = True
-                if not self._waiting:  # looked at after saying that we sleep, so that no record goes unheard
+                if (
+                    not self._waiting and not self._is_behind
+                ):  # looked at after saying that we sleep, so that no record goes unheard
                     self._wake.wait()
                 self._is_asleep = False
                 if not self._urgent and not self._is_closing:
                     self._hurry.wait(0)  # rung for a flush that is over: what comes now may wait for more
-                while self._waiting and not self._is_closing:
+                while (self._waiting or self._is_behind) and not self._is_closing:
                     if len(self._waiting) < BATCH:
                         self._hurry.wait(PAUSE)
                     if not self._turn() and not self._is_closing:
@@ -326,8 +341,12 @@ class Recorder:
         batch, upto = self._next_batch()
         try:
             store = self._opened()
-            if self._spilled:
+            if self._is_behind:
                 self._catch_up(store)
+            if not batch:
+                self._tell_dropped(store)
+                self._done(0)
+                return True
             events = self._events(batch)
             journal = self._journal.name if self._journal is not None and upto else new_id("journal")
             store.append(self._tenant, events, journal, upto or 1)
@@ -349,7 +368,7 @@ class Recorder:
         """The oldest records, and where in the journal the last of them ends."""
         with self._lock:  # nobody is between the journal and the queue
             batch = list(itertools.islice(self._waiting, BATCH))
-            upto = max(offset for offset, _ in batch)
+            upto = max((offset for offset, _ in batch), default=0)
             # What a signal handler recorded in the middle of a record comes before it here, and after it in the
             # journal. The two are kept together, since the offset speaks for both.
             for each in itertools.islice(self._waiting, len(batch), None):
@@ -401,35 +420,92 @@ class Recorder:
                 self._told_dropped = count
 
     def _make_room(self) -> None:
-        """Lets go from memory what the journal has too; what is in no journal is dropped, and counted."""
-        while len(self._waiting) > CAPACITY:
-            offset, _ = self._waiting[0]
-            if offset:
-                self._spilled = offset
+        """Lets go from memory what a journal has too; of what is in none, the oldest successes go first, counted."""
+        excess = len(self._waiting) - CAPACITY
+        if excess > 0:
+            with self._lock, self._progress:
+                left: list[Waiting] = []
+                for each in self._waiting:
+                    if excess > 0 and each[0]:
+                        self._spilled = max(self._spilled, each[0])
+                        excess -= 1
+                    else:
+                        left.append(each)
+                if excess > 0:  # there is no journal, or there was none
+                    lost = sorted(range(len(left)), key=lambda place: not isinstance(left[place][1], Success))[:excess]
+                    self.dropped += len(lost)
+                    gone = frozenset(lost)
+                    left = [each for place, each in enumerate(left) if place not in gone]
+                self._kept += len(self._waiting) - len(left)
+                self._waiting = deque(left)
+                self._progress.notify_all()
+        journal = self._journal
+        if journal is not None and journal.offset > JOURNAL_FULL // PARTS and time.monotonic() >= self._next_aside:
+            self._lay_aside(journal)
+
+    def _lay_aside(self, journal: Journal) -> None:
+        """Begins a new journal where the store is away and this one has grown long."""
+        if self._journals is None or (self.store is not None and self._kept_upto + JOURNAL_LONG > journal.offset):
+            return  # the store keeps up: it is begun anew instead
+        try:
+            new = Journal(self._journals())
+            with self._lock, self._progress:
+                for started in tuple(self._open_runs.values()):
+                    new.write(event_frame(started))
+                left = deque(each for each in self._waiting if not each[0])
+                self._kept += len(self._waiting) - len(left)
+                self._waiting = left
+                self._journal, self._kept_upto, self._spilled = new, 0, 0
+                self._older.append(journal)
+                self._progress.notify_all()
+            self._thin()
+        except Exception as error:  # noqa: BLE001 - the one there is does
+            self._next_aside = time.monotonic() + 1.0
+            self._complain("journal", f"the journal cannot be begun anew ({error})")
+
+    def _thin(self) -> None:
+        """Drops the oldest successes of journals that were laid aside, and then the oldest of everything."""
+        while self._older and sum(each.offset for each in self._older) > JOURNAL_FULL:
+            old = next((each for each in self._older if each.name not in self._thinned), None)
+            if old is not None:
+                self._complain("full", f"{old.path} is full; its successes are dropped: the store is away")
+                new, lost = thinned(old)
+                self._older[self._older.index(old)] = new
+                self._thinned.add(new.name)
+            elif sum(each.offset for each in self._older) > 2 * JOURNAL_FULL:
+                old = self._older.pop(0)
+                self._complain("full", f"{old.path} is dropped: the store is away")
+                lost = sum(1 for _ in frames(old.path))
             else:
-                with self._lock:
-                    self.dropped += 1
-            self._done(1)
+                return
+            with self._lock:
+                self.dropped += lost
+            self._remove(old)
 
     def _catch_up(self, store: Store) -> None:
-        """Brings in what was let go from memory, from our own journal."""
-        journal = self._journal
-        if journal is not None:
-            left = frames(journal.path, store.offset(self._tenant, journal.name))
-            batch: list[AnyEvent] = []
-            upto = 0
-            for offset, event in events_of(left):
-                if offset > self._spilled:
-                    break
-                if len(batch) >= BATCH and offset != upto:
-                    store.append(self._tenant, batch, journal.name, upto)
-                    batch = []
-                batch.append(event)
-                upto = offset
-            if batch:
-                store.append(self._tenant, batch, journal.name, upto)
-        self._kept_upto = self._spilled
+        """Brings in what waits in journals alone: in those laid aside, and in our own what memory let go."""
+        while self._older:
+            self._bring_in(store, self._older[0], self._older[0].offset)
+            self._remove(self._older.pop(0))
+        self._thinned.clear()
+        if self._spilled and self._journal is not None:
+            self._bring_in(store, self._journal, self._spilled)
+            self._kept_upto = self._spilled
         self._spilled = 0
+
+    def _bring_in(self, store: Store, journal: Journal, end: int) -> None:
+        batch: list[AnyEvent] = []
+        upto = 0
+        for offset, event in events_of(frames(journal.path, store.offset(self._tenant, journal.name))):
+            if offset > end:
+                break
+            if len(batch) >= BATCH and offset != upto:
+                store.append(self._tenant, batch, journal.name, upto)
+                batch = []
+            batch.append(event)
+            upto = offset
+        if batch:
+            store.append(self._tenant, batch, journal.name, upto)
 
     def _set_aside(self, batch: list[Waiting]) -> bool:
         """Drops what can never be kept, lest one such record holds up all that follow it; whether there was any.
@@ -533,9 +609,9 @@ def _after_fork_in_parent() -> None:
 def _after_fork() -> None:
     # The parent writes what it has; a child starts with nothing, its own journal and its own connection.
     for recorder in tuple(_recorders):
-        journal = recorder._journal
+        held = [recorder._journal, *recorder._older]
         recorder._reset()
-        if journal is not None:
+        for journal in filter(None, held):
             journal.abandon()
     processes = sys.modules.get("multiprocessing.util")
     if processes is not None:
