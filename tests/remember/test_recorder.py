@@ -418,10 +418,10 @@ def test_when_too_much_waits_the_oldest_successes_are_dropped_and_counted_and_fa
         until(lambda: recorder._journal.offset <= 2000)
     assert sum(path.stat().st_size > 0 for path in place.left()) >= 3
     assert caplog.text.count("is full") == 1  # one warning a minute
-    dropped = recorder.dropped
-    assert 0 < dropped < 400
     store.error = None
     assert recorder.flush(PATIENCE)
+    dropped = recorder.dropped
+    assert 0 < dropped < 400
     everything = [f"run_{n:02}_{each:02}" for n in range(20) for each in range(20)]
     assert kept_of(store, everything) == everything[dropped:]  # the newest
     assert len(kept_of(store, [f"run_f{n}" for n in range(20)])) == 20

@@ -147,19 +147,22 @@ class Recorder:
             except Exception as error:  # noqa: BLE001 - as above
                 self._complain("frame", f"a record cannot be written down ({error})")
         journal = self._journal
-        if frame is None or journal is None or self._is_asleep or journal.offset > JOURNAL_FULL:
+        if frame is None or journal is None or journal.offset > JOURNAL_FULL:
             self._take(frame, success)
             return
+        offset = 0
         # The same as `_take` where all is well, as at almost every call: in one piece, because a call takes time.
         self._acquire()
         try:
             journal = self._journal
             if journal is not None and (offset := journal.put(frame)):
                 self._waiting.append((offset, success))
-                return
         finally:
             self._release()
-        self._take(frame, success)
+        if not offset:
+            self._take(frame, success)
+        elif self._is_asleep:  # asked after it waits there: whoever goes to sleep now has seen it
+            self._rouse()
 
     def _take(self, frame: bytes | None, record: AnyEvent | Success) -> None:
         # The frame is made before: nobody waits for the lock while somebody else encodes.
@@ -180,9 +183,12 @@ class Recorder:
         finally:
             self._release()
         if self._is_asleep:
-            if self._thread is None:
-                self._start()
-            self._wake.ring()
+            self._rouse()
+
+    def _rouse(self) -> None:
+        if self._thread is None:
+            self._start()
+        self._wake.ring()
 
     def _has_room(self, journal: Journal, record: AnyEvent | Success) -> bool:
         # The last resort: the recorder's thread, which would have made room, hangs in the store.
