@@ -296,6 +296,13 @@ def test_what_the_schema_does_not_forbid_is_not_touched_unless_the_failure_is_ab
     )
 
 
+def test_a_name_by_its_initials_or_a_part_of_it_is_suggested():
+    for name in ("dob", "birth"):
+        (first,) = asked({name: "1990-01-01"}, closed(["date_of_birth"], date_of_birth={"type": "string"}))
+        assert first.arguments == {"date_of_birth": "1990-01-01"}
+        assert not first.automatic
+
+
 def test_what_is_required_is_filled_with_its_default():
     pinned = of(["q", "unit"], q={"type": "string"}, unit={"type": "string", "default": "metric"})
     (suggestion,) = asked({"q": "x"}, pinned)
@@ -391,6 +398,19 @@ def test_a_bound_in_the_error_text_moves_the_one_number_it_is_about(error):
     assert suggestion.arguments == {"q": "cats", "top_k": 10}
     assert suggestion.automatic
     assert (suggestion.source, suggestion.changes[0].from_) == ("error", "error")
+
+
+def test_a_number_inside_another_argument_is_moved_too():
+    (suggestion,) = asked({"page": {"size": 500}}, None, "size must be at most 100")
+    assert suggestion.arguments == {"page": {"size": 100}}
+    assert (suggestion.automatic, suggestion.changes[0].path) == (True, "page.size")
+
+
+def test_a_number_that_was_expected_is_suggested_in_place_of_the_one_that_was_shown():
+    (suggestion,) = asked({"rows": 3}, None, "rows: expected 5, got 3")
+    assert suggestion.arguments == {"rows": 5}
+    assert not suggestion.automatic
+    assert asked({"amount": 3}, None, "amount: expected 5, got 3") == []
 
 
 def test_a_lower_bound_moves_it_up():
@@ -674,7 +694,7 @@ def test_for_any_error_text_every_value_tried_comes_from_the_call_the_run_or_the
                 assert is_ours or is_bound
         for change in suggestion.changes:
             if change.from_ == "error":
-                before = call[change.path]
+                before = change.before
                 assert isinstance(before, int | float)
                 assert not isinstance(before, bool)
                 assert type(change.after) is type(before)

@@ -96,7 +96,14 @@ def sharing(text: str, known: Iterable[str]) -> list[str]:
     own = _stems(text)
     if not own:
         return []
-    return [name for name in known if (theirs := _stems(name)) and (own <= theirs or theirs <= own)]
+    found = [name for name in known if (theirs := _stems(name)) and (own <= theirs or theirs <= own)]
+    return found or [name for name in known if _initials(name) == plain(text) or _initials(text) == plain(name)]
+
+
+def _initials(name: str) -> str:
+    """`dob` of `date_of_birth`."""
+    parts = words(name[:LONGEST])
+    return "".join(part[0] for part in parts).casefold() if len(parts) > 1 else ""
 
 
 def _stems(text: str) -> frozenset[str]:

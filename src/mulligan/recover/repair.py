@@ -13,12 +13,12 @@ from mulligan.calls import TOOL, same, similarity
 from mulligan.failure import Failure, Ran, Remedy
 from mulligan.records import Change
 from mulligan.recover import earlier, paths
-from mulligan.recover.bounds import bound_in
+from mulligan.recover.bounds import bound_in, expected_in
 from mulligan.recover.confidence import SURENESS, sureness
 from mulligan.recover.mend import Mended, mend, strangers
 from mulligan.recover.near import named
 from mulligan.recover.provenance import is_privileged
-from mulligan.recover.schema import Fault, Pinned, pinned
+from mulligan.recover.schema import Fault, Path, Pinned, pinned
 from mulligan.recover.tool import Arguments, Seen, Tool
 
 MOST = 5
@@ -178,11 +178,22 @@ class _Repair:
                 yield _Draft(mended.arguments, mended.changes, mended.families, "schema", evidence, is_refused=True)
             yield from self._filled(schema, found or [])
             return  # a call that breaks its schema fails, whatever else is mended
-        bound = bound_in(self.text, self.arguments)
-        if bound is not None and self._may_touch(bound.path) and self._fits(bound, schema):
-            after = {**self.arguments, bound.path: bound.after}
-            yield _Draft(after, (bound,), ("bound in error",), "error", (f"the error names the bound {bound.after}",))
+        yield from self._of_the_error(schema)
         yield from self._of_the_run(schema)
+
+    def _of_the_error(self, schema: Pinned | None) -> Iterator[_Draft]:
+        """S1: the one thing that error text may supply."""
+        for family, found in (
+            ("bound in error", bound_in(self.text, self.arguments)),
+            ("expected in error", expected_in(self.text, self.arguments)),
+        ):
+            if found is not None and self._may_touch(found[1].path):
+                path, change = found
+                made = paths.put(self.arguments, path, change.after)
+                if self._fits(made, path, schema):
+                    evidence = (f"the error names {change.after}",)
+                    yield _Draft(made, (change,), (family,), "error", evidence)
+                    return
 
     def _filled(self, schema: Pinned, found: Sequence[Fault]) -> Iterator[_Draft]:
         """What misses, from the calls before: only where nothing else is wrong, and never without asking."""
@@ -225,15 +236,15 @@ class _Repair:
                 return mended
         return None
 
-    def _fits(self, change: Change, schema: Pinned | None) -> bool:
+    def _fits(self, made: dict[str, Any], path: Path, schema: Pinned | None) -> bool:
         """Whether the schema takes the mended arguments, or, where others of them are not JSON, the one that was."""
         if schema is None:
             return True
-        found = schema.faults({**self.arguments, change.path: change.after})
+        found = schema.faults(made)
         if found is None and schema.schema:
             keywords = ("$schema", "properties", "$defs", "definitions")
             parts = {key: schema.schema[key] for key in keywords if key in schema.schema}
-            found = Pinned(parts).faults({change.path: change.after})
+            found = Pinned(parts).faults({path[0]: made[path[0]]}) if isinstance(path[0], str) else None
         return found == []
 
     # This run
