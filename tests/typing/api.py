@@ -153,6 +153,14 @@ def known(error: Exception) -> None:
     raise AgentError("too many", code="E1", hint="ask for 10", recoverable=False) from InfraError("down")
 
 
+def advised(error: Exception) -> None:
+    advice = mulligan.suggest("search", {"top_k": "5"}, error, schema={"properties": {}}, effects="none")
+    assert_type(advice.abstained, bool)
+    assert_type(advice.why, str)
+    assert_type(advice.suggestions[0].arguments, dict[str, Any])
+    assert_type(advice.suggestions[0].automatic, bool)
+
+
 # One's own parts.
 
 
