@@ -1,6 +1,6 @@
 """How many records of finished calls are lost when a process ends badly, beside opentelemetry's batch processor.
 
-    python benchmarks/durability.py [--calls N] [--kills N] [--json]
+    python benchmarks/durability.py [--calls N] [--kills N] [--seconds N] [--json]
 
 Each row is a real process that makes calls and ends in its own way. A call counts once it has returned: the child says
 so in memory shared with us, which survives it. What is missing from the store then is lost; what is there beyond the
@@ -37,6 +37,7 @@ SCENARIOS = (
     "os._exit",
     "SIGTERM",
     "SIGKILL at random times",
+    "6 processes at once, some killed",
 )
 CELL = struct.Struct("<Q")
 WORKERS = 8
@@ -97,8 +98,11 @@ def double(number: int) -> int:
 LIBRARIES = {"mulligan": mulligan_tool, "opentelemetry": otel_tool}
 
 
-def child(library: str, scenario: str, calls: int, out: Path) -> None:
+def child(library: str, scenario: str, calls: int, out: Path, worker: int = 0) -> None:
     """Makes the calls in this process, and ends as the scenario says."""
+    if scenario == "6 processes at once, some killed":
+        together(library, calls, out)
+        return
     tool = LIBRARIES[library](out)
     counter = Counter(out / "counter")
 
@@ -156,7 +160,34 @@ def child(library: str, scenario: str, calls: int, out: Path) -> None:
             work(calls)
             os._exit(0)
         case _:
-            work(10**9)
+            work(10**9, worker)
+
+
+PROCESSES = 6
+
+
+def together(library: str, seconds: int, out: Path) -> None:
+    """Six processes on one store for so many seconds; each second one is killed, and another takes its place."""
+    rng = random.Random(3)
+    command = [sys.executable, __file__, "--child", "until killed", "--library", library, "--out", str(out)]
+
+    def begin(worker: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([*command, "--worker", str(worker)], stderr=subprocess.DEVNULL)
+
+    workers = [begin(worker) for worker in range(PROCESSES)]
+    until = time.monotonic() + seconds
+    killed = 0
+    while time.monotonic() < until:
+        time.sleep(1)
+        worker = rng.randrange(PROCESSES)
+        workers[worker].kill()
+        workers[worker].wait()
+        killed += 1
+        workers[worker] = begin(worker)
+    for each in workers:
+        each.kill()
+        each.wait()
+    (out / "killed").write_text(str(killed + PROCESSES))
 
 
 def portion(library: str, calls: int, out: str, worker: int) -> None:
@@ -199,6 +230,8 @@ def tried(library: str, scenario: str, calls: int, rng: random.Random) -> tuple[
         finished = counter.total()
         there = kept(library, out)
         in_flight = 1 if scenario.startswith("SIG") else 0
+        if (out / "killed").exists():
+            in_flight = int((out / "killed").read_text())  # one each
         return finished, max(0, finished - there), max(0, there - finished - in_flight)
 
 
@@ -211,9 +244,11 @@ def main() -> int:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--library", default="mulligan", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=int, default=60, help="how long six processes write at once")
     options = parser.parse_args()
     if options.child:
-        child(options.library, options.child, options.calls, options.out)
+        child(options.library, options.child, options.calls, options.out, options.worker)
         return 0
     rng = random.Random(11)
     rows: list[dict[str, Any]] = []
@@ -222,7 +257,8 @@ def main() -> int:
             continue
         times = options.kills if "random" in scenario else 1
         for library in LIBRARIES:
-            results = [tried(library, scenario, options.calls, rng) for _ in range(times)]
+            size = options.seconds if scenario.startswith("6 processes") else options.calls
+            results = [tried(library, scenario, size, rng) for _ in range(times)]
             finished, lost, doubled = (sum(column) for column in zip(*results, strict=True))
             rows.append(
                 {"scenario": scenario, "library": library, "finished": finished, "lost": lost, "doubled": doubled}
