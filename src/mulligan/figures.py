@@ -18,7 +18,7 @@ import msgspec
 from mulligan import calls
 from mulligan.calls import Call
 from mulligan.failure import Remedy
-from mulligan.records import History, Link, Record, Run, Status, Step, StepType
+from mulligan.records import VERIFY, History, Link, Record, Run, Status, Step, StepType
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
@@ -37,7 +37,9 @@ Grain = Literal["hour", "day"]
 By = Literal["agent", "tool", "step", "kind", "model", "version", "environment", "attempt", "time"]
 Slice = Literal["all", "agent", "version", "environment", "model", "step", "place"]
 """How a store keeps sums: of everything, of one value of one dimension, and of each place by itself."""
-Means = Literal["waiting", "schema", "run", "memory", "rule", "error", "compression", "fallback", "model", "person"]
+Means = Literal[
+    "waiting", "schema", "run", "memory", "rule", "error", "compression", "fallback", "check", "model", "person"
+]
 """What overcame a failure. From schema to error: changed arguments, by where the change came from."""
 REPAIRS = frozenset({"schema", "run", "memory", "rule", "error"})
 
@@ -267,7 +269,8 @@ def of_call(run: Run, call: Call, link: Link | None, by: Call | None, is_repeat:
         cell.overcome = {means: 1}
     if ended is not None:
         took = (ended.last.started - call.first.started) * 1000 + _micros(ended.last.seconds)
-        cell.to_repair = Histogram.of(took)
+        if took > 0:
+            cell.to_repair = Histogram.of(took)
     changes = call.changes if call.has_succeeded else link.changes if link else ()
     cell.wrong = {f"{_path(change.path)} {change.how}": 1 for change in changes}
     for kind in cell.kinds.values():
@@ -291,13 +294,15 @@ def of_success(run: Run, step: Step, into: Cells) -> None:
 def _count_attempt(cell: Cell, step: Step) -> None:
     micros = _micros(step.seconds)
     if step.outcome == "success":
-        cell.seconds.lanes += ONE[bucket(micros)]
+        if micros:  # nothing takes no time: what says so was recorded without a clock
+            cell.seconds.lanes += ONE[bucket(micros)]
         cell.micros += micros
     elif failure := _failure(step):
         kind = cell.kinds.setdefault(str(failure.kind), KindCell())
         kind.failures += 1
         kind.micros += micros
-        kind.seconds.lanes += ONE[bucket(micros)]
+        if micros:
+            kind.seconds.lanes += ONE[bucket(micros)]
     tokens = sum(step.tokens.values()) if step.tokens else 0
     cell.tokens += tokens
     if step.attempt > 1:
@@ -329,6 +334,8 @@ def _means(call: Call, by: Call | None) -> Means:
     after = call.last.after
     if after is None:
         return "model"  # made again, and not by recovery
+    if after.source == VERIFY:
+        return "check"
     if after.source == "fallback":
         return "fallback"
     return "compression" if after.remedy is Remedy.COMPRESS else "waiting"

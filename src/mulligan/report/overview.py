@@ -12,6 +12,8 @@ from mulligan.report.tables import Column, Fact, columns, count, duration, headi
 
 KINDS = 8
 BAR = 24
+LATEST = 14
+"""Hours or days of which a bar is shown."""
 
 
 def moment(millis: int) -> str:
@@ -70,7 +72,7 @@ def overview(stats: Stats, tools: Stats, agents: Stats, series: Stats, width: in
         yield from _titled("Do further attempts help", table(ATTEMPT_COLUMNS, questions.by_attempt(cell), width), width)
     failing = {name: part for name, part in tools.parts.items() if questions.failed(part)}
     if failing:
-        yield from _titled("Where it fails", by(failing, "tool", 5, width), width)
+        yield from _titled("Where it fails", by(failing, "tool", 5, width, more="mulligan stats --by tool"), width)
     wrong = wrong_arguments(tools.parts)
     if wrong:
         yield from _titled("Which arguments had to change", table(WRONG_COLUMNS, wrong[:5], width), width)
@@ -102,7 +104,8 @@ def _figures(cell: Cell) -> Iterator[tuple[str, str]]:
     repair = questions.times(cell.to_repair)
     if repair["of"]:
         yield "time to repair", _spread(repair)
-    yield "time a success takes", _spread(questions.times(cell.seconds))
+    if cell.seconds:
+        yield "time a success takes", _spread(questions.times(cell.seconds))
     if cell.waited or cell.retrying:
         cost = f"{duration(cell.waited / 1e6)} waiting, {duration(cell.retrying / 1e6)} in further attempts"
         tokens = f", {cell.recovery_tokens:,} of {cell.tokens:,} tokens" if cell.recovery_tokens else ""
@@ -182,7 +185,8 @@ WRONG_COLUMNS = (
 def over_time(series: Stats, width: int | None) -> Iterator[str]:
     """A bar for each hour or day: as long as the share of calls that failed there, beside the most that did."""
     parts = sorted((int(start), cell) for start, cell in series.parts.items())
-    shares = [(start, questions.failed(cell), questions.settled(cell)) for start, cell in parts]
+    latest = parts[-LATEST:]
+    shares = [(start, questions.failed(cell), questions.settled(cell)) for start, cell in latest]
     most = max((failed / settled for _, failed, settled in shares if settled), default=0)
     room = BAR if width is None else min(BAR, width - 45)
     form = "%Y-%m-%d %H:%M" if series.grain == "hour" else "%Y-%m-%d"
@@ -200,6 +204,8 @@ def over_time(series: Stats, width: int | None) -> Iterator[str]:
             )
         )
     yield from columns(rows, right=(1, 2, 3), width=width)
+    if len(parts) > len(latest):
+        yield f"  and {len(parts) - len(latest):,} earlier: mulligan stats --by time"
 
 
 def by(
@@ -209,6 +215,7 @@ def by(
     width: int | None,
     when: str = "%Y-%m-%d",
     of_kind: bool = False,
+    more: str = "",
 ) -> Iterator[str]:
     """A row for each value of a dimension, those with the most trouble first."""
     found = ranked(parts, dimension)
@@ -216,7 +223,7 @@ def by(
         found = [fact for fact in found if fact["attempts"]]
     yield from table(by_columns(dimension, when, of_kind), found[:limit], width)
     if len(found) > limit:
-        yield f"  and {len(found) - limit:,} more: --limit {len(found)}"
+        yield f"  and {len(found) - limit:,} more: {more or f'--limit {len(found)}'}"
 
 
 def ranked(parts: Mapping[str, Cell], dimension: str) -> list[dict[str, Any]]:

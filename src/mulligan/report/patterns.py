@@ -46,7 +46,7 @@ def _columns(now: int) -> tuple[Column, ...]:
         Column("count", lambda fact: f"{fact['count']:,}", True, 9),
         Column("given up", lambda fact: f"{fact['given_up']:,}", True, 6),
         Column("last", lambda fact: ago(fact["last"], now), True, 5),
-        Column("state", lambda fact: fact["state"] + (" again" if fact["reopened"] else ""), True, 4),
+        Column("state", lambda fact: fact["state"] + (" again" if fact["reopened"] else ""), keep=4, is_whole=True),
         Column("tool", lambda fact: line(fact["tool"] or "-", 40), keep=8),
         Column("kind", lambda fact: line(fact["kind"], 60), keep=7),
         Column("what it says", lambda fact: line(fact.get("message") or "-", 80), keep=3),

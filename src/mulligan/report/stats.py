@@ -33,6 +33,7 @@ MEANS = {
     "error": "repair to a bound the error named",
     "compression": "compression",
     "fallback": "a fallback",
+    "check": "a check: it had worked",
     "model": "the model",
     "person": "a person",
 }
