@@ -39,10 +39,13 @@ def runs(read: Read, tenant: str, query: RunQuery, asked: set[str], limit: int) 
     source = "runs r"
     # One of these leads, in the order of time; whatever else is asked is looked up for each run it names.
     if query.pattern is not None:
-        start, source = ("d.started", "d.run"), _led_by(f"pattern IN ({_marks(asked)})", where, tenant, *sorted(asked))
+        start, source = (
+            ("d.started", "d.run"),
+            _led_by(f"d.pattern IN ({_marks(asked)})", where, tenant, *sorted(asked)),
+        )
     if query.kind is not None and not query.kind.endswith("/"):
         if source == "runs r":
-            start, source = ("d.started", "d.run"), _led_by("kind = ?", where, tenant, query.kind)
+            start, source = ("d.started", "d.run"), _led_by("d.kind = ?", where, tenant, query.kind)
         else:
             _add_lookup(where, "met", "kind = ?", tenant, query.kind)
     elif query.kind is not None:
@@ -60,16 +63,21 @@ def runs(read: Read, tenant: str, query: RunQuery, asked: set[str], limit: int) 
         else:
             _add_lookup(where, "used", "sort = ? AND name = ?", tenant, sort, name)
     _add_fields(where, query, start)
-    where.values.append(limit)
     started, id = start
-    rows = read(f"SELECT r.body FROM {source} WHERE {where} ORDER BY {started} DESC, {id} DESC LIMIT ?", where.values)
-    return [bodies.read(body, Run) for (body,) in rows]
+    sql = f"SELECT r.id, r.body FROM {source} WHERE {where} ORDER BY {started} DESC, {id} DESC LIMIT ?"
+    # A run that met several patterns of a kind is named once for each: to sort those out is to ask for some more.
+    count = limit if source.startswith(("runs", "used")) else 2 * limit
+    while True:
+        rows = read(sql, (*where.values, count))
+        bodies_found = dict(rows)
+        if len(bodies_found) >= limit or len(rows) < count:
+            return [bodies.read(body, Run) for body in list(bodies_found.values())[:limit]]
+        count *= 4
 
 
-def _led_by(condition: str, where: _Where, *values: Any) -> str:
-    where.values = [*values, *where.values]
-    met = f"SELECT DISTINCT started, run FROM met WHERE tenant = ? AND {condition} ORDER BY started DESC, run DESC"
-    return f"({met}) d CROSS JOIN runs r ON r.id = d.run"
+def _led_by(condition: str, where: _Where, tenant: str, *values: Any) -> str:
+    where.add(f"d.tenant = ? AND {condition}", tenant, *values)
+    return "met d CROSS JOIN runs r ON r.tenant = d.tenant AND r.id = d.run"
 
 
 def _add_lookup(where: _Where, table: str, condition: str, tenant: str, *values: Any) -> None:
