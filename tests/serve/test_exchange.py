@@ -136,6 +136,21 @@ def test_an_import_that_was_interrupted_goes_on_where_it_was(types, tmp_path, mo
     assert all(len(history.steps) == 2 and len(history.links) == 1 for history in histories)
 
 
+def test_a_session_log_whose_copy_was_passed_over_adds_nothing_later_either(types, tmp_path):
+    from session_logs import ClaudeCode
+
+    first, second = ClaudeCode("one"), ClaudeCode("two")
+    copied = [[log.call("toolu_1", "Bash", 1, command="a"), log.result("toolu_1", "ok", 2)] for log in (first, second)]
+    own = [second.call("toolu_2", "Bash", 3, command="b"), second.result("toolu_2", "ok", 4)]
+    files = [write(tmp_path / "a.jsonl", *copied[0]), write(tmp_path / "b.jsonl", *copied[1], *own)]
+    store = tmp_path / "k.db"
+    types("import", *files, "--store", store)
+    later = [second.call("toolu_3", "Bash", 5, command="c"), second.result("toolu_3", "ok", 6)]
+    write(files[1], *copied[1], *own, *later)
+    assert json.loads(types("import", *files, "--store", store, "--json")[1])["new"] == 2  # a step, and the run's end
+    assert sorted(len(history.steps) for history in kept(store)) == [1, 2]
+
+
 def test_a_process_that_is_killed_in_the_middle_is_finished_by_the_next(tmp_path):
     path = tmp_path / "calls.jsonl.gz"
     path.write_bytes(gzip.compress("".join(json.dumps(each) + "\n" for each in rows(1500)).encode()))

@@ -47,14 +47,17 @@ class Importer:
         self.new = 0
         """Records the store did not have."""
 
-    def histories(self, lines: Lines, format: formats.Format, reading: Reading) -> Iterator[History]:
-        """The runs of a file as they are read. Each is kept once the next has been asked for."""
+    def histories(
+        self, lines: Lines, format: formats.Format, reading: Reading, skips: bool = False
+    ) -> Iterator[History]:
+        """The runs of a file as they are read. Each is kept once the next has been asked for.
+
+        `skips` leaves out what was kept before, where a file holds a run after the other.
+        """
         journal = _journal(lines, format)
         known = self._store.offset(LOCAL, journal)
-        if format.name in BY_RUN:
+        if skips and format.name in BY_RUN:
             lines.skip(known)
-        elif known == lines.size:
-            return
         batch: list[AnyEvent] = []
         mark = known
         for history in format.read(lines, reading):
@@ -65,8 +68,9 @@ class Importer:
             yield history
             self.runs += 1
             self.steps += len(history.steps)
-            batch += self._events(history, is_whole=format.name == exported.NAME)
-        if batch or lines.offset > mark:
+            if mark > known:
+                batch += self._events(history, is_whole=format.name == exported.NAME)
+        if batch or lines.offset > max(mark, known):
             self._append(batch, journal, max(mark, lines.offset))
 
     def _append(self, batch: list[AnyEvent], journal: str, mark: int) -> None:
@@ -158,7 +162,7 @@ def _import(path: Path, wanted: str | None, importer: Importer, reading: Reading
                     f"it is none of {', '.join(sorted(formats.FORMATS))}. If you know better, say so with --format"
                 )
             with progress(lines.size, f"reading {path.name[:40]}") as told:
-                for _ in importer.histories(lines, format, reading):
+                for _ in importer.histories(lines, format, reading, skips=True):
                     told(lines.done)
             if lines.damage:
                 click.echo(f"warning: {path}: {lines.damage}. What came before is kept.", err=True)

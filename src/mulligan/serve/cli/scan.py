@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from mulligan.report import scan_text, terminal
 from mulligan.report.page import page
 from mulligan.report.scan import Findings, Scan
 from mulligan.serve.cli.exchange import Importer, progress
-from mulligan.serve.cli.options import as_json, moment, now, print_json, print_lines, settings_with, store_option
+from mulligan.serve.cli.options import as_json, moment, now, print_json, print_lines, settings_with, store_option, width
 
 TOLD = 5
 """Files that could not be read and are named."""
@@ -123,7 +123,7 @@ def scan(
     reading = Reading(classify_of(settings), keeps_results=keeps)
     counted = Scan()
     try:
-        for history in logs.histories(reading, None if importer is None else importer):
+        for history in logs.histories(reading, importer):
             counted.add(history)
     finally:
         if kept is not None:
@@ -136,10 +136,10 @@ def scan(
     elif not found.calls:
         _nothing(logs, paths, past)
     else:
-        print_lines(scan_text.lines(found))
+        print_lines(_cut(scan_text.lines(found), width()))
         _notes(logs, reading)
         _next(html, importer, paths, settings.store_url)
-    if not found.calls and not (importer and importer.runs == 0 and logs.read):
+    if not found.calls:
         raise SystemExit(1)
 
 
@@ -216,7 +216,7 @@ def _next(html: str | None, importer: Importer | None, paths: tuple[str, ...], s
         click.echo(f"The page is {terminal.line(html, 200)}.", err=True)
     if importer is not None:
         new = terminal.count(importer.new, "record")
-        click.echo(f"Kept: {new} new in {terminal.line(store, 200)}. Look at them: mulligan runs", err=True)
+        click.echo(f"Kept: {new} new in {terminal.line(store, 200)}. Ask about them: mulligan stats", err=True)
     typed = " ".join(["mulligan scan", *(_typed(path) for path in paths)])
     rows = [] if html else [(f"{typed} --html report.html", "all of it as a page, to look at or to pass on")]
     rows += [] if importer is not None else [(f"{typed} --import", "keep it, so that what helped is known next time")]
@@ -224,6 +224,12 @@ def _next(html: str | None, importer: Importer | None, paths: tuple[str, ...], s
         click.echo("Next:", err=True)
         for told in terminal.columns(rows):
             click.echo(told, err=True)
+
+
+def _cut(lines: Iterable[str], columns: int | None) -> Iterator[str]:
+    """Lines no longer than the terminal is wide, where there is one: the widest column is the last."""
+    for line in lines:
+        yield line if columns is None or len(line) <= columns or line[:1] != " " else f"{line[: columns - 3]}..."
 
 
 def _typed(path: str) -> str:
