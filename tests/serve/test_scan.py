@@ -144,6 +144,14 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_read(types, tmp_path):
     assert "gone.jsonl (No such file or directory)" in err
 
 
+def test_files_beside_the_logs_that_hold_keys_are_not_even_opened(types, tmp_path):
+    talk = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+    for name in ("auth.json", "oauth_creds.json", ".credentials.json", "talk.json"):
+        (tmp_path / name).write_text(json.dumps(talk))
+    facts = json.loads(types("scan", tmp_path, "--json")[1])
+    assert (facts["read"]["files"], facts["read"]["other_files"]) == (1, 0)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_one_may_not_read_is_told(types, tmp_path):
     write(tmp_path / "a.jsonl", *session(ClaudeCode())).chmod(0)

@@ -41,7 +41,7 @@ def page(found: Findings, now: int, read: str = "") -> str:
 
 def _body(found: Findings, read: str) -> Iterator[str]:
     agents = ", ".join(_e(each.agent) for each in found.agents[:4]) + (" and more" if len(found.agents) > 4 else "")
-    span = f"{_date(found.first)} to {_date(found.last)}" if found.first and found.last else ""
+    span = _span(found.first, found.last)
     about = " · ".join(
         each for each in (span, f"{found.sessions:,} session{'' if found.sessions == 1 else 's'}", agents) if each
     )
@@ -95,7 +95,7 @@ def _card(name: str, figure: str, about: str, sort: str = "") -> str:
     return f'<div class="card"><p>{name}</p><strong{marked}>{figure}</strong><small>{about}</small></div>\n'
 
 
-CHART, PLOT, LEFT = 700, 236, 34
+CHART, PLOT, LEFT, WIDEST = 700, 236, 46, 48
 ROWS = 10
 """Rows of a list that are open; the others are behind a word."""
 
@@ -133,17 +133,18 @@ def _chart(found: Findings) -> Iterator[str]:
         yield f'<path class="grid" d="M{LEFT} {y}H{CHART}"/><text class="tick" x="{LEFT - 6}" y="{y}" dy="4" '
         yield f'text-anchor="end">{value:,}</text>\n'
     for place, each in enumerate(found.days):
-        x = LEFT + wide * place + wide * 0.14
+        thick = min(wide * 0.72, WIDEST)
+        x = LEFT + wide * place + (wide - thick) / 2
         won, lost = PLOT * each.overcome / top, PLOT * each.given_up / top
         told = f"{each.day}: {each.overcome:,} overcome, {each.given_up:,} never, of {each.calls:,} calls"
         yield f"<g><title>{_e(told)}</title>"
-        at = f'x="{_f(x)}" width="{_f(wide * 0.72)}"'
+        at = f'x="{_f(x)}" width="{_f(thick)}"'
         yield f'<rect fill="url(#hatch)" {at} y="{_f(PLOT + 8 - won)}" height="{_f(won)}"/>'
         yield f'<rect class="lost" {at} y="{_f(PLOT + 8 - won - lost)}" height="{_f(lost)}"/></g>\n'
         if place % max(1, -(-len(found.days) // 8)) == 0:
             when = time.strptime(each.day, "%Y-%m-%d")
             label = f"{when.tm_mday} {time.strftime('%b', when)}"
-            yield f'<text class="tick" x="{_f(x + wide * 0.36)}" y="{PLOT + 24}" text-anchor="middle">{label}</text>\n'
+            yield f'<text class="tick" x="{_f(x + thick / 2)}" y="{PLOT + 24}" text-anchor="middle">{label}</text>\n'
     yield "</svg>\n"
 
 
@@ -308,6 +309,12 @@ def _percent(part: int, whole: int) -> str:
 
 def _date(moment: int) -> str:
     return time.strftime("%d %b %Y", time.gmtime(moment / 1000)).lstrip("0") if moment else "-"
+
+
+def _span(first: int, last: int) -> str:
+    if not first or not last:
+        return ""
+    return _date(first) if _date(first) == _date(last) else f"{_date(first)} to {_date(last)}"
 
 
 def _f(number: float) -> str:

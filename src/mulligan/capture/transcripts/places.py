@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".ndjson")
-_PRIVATE = ("oauth_creds.json", "credentials.json", "auth.json", "settings.json", "google_accounts.json")
+_PRIVATE = (
+    "oauth_creds.json",
+    ".credentials.json",
+    "credentials.json",
+    "auth.json",
+    "settings.json",
+    "google_accounts.json",
+)
 """Files beside the logs that hold keys: there is no reason to open them."""
 
 
