@@ -1,0 +1,86 @@
+"""An agent whose calls fail in every way there is, and how each of them ends. Then try: mulligan show last"""
+
+import mulligan
+from mulligan import AgentError, InfraError, Policy
+from mulligan.testing import ScriptedModel, call
+
+QUICK = Policy(first_wait=0.05)
+asked: dict[str, int] = {}
+paid: set[str] = set()
+
+
+class Busy(Exception):
+    status_code = 503
+
+
+def times(name: str) -> int:
+    asked[name] = asked.get(name, 0) + 1
+    return asked[name]
+
+
+@mulligan.tool(effects="none", policy=QUICK)
+def weather(city: str) -> str:
+    """Works at the second try: recovered by waiting."""
+    if times("weather") == 1:
+        raise Busy("overloaded, try again in 0.1s")
+    return f"rain in {city}"
+
+
+@mulligan.tool(policy=QUICK)
+def search(query: str, top_k: int = 5) -> list[str]:
+    """Refuses an argument before anything happens: repaired."""
+    if top_k > 10:
+        raise AgentError(f"top_k must be 10 or less, got {top_k}.")
+    return [query] * top_k
+
+
+@mulligan.tool(verify=lambda invoice: f"receipt of {invoice}" if invoice in paid else False)
+def pay(invoice: str) -> str:
+    """Pays, and loses the answer: confirmed by a check, and never paid twice."""
+    paid.add(invoice)
+    raise TimeoutError("no answer in 30 s")
+
+
+@mulligan.tool
+def send(to: str) -> None:
+    """May have happened, and nobody can say: told, and not made again."""
+    raise TimeoutError("no answer in 30 s")
+
+
+@mulligan.tool(effects="none")
+def forecast(city: str, days: int) -> str:
+    """Only the model can help: overcome by the model."""
+    if days > 7:
+        raise ValueError("This range is not available.")
+    return f"{days} days of rain in {city}"
+
+
+@mulligan.tool(effects="none")
+def ticket(number: int) -> str:
+    """Fails the same way each time: the third call is not made."""
+    raise KeyError(number)
+
+
+@mulligan.tool
+def vault() -> None:
+    """Only a person can help: leaves the loop."""
+    raise InfraError("the vault is sealed")
+
+
+model = ScriptedModel(
+    call("weather", city="Oslo"),
+    call("functions.search", query="refunds", top_k=50),
+    call("pay", invoice="INV-1"),
+    call("send", to="anna"),
+    call("forecast", city="Oslo", days=30),
+    call("forecast", city="Oslo", days=7),
+    *[call("ticket", number=7)] * 3,
+    "Paid, and it will rain. I do not know whether the mail was sent; ticket 7 could not be read.",
+)
+done = mulligan.loop(model, [weather, search, pay, send, forecast, ticket], "Pay INV-1, then tell me more.", limit=12)
+print(done.text, done.report, f"{done.status}: {done.why}", sep="\n\n")
+
+try:
+    mulligan.loop(ScriptedModel(call("vault")), [vault], "Open the vault.")
+except InfraError as error:
+    print(f"\n{error}", *error.__notes__, sep="\n")

@@ -1,0 +1,187 @@
+"""Tools that really fail, over HTTP and in processes: what is made again, what is not, and what the model hears."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import mulligan
+from mulligan.testing import Rehearsal, ScriptedModel, call, rehearsal
+
+HTML = b"<html><body>502 Bad Gateway</body></html>"
+
+
+@pytest.fixture
+def played() -> Iterator[Rehearsal]:
+    with rehearsal() as played:
+        yield played
+
+
+def fetch(address: str, path: str, data: bytes | None = None, timeout: float = 5.0) -> Any:
+    try:
+        with urllib.request.urlopen(f"{address}/{path}", data=data, timeout=timeout) as reply:
+            return json.load(reply)
+    except urllib.error.HTTPError as error:
+        error.add_note(error.read().decode())
+        error.close()
+        raise
+
+
+def reader(service: Any, **options: Any) -> Any:
+    return mulligan.tool(name="read", effects="none", **options)(lambda path: fetch(service.address, path))
+
+
+@pytest.mark.parametrize(
+    ("first", "kind", "waits"),
+    [
+        ((429, {"Retry-After": "3"}, b"{}"), "tool/rate_limit", [3.0]),
+        ((503, {}, b"down for maintenance"), "tool/unavailable", [0.5]),
+        (
+            (200, {"Content-Type": "text/html"}, HTML),
+            "tool/invalid_response",
+            [0.5],
+        ),
+    ],
+)
+def test_what_passes_is_waited_for(played: Rehearsal, service: Any, first: Any, kind: str, waits: list[float]) -> None:
+    service.answers = lambda path, _: first if len(service.asked) == 1 else (200, {}, b'"rain"')
+    assert reader(service)("oslo") == "rain"
+    assert played.steps[0].failure is not None
+    assert played.steps[0].failure.kind == kind
+    assert played.waits == waits
+    assert [each.ending for each in played.calls] == ["recovered by waiting"]
+
+
+def test_a_connection_that_is_reset_is_made_again_for_a_tool_without_effects_only(played: Rehearsal) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    accepted: list[int] = []
+
+    def resets() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            accepted.append(1)
+            connection.recv(1000)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+            connection.close()
+
+    threading.Thread(target=resets, daemon=True).start()
+    address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+    def get() -> Any:
+        return fetch(address, "x")
+
+    with pytest.raises(OSError):  # noqa: PT011 - whichever class the client makes of a reset
+        mulligan.tool(name="pay")(get)()
+    assert len(accepted) == 1
+    with pytest.raises(OSError):  # noqa: PT011
+        mulligan.tool(name="get", effects="none")(get)()
+    assert len(accepted) == 1 + 3
+    listening.close()
+
+
+def test_a_payment_whose_answer_is_lost_is_not_made_twice(played: Rehearsal, service: Any) -> None:
+    release = threading.Event()
+    service.answers = lambda path, _: (release.wait(5), (200, {}, b"{}"))[1]
+
+    @mulligan.tool
+    def pay(invoice: str) -> Any:
+        with contextlib.closing(http.client.HTTPConnection(service.address.partition("//")[2], timeout=0.2)) as asking:
+            asking.request("POST", f"/{invoice}", b"")
+            return asking.getresponse().status
+
+    model = ScriptedModel(call("pay", invoice="INV-1"), "I do not know whether it was paid.")
+    done = mulligan.loop(model, [pay], "Pay INV-1.")
+    release.set()
+    assert service.asked == ["/INV-1"]  # one side effect
+    told = json.loads(model.asked[1][-1]["content"])
+    assert told["outcome"].startswith("unknown: it may have taken effect")
+    assert done.status == "partial"
+    assert done.cause is not None
+    assert done.cause.kind == "tool/timeout"
+
+
+def test_a_status_that_proves_that_nothing_was_done_is_repaired(played: Rehearsal, service: Any) -> None:
+    def answers(path: str, _: Any) -> Any:
+        days = int(path.rpartition("=")[2])
+        if days > 7:
+            return 422, {}, b'{"detail": "days must be 7 or less"}'
+        return 200, {}, b'"booked"'
+
+    service.answers = answers
+
+    def book(days: int) -> Any:
+        return fetch(service.address, f"book?days={days}", data=b"")
+
+    with pytest.raises(urllib.error.HTTPError):
+        mulligan.tool(name="strict")(book)(9)
+    assert len(service.asked) == 1
+    assert played.steps[0].ending is not None
+    assert played.steps[0].ending.why == "it may have taken effect and is not known to be repeatable"
+    assert mulligan.tool(name="lenient", rejects={422})(book)(9) == "booked"
+    assert [path.rpartition("=")[2] for path in service.asked] == ["9", "9", "7"]
+
+
+def test_an_async_service_that_hangs_is_cut_off(played: Rehearsal) -> None:
+    async def main() -> None:
+        server = await asyncio.start_server(lambda r, w: asyncio.sleep(5), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+
+        @mulligan.tool(timeout=0.2)
+        async def ask() -> bytes:
+            reading, writing = await asyncio.open_connection("127.0.0.1", port)
+            writing.write(b"hello\n")
+            return await reading.readline()
+
+        with pytest.raises(TimeoutError, match=r"ask did not answer in 0\.2 s"):
+            await ask()
+        server.close()
+
+    asyncio.run(main())
+
+
+def test_a_program_that_ends_badly_is_told_with_what_it_said(played: Rehearsal) -> None:
+    def run(code: str) -> Any:
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    model = ScriptedModel(call("run", code="raise SystemExit('no such table')"), "It failed.")
+    done = mulligan.loop(model, [run], "Run it.")
+    assert "no such table" in model.asked[1][-1]["content"]
+    assert done.status == "partial"
+    assert len([step for step in played.steps if step.type == "tool"]) == 1
+
+
+def test_an_error_in_the_clothes_of_a_success_is_asked_again(played: Rehearsal, service: Any) -> None:
+    service.answers = lambda path, _: (
+        (200, {}, b'{"error": "service temporarily unavailable, try again later"}')
+        if len(service.asked) == 1
+        else (200, {}, b'{"weather": "rain"}')
+    )
+    assert reader(service)("oslo") == {"weather": "rain"}
+    assert [step.outcome for step in played.steps] == ["failure", "success"]
+
+
+def test_a_run_in_which_the_model_fixed_its_own_call_is_recovered(played: Rehearsal) -> None:
+    def forecast(city: str, days: int) -> str:
+        if days > 7:
+            raise ValueError("This range is not available.")
+        return "rain"
+
+    model = ScriptedModel(call("forecast", city="Oslo", days=30), call("forecast", city="Oslo", days=7), "Rain.")
+    done = mulligan.loop(model, [forecast], "What is the weather?")
+    assert done.status == "recovered"
+    assert [history.links[0].how for history in played.runs] == ["agent"]
