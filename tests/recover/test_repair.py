@@ -303,6 +303,10 @@ def test_a_name_by_its_initials_or_a_part_of_it_is_suggested():
         assert not first.automatic
 
 
+def test_what_the_schema_neither_knows_nor_forbids_stays_beside_what_is_mended():
+    assert tried({"k": "5", "note": "x"}, of(["k"], k=ANY_NUMBER)) == {"k": 5, "note": "x"}
+
+
 def test_what_is_required_is_filled_with_its_default():
     pinned = of(["q", "unit"], q={"type": "string"}, unit={"type": "string", "default": "metric"})
     (suggestion,) = asked({"q": "x"}, pinned)
@@ -348,6 +352,13 @@ def test_a_namespace_in_another_way_of_writing_is_known():
     for name in ("music_play", "musicPlay", "play"):
         (suggestion,) = asked({}, None, "unknown tool", kind=TOOL_UNKNOWN_TOOL, tools=TOOLS, name=name)
         assert suggestion.tool == "music.play"
+
+
+def test_a_tool_of_another_namespace_is_another_tool():
+    tools = {"chat.delete_message": None, "search": None}
+    for name in ("mail.delete_message", "mail.search"):
+        found = asked({}, None, "unknown tool", kind=TOOL_UNKNOWN_TOOL, tools=tools, name=name)
+        assert not any(each.automatic for each in found)
 
 
 def test_a_misspelt_tool_is_offered_and_not_called():

@@ -13,6 +13,7 @@ SURENESS: dict[str, float] = {
     "tool junk": 0.90,
     "tool spelling": 0.88,
     "tool part": 0.85,
+    "tool other": 0.70,
     "tool slip": 0.70,
     "tool near": 0.50,
     "tool fits": 0.45,

@@ -123,8 +123,8 @@ _WORDS_AFTER = frozenset("commentary analysis final json code to assistant funct
 def named(text: str, known: Sequence[str]) -> Match | None:
     """The known tool that a name with junk around it, or in another case, can only be.
 
-    `junk` and `spelling` leave exactly one name. `part` is the last part of a longer known name, or the other way
-    round: `create_mix` for `music.create_mix`. `slip` is a misspelling.
+    `junk` and `spelling` leave exactly one name. `part` is the last part of a longer known name: `create_mix` for
+    `music.create_mix`; `other` is the other way round. `slip` is a misspelling.
     """
     if text in known or len(known) > MOST:
         return None
@@ -135,11 +135,15 @@ def named(text: str, known: Sequence[str]) -> Match | None:
         match = meant(name, known) if name else None
         if match is not None and match.how == "spelling":
             return Match(match.name, "spelling")
-    tail = plain(_tail(bare or text))
+    asked = bare or text
+    tail = plain(_tail(asked))
     if len(tail) >= 3:
         tails = [name for name in known if plain(_tail(name)) == tail]
         if len(tails) == 1:
-            return Match(tails[0], "part")
+            # Two namespaces that differ are two tools, whatever they call what they do.
+            if _tail(asked) == asked:
+                return Match(tails[0], "part")
+            return Match(tails[0], "other") if _tail(tails[0]) == tails[0] else None
     return meant(bare or text, known)
 
 

@@ -229,9 +229,13 @@ class _Repair:
 
     def _mended(self, schema: Pinned) -> Mended | None:
         """What the schema mends surely, else what it may mend."""
-        strict = bool(schema.faults(self.arguments)) or self._has_strangers(schema)
-        for bold in (False, True):
-            mended = mend(self.arguments, schema, strict=strict, bold=bold)
+        is_about_names = self._has_strangers(schema)
+        strict = is_about_names or bool(schema.faults(self.arguments))
+        # Names that the schema does not know may be what was meant by those that it misses. Where they are not, and
+        # it does not forbid them, they are none of our business.
+        ways = [(strict, False)] if is_about_names else [(strict, False), (False, False)]
+        for is_strict, bold in (*ways, (strict, True)):
+            mended = mend(self.arguments, schema, strict=is_strict, bold=bold)
             if mended is not None:
                 return mended
         return None
