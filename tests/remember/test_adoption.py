@@ -15,7 +15,7 @@ from mulligan.gate import Gate
 from mulligan.records import History, Run, Step
 from mulligan.redaction import Redactor
 from mulligan.remember import adoption
-from mulligan.remember.adoption import adopt, event_frame, events_of, success_frame
+from mulligan.remember.adoption import adopt, event_frame, events_of, release, success_frame
 from mulligan.remember.journal import Journal, framed, frames
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.sqlite import SqliteStore
@@ -258,3 +258,21 @@ def test_the_journal_of_a_living_process_is_not_touched(tmp_path):
 def test_where_no_journal_was_ever_made_there_is_nothing_to_adopt(tmp_path):
     assert adopt(MemoryStore(), LOCAL, tmp_path / "nowhere") == 0
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_journal_that_is_gone_is_forgotten_and_one_that_is_there_or_was_imported_is_not(tmp_path):
+    store = SqliteStore(tmp_path / "a.db")
+    folder = tmp_path / "a.db.journals"
+    living = Journal(folder)
+    living.write(in_short(success("run_a")))
+    for number, name in enumerate(
+        (living.name, "77-j_aaaaaaaaaaaaaaaa", "journal_bbbbbbbbbbbbbbbb", "import of a file")
+    ):
+        (whole,) = Stream(Redactor()).successes([success(f"run_{number}")])
+        store.append(LOCAL, whole, name, 5)
+    release(store, LOCAL, folder)
+    assert sorted(store.journals(LOCAL)) == sorted([living.name, "import of a file"])
+    living.close(remove=True)
+    release(store, LOCAL, folder)
+    assert store.journals(LOCAL) == ["import of a file"]
+    store.close()

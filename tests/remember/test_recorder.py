@@ -339,7 +339,7 @@ def test_what_waits_when_it_is_closed_is_kept_as_soon_as_the_store_is_back(place
     recorder = place.recorder(lambda: stores[-1])
     recorder.keep(success("run_a", query="x"))
     stores[-1].wait_until_asked()
-    assert not recorder.close(0.05)
+    assert not recorder.close(1.0)  # time enough for its thread to end, and the store to be let go
     stores.append(SqliteStore(place.store))
     for n in range(20):
         recorder.keep(success(f"run_{n}"))

@@ -12,7 +12,7 @@ import msgspec
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.records import Run, decode, encode
-from mulligan.remember.journal import HEAD, MARK, Frame, Journal, NewerJournal, Orphan, framed, frames, orphans
+from mulligan.remember.journal import HEAD, MARK, SUFFIX, Frame, Journal, NewerJournal, Orphan, framed, frames, orphans
 from mulligan.remember.store import Store
 from mulligan.success import Form, Success
 
@@ -132,6 +132,19 @@ def adopt(store: Store, tenant: str, folder: Path) -> int:
         except OSError as error:
             log.warning("%s cannot be adopted (%s); it was left", orphan.path, error.strerror or error)
     return adopted
+
+
+def release(store: Store, tenant: str, folder: Path) -> None:
+    """Lets the store forget journals that are gone: their names are made of chance, and come never again."""
+    known = store.journals(tenant)  # asked before the files are: one has its file before it has anything in the store
+    gone = [name for name in known if _is_ours(name) and not (folder / f"{name}{SUFFIX}").exists()]
+    if gone:
+        store.release(tenant, gone)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether it is the name of a process's journal, or of a batch that was in none; an import has names of its own."""
+    return name.startswith("journal_") or (name.partition("-j_")[0].isdigit() and "-j_" in name)
 
 
 def _adopted(store: Store, tenant: str, orphan: Orphan) -> int:

@@ -101,6 +101,13 @@ class MemoryStore:
     def offset(self, tenant: str, journal: str) -> int:
         return self._offsets.get((tenant, journal), 0)
 
+    def journals(self, tenant: str) -> list[str]:
+        return [journal for owner, journal in list(self._offsets) if owner == tenant]
+
+    def release(self, tenant: str, journals: Sequence[str]) -> None:
+        for journal in journals:
+            self._offsets.pop((tenant, journal), None)
+
     def runs(self, tenant: str, query: RunQuery) -> list[History]:
         return self._found(tenant, query)[: max(query.limit, 0)]
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepStarted, Stream
 from mulligan.failure import MulliganError
 from mulligan.records import encode, new_id
-from mulligan.remember.adoption import adopt, event_frame, events_of, success_frame, thinned
+from mulligan.remember.adoption import adopt, event_frame, events_of, release, success_frame, thinned
 from mulligan.remember.journal import Journal, frames
 from mulligan.remember.losses import add_dropped
 from mulligan.remember.store import LOCAL, Store
@@ -391,6 +391,7 @@ class Recorder:
             if self._journals is not None:
                 try:
                     adopt(store, self._tenant, self._journals())
+                    release(store, self._tenant, self._journals())
                 except Exception as error:  # noqa: BLE001 - what is recorded now need not wait for it
                     self._complain("adoption", f"journals of earlier processes wait: {error}")
             self.store = store

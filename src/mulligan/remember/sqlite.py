@@ -151,6 +151,15 @@ class SqliteStore:
         rows = self._read("SELECT upto FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))
         return int(rows[0][0]) if rows else 0
 
+    def journals(self, tenant: str) -> list[str]:
+        return [journal for (journal,) in self._read("SELECT journal FROM journals WHERE tenant = ?", (tenant,))]
+
+    def release(self, tenant: str, journals: Sequence[str]) -> None:
+        with self._writing() as writer:
+            writer.executemany(
+                "DELETE FROM journals WHERE tenant = ? AND journal = ?", [(tenant, journal) for journal in journals]
+            )
+
     def runs(self, tenant: str, query: RunQuery) -> list[History]:
         if query.limit <= 0:
             return []

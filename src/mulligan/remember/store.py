@@ -175,6 +175,12 @@ class Records(Protocol):
     def offset(self, tenant: str, journal: str) -> int:
         """Up to where this journal is kept; 0 if nothing of it is."""
 
+    def journals(self, tenant: str) -> list[str]:
+        """The journals of which anything is kept."""
+
+    def release(self, tenant: str, journals: Sequence[str]) -> None:
+        """Forgets up to where these journals are kept: they are gone, and nothing of them will come again."""
+
     def runs(self, tenant: str, query: RunQuery) -> list[History]: ...
 
     def run(self, tenant: str, id: str) -> History | None: ...
