@@ -2,7 +2,7 @@
 # ARGS reaches the tool behind a target: make test ARGS="-k retry -x"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-wheel lint typing format bench eval-repair clean
+.PHONY: help demo test test-providers test-browser test-wheel lint typing format bench eval-repair clean
 export PYTHON
 
 help: ## print these lines
@@ -23,6 +23,10 @@ test-browser: ## run the tests that need a browser (Chromium of the system; skip
 test-wheel: ## build the wheel and run the demo from it in an empty environment
 	@scripts/environment base
 	@scripts/try_wheel
+
+test-providers: ## run the real clients of OpenAI, Anthropic and LiteLLM over a fake provider (installs 400 MB)
+	@scripts/environment base dev providers
+	@.venv/bin/python -m pytest -n auto --maxprocesses 2 tests/providers $(ARGS)
 
 lint: ## check style and types: ruff, mypy --strict
 	@scripts/environment base dev

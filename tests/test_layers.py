@@ -51,7 +51,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "redaction": (),
     "conversation": (),
     # The public names. All of it is for type checkers; at run time nothing is imported until a name is used.
-    "": ("assembly", "events", "failure", "recover.policy", "remember.store"),
+    "": ("assembly", "events", "failure", "recover.model", "recover.policy", "remember.store"),
 }  # fmt: skip
 """For each folder or file of the package what it may import of the others; `""` is the package itself."""
 

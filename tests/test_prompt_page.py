@@ -14,6 +14,7 @@ import pytest
 
 from mulligan import AgentError, calls, prompt
 from mulligan.classify.classifier import classify
+from mulligan.classify.taxonomy import MODEL_INVALID_OUTPUT
 from mulligan.failure import Failure
 from mulligan.records import Change, Precedent
 from mulligan.redaction import faults
@@ -34,6 +35,8 @@ FOREIGN = classify(
 )
 LONG = Failure.of(TIMEOUT.kind, "disk full on /srv " + "x" * 5000 + " after 3 files")
 INSIDE = classify(RuntimeError("cannot reach postgres://app:pw@10.0.0.7/prod"), source="tool", tool="orders")
+PROVIDER = classify(ValueError("Invalid 'messages[0]': <b>unsupported</b> image format."), source="model", status=400)
+UNREADABLE = Failure.of(MODEL_INVALID_OUTPUT, "The arguments of the call of weather are not a JSON object.")
 CLAMPED = Change(path="top_k", how="clamp", before=50, after=10)
 
 
@@ -78,6 +81,8 @@ EXAMPLES: dict[str, str] = {
     "an epitaph": prompt.epitaph(
         TIMEOUT, attempts=3, seconds=4.2, waits=[0.4, 1.1], why="3 attempts were made", run="run_8f2c41aa"
     ),
+    "a refused request": prompt.again(PROVIDER),
+    "an unusable answer": prompt.again(UNREADABLE),
     "a reminder": prompt.reminder(
         [
             {

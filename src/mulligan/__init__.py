@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mulligan.failure import InfraError as InfraError
     from mulligan.failure import Kind as Kind
     from mulligan.failure import Remedy as Remedy
+    from mulligan.recover.model import Fallback as Fallback
     from mulligan.recover.policy import Policy as Policy
     from mulligan.remember.store import Store as Store
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     suggest = _default.suggest
     tool = _default.tool
     turns = _default.turns
+    wrap_client = _default.wrap_client
 
 __version__ = "0.1.0.dev0"
 
@@ -37,6 +39,7 @@ _KNOW = {
     "AgentError": "failure",
     "Event": "events",
     "Failure": "failure",
+    "Fallback": "recover.model",
     "InfraError": "failure",
     "Kind": "failure",
     "Mulligan": "assembly",
@@ -57,12 +60,14 @@ _DO = (
     "suggest",
     "tool",
     "turns",
+    "wrap_client",
 )
 
 __all__ = [
     "AgentError",
     "Event",
     "Failure",
+    "Fallback",
     "InfraError",
     "Kind",
     "Mulligan",
@@ -81,6 +86,7 @@ __all__ = [
     "suggest",
     "tool",
     "turns",
+    "wrap_client",
 ]
 
 

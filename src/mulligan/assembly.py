@@ -34,9 +34,11 @@ from mulligan.settings import Level, Settings
 
 if TYPE_CHECKING:
     from mulligan.capture.loop import Finished, Messages
+    from mulligan.recover.model import Fallback
 
 log = logging.getLogger("mulligan")
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C")
 
 SETTLE = 0.25
 """Seconds that a failed call waits for its own record to be kept before it asks what is known."""
@@ -272,18 +274,78 @@ class Mulligan:
 
     @overload
     def model(
-        self, *, name: str = "", record: Recording | None = None, policy: Policy | None = None
+        self,
+        *,
+        name: str = "",
+        mode: Mode | None = None,
+        record: Recording | None = None,
+        compress: Callable[..., Any] | Literal["model"] | None = None,
+        fallback: Callable[..., Any] | None = None,
+        fallback_models: Iterable[str | Callable[..., Any] | Fallback] = (),
+        refresh_auth: Callable[..., Any] | None = None,
+        max_compress_retries: int = 1,
+        compress_over: int = 2000,
+        timeout: float | None = None,
+        policy: Policy | None = None,
     ) -> Callable[[F], F]: ...
 
     def model(
-        self, function: Any = None, *, name: str = "", record: Recording | None = None, policy: Policy | None = None
+        self,
+        function: Any = None,
+        *,
+        name: str = "",
+        mode: Mode | None = None,
+        record: Recording | None = None,
+        compress: Callable[..., Any] | Literal["model"] | None = None,
+        fallback: Callable[..., Any] | None = None,
+        fallback_models: Iterable[str | Callable[..., Any] | Fallback] = (),
+        refresh_auth: Callable[..., Any] | None = None,
+        max_compress_retries: int = 1,
+        compress_over: int = 2000,
+        timeout: float | None = None,
+        policy: Policy | None = None,
     ) -> Any:
-        """Wraps an LLM call: recorded, and made again after a rate limit or an outage.
+        """Wraps an LLM call: too long, it is compressed; rate limited, waited for; refused, answered gracefully.
 
-        Of the conversation the sizes are kept, and what the user said last.
+        `compress` makes one text shorter, or a whole conversation if its argument is called `messages`; `"model"` lets
+        the model itself tell what is left out. `fallback` answers where recovery cannot. `fallback_models` are names or
+        functions of models to use instead. `refresh_auth` is called once where the key is refused. Of the conversation
+        the sizes are kept, and what the user said last.
         """
-        about = ToolOptions(name=name, type="model", effects="none", record=record, policy=policy)
-        return self._wrapping(function, about)
+        from mulligan.capture.model import ModelOptions  # those who wrap tools alone need not wait for it
+
+        about = ModelOptions(
+            compress=compress,
+            fallback=fallback,
+            fallback_models=fallback_models,
+            refresh_auth=refresh_auth,
+            max_compress_retries=max_compress_retries,
+            compress_over=compress_over,
+        )
+        options = ToolOptions(
+            name=name,
+            type="model",
+            effects="none",
+            mode=mode,
+            record=record,
+            timeout=timeout,
+            policy=policy,
+            model=about,
+        )
+        return self._wrapping(function, options)
+
+    def wrap_client(self, client: C, **options: Any) -> C:
+        """A copy of an OpenAI or Anthropic client, or LiteLLM's module, whose calls of models are recovered.
+
+        `options` are those of `model`. The client's own retries are switched off: one layer retries.
+        """
+        from mulligan.capture import clients  # those who wrap functions need not wait for it
+
+        refresh = options.get("refresh_auth")
+        if callable(refresh):
+            options["refresh_auth"] = clients.refreshing(refresh, lambda: made)
+        made: C = clients.wrap_client(client, self.model(**options))
+        return made
 
     def _wrapping(self, function: Any, options: ToolOptions) -> Any:
         if function is None:

@@ -57,8 +57,10 @@ class Slot(NamedTuple):
 
 def field(thing: Any, name: str | int) -> Any:
     """A member of a dictionary, a list or an object, or None: a stranger's property may do anything."""
+    if thing is None:
+        return None
     try:
-        if isinstance(thing, Mapping):
+        if type(thing) is dict or isinstance(thing, Mapping):
             return thing.get(name)
         if isinstance(name, int):
             return thing[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.classify.overflow import Overflow, overflow
+from mulligan.classify.overflow import overflow
 
 OVERFLOWS = [
     ("This model's maximum context length is 4097 tokens. However, your messages resulted in 5012 tokens.", 4097, 5012),
@@ -99,7 +99,8 @@ OTHERS = [
 
 @pytest.mark.parametrize(("text", "window", "requested"), OVERFLOWS)
 def test_the_window_and_what_was_asked_for_are_read(text: str, window: int | None, requested: int | None) -> None:
-    assert overflow(text) == Overflow(window, requested)
+    assert overflow(text) is not None
+    assert overflow(text)[:2] == (window, requested)
 
 
 @pytest.mark.parametrize("text", OTHERS)

@@ -46,7 +46,7 @@ async def tokens(prompt: str) -> AsyncIterator[str]:
     yield prompt
 
 
-@mulligan.model(name="large", record="off")
+@mulligan.model(name="large", record="off", compress=str.strip, fallback_models=["other", mulligan.Fallback("x", 9)])
 def chat(messages: list[str]) -> str:
     return messages[0]
 

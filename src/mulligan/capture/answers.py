@@ -70,8 +70,8 @@ class Judge:
     def is_needed(self) -> bool:
         return self._finds_errors or self._is_empty_bad
 
-    def condemns(self, result: Any) -> bool:
-        """Whether the answer is a failure."""
+    def condemns(self, result: Any, first: Any = None) -> bool:
+        """Whether the answer is a failure. `first` is the attempt it came from, or its arguments."""
         try:
             return (self._finds_errors and is_error(result)) or (self._is_empty_bad and is_empty(result))
         except Exception:  # noqa: BLE001 - a stranger's object; what cannot be read is not accused
@@ -93,6 +93,10 @@ class Judge:
         known = kit.failure(text=said, source=self._type, tool=self._name)
         why = ("an empty answer, which the tool calls a failure",)
         return Failure.of(RETRIEVAL_NO_RESULTS, said, fingerprint=known.fingerprint, evidence=why)
+
+    def mended(self, result: Any, arguments: Mapping[str, Any]) -> Any:
+        """The answer put right; None where it cannot be. What a tool answered is passed on as it is."""
+        return None
 
 
 def is_error(result: Any) -> bool:

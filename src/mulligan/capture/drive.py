@@ -17,7 +17,7 @@ from mulligan.capture.keeping import Keeping
 from mulligan.capture.kit import Here, Kit, reset
 from mulligan.capture.tracer import ActiveRun, outcome_of
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS
-from mulligan.events import RecoveryPlanned, StepStarted
+from mulligan.events import AnyEvent, RecoveryPlanned, StepStarted
 from mulligan.failure import Failure, Ran, Remedy
 from mulligan.records import VERIFY, Change, Ending, Outcome, Precedent, Recovery, Step, StepType
 from mulligan.recover.budget import Guard
@@ -70,6 +70,10 @@ class Mended:
         self.recovery = recovery
 
 
+Planning = Callable[["Attempts", Mapping[str, Any], Tool, Policy, Questions], Recovering]
+"""Another way to recover than that of tools: a model's."""
+
+
 class Attempts:
     """One call as it is made: its steps, what they answered, and how it ended.
 
@@ -97,6 +101,7 @@ class Attempts:
         rejects: Collection[int] = (),
         check: Callable[[Mapping[str, Any]], Any] | None = None,
         mended: Mended | None = None,
+        planning: Planning | None = None,
     ) -> None:
         self.kit = kit
         self.run = run
@@ -142,20 +147,25 @@ class Attempts:
         self._timeout = timeout
         self.guarding = Guarding(kit, run, tool, self._policy, guard, type=type, owner=owner)
         self.guarding.bound(None if timeout is None else self._began + timeout)
-        self._moves: Recovering = recovery(
-            arguments,
-            tool,
-            self._policy,
-            Questions(
-                recall=self._recall,
-                verify=None if check is None else self._averify if iscoroutinefunction(check) else self._verify,
-                chance=kit.chance,
-                seen=run.seen,
-                remaining=self.guarding.remaining,
-                spend=self.guarding.spend,
-                halted=self.guarding.halted,
-            ),
-            None if mended is None else mended.recovery,
+        self.instead: Callable[..., Any] | None = None
+        """What is called in this attempt instead of the function: another model's."""
+        self.about: dict[str, Any] | None = None
+        """What is to be kept with the attempt that comes next."""
+        self.upcoming: AnyEvent | None = None
+        """What is to be told before it."""
+        questions = Questions(
+            recall=self._recall,
+            verify=None if check is None else self._averify if iscoroutinefunction(check) else self._verify,
+            chance=kit.chance,
+            seen=run.seen,
+            remaining=self.guarding.remaining,
+            spend=self.guarding.spend,
+            halted=self.guarding.halted,
+        )
+        self._moves: Recovering = (
+            recovery(arguments, tool, self._policy, questions, None if mended is None else mended.recovery)
+            if planning is None
+            else planning(self, arguments, tool, self._policy, questions)
         )
 
     @property
@@ -214,6 +224,7 @@ class Attempts:
         """Begins an attempt; answers with what to call the function with."""
         self._made += 1
         self._given = move.arguments
+        self.instead = move.function
         first, self._first_attempt = self._first_attempt, None
         if first is not None:
             self._is_admitted = True
@@ -262,11 +273,15 @@ class Attempts:
             name=self.tool.name,
             arguments=self._kept(move.arguments),
             started=self.kit.now(),
+            metadata=self.about,
             after=move.after if self._keeping is None else self._keeping.recovery(move.after),
         )
         here = self._here = Here(self.run, number or inside, self.kit.layer(), is_open=False)
         if here.layer is None and self.tool.mode != "observe" and self._policy.attempts > 1:
             here.is_open = True
+        if self.upcoming is not None:
+            self.kit.tell(self.upcoming)
+        self.about = self.upcoming = None
         self.kit.tell(StepStarted(self._step))
         self._token = self.kit.here.set(here)
         if self._timeout is not None:
@@ -282,9 +297,33 @@ class Attempts:
             return None
         if self._judge is not None:
             self.failure = self._judge.failure(self.kit, result, self._given, self._rejects)
+            if self.failure is not None and self.tool.mode == "repair":
+                result = self._mend(result)
         self.guarding.executed()
         self._end("success" if self.failure is None else outcome_of(self.failure), result)
         return self.failure
+
+    def _mend(self, result: Any) -> Any:
+        """The answer put right, where there is only one way to read it."""
+        assert self._judge is not None
+        mended = self._judge.mended(result, self._given)
+        if mended is None or self.failure is None:
+            return result
+        if self._step is not None:
+            told = {**(self._step.metadata or {}), "mended": self.failure.message}
+            self._step = msgspec.structs.replace(self._step, metadata=told)
+        self.failure = None
+        self._result = mended
+        return mended
+
+    @property
+    def made(self) -> int:
+        """Attempts so far."""
+        return self._made
+
+    @property
+    def keeps_shape_only(self) -> bool:
+        return self._keeping is not None and self._keeping.is_shape
 
     @property
     def is_streaming(self) -> bool:
@@ -452,8 +491,17 @@ class Attempts:
         if answer is False:
             self.failure = msgspec.structs.replace(failure, ran=Ran.NO, evidence=(*failure.evidence, SETTLED))
             return self.failure
-        last, self._error, self.failure, self._result = self._last, None, None, answer
         self.note = prompt.confirmed(self.tool.name)
+        self._substitute(answer, Recovery(remedy=Remedy.WAIT, source=VERIFY), started, began)
+        return HAPPENED
+
+    def answered_by(self, answer: Any, started: int, began: float) -> None:
+        """The user's own function has answered in the place of a model."""
+        self._substitute(answer, Recovery(remedy=Remedy.TELL, source="fallback"), started, began)
+
+    def _substitute(self, answer: Any, after: Recovery, started: int, began: float) -> None:
+        """Takes an answer that was not the function's for the call's, and records where it came from."""
+        last, self._error, self.failure, self._result = self._last, None, None, answer
         if last is not None:
             self._last = msgspec.structs.replace(
                 last,
@@ -464,10 +512,9 @@ class Attempts:
                 started=started,
                 seconds=self.kit.timer() - began,
                 failure=None,
-                after=Recovery(remedy=Remedy.WAIT, source=VERIFY),
+                after=after,
             )
             self.run.ended(self._last, self.kit)
-        return HAPPENED
 
     def ended(self) -> Any:
         """The result, or the original exception with a note of what was tried.

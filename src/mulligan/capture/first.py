@@ -74,7 +74,7 @@ class First(Here, eq=False):
                 and not (
                     type(result) is dict and len(result) <= SMALL and TELLING.isdisjoint(result) and rules.is_empty_fine
                 )
-                and rules.judge.condemns(result)
+                and rules.judge.condemns(result, self)
             ):
                 self.answer = result
                 return False

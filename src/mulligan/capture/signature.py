@@ -38,6 +38,11 @@ class Signature:
         own = self._parameters[1:] if self.is_method else self._parameters
         return [each.name for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
 
+    def default(self, name: str) -> Any:
+        """What an argument is where nobody gives it; None where that is not said."""
+        own = next((each for each in self._parameters if each.name == name), None)
+        return None if own is None or own.default is own.empty else own.default
+
     @property
     def is_open(self) -> bool:
         """Whether it takes arguments of any name, or nobody knows which."""

@@ -6,7 +6,7 @@ After the first item nothing is tried again: a second stream spliced onto the fi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -60,6 +60,15 @@ class Flow:
         self._items += 1
         return self.item
 
+    def instead(self, answer: Any) -> list[Any]:
+        """The items of what answered in the stream's place: of a text, or of one thing, that is all there is."""
+        self.is_open = False
+        return list(answer) if isinstance(answer, list | tuple | Iterator) else [answer]
+
+    def counted(self, item: Any) -> Any:
+        self._items += 1
+        return item
+
     def done(self, stop: StopIteration | StopAsyncIteration) -> None:
         self.is_open = False
         self.value = getattr(stop, "value", None)
@@ -89,13 +98,16 @@ def streaming(wrapped: Wrapped) -> Callable[..., Generator[Any, Any, Any]]:
                 flow.done(stop)
             return STREAM
 
+        items: list[Any] = []
         with Flow(wrapped, args, kwargs) as flow:
             with flow.inside():
                 call = flow.call(first)
                 if call is None:
                     first(flow.plainly())
-                else:
-                    play(call)
+                elif (answer := play(call)) is not STREAM:
+                    items = flow.instead(answer)
+            for item in items:  # noqa: UP028 - as its twin, which cannot
+                yield item
             while flow.is_open:
                 try:
                     try:
@@ -129,13 +141,16 @@ def astreaming(wrapped: Wrapped) -> Callable[..., AsyncGenerator[Any, Any]]:
                 flow.done(stop)
             return STREAM
 
+        items: list[Any] = []
         with Flow(wrapped, args, kwargs) as flow:
             with flow.inside():
                 call = flow.call(first)
                 if call is None:
                     await first(flow.plainly())
-                else:
-                    await aplay(call)
+                elif (answer := await aplay(call)) is not STREAM:
+                    items = flow.instead(answer)
+            for item in items:
+                yield item
             while flow.is_open:
                 try:
                     try:

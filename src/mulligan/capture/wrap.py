@@ -7,7 +7,7 @@ import inspect
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from mulligan.capture.answers import Empty, Errors, Judge
 from mulligan.capture.drive import Attempts, Mended, aplay, play
@@ -25,6 +25,9 @@ from mulligan.recover.budget import Guard
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Mode, Tool
 from mulligan.success import FLAT, Form
+
+if TYPE_CHECKING:
+    from mulligan.capture.model import ModelCalls, ModelOptions
 
 TYPES = ("tool", "model", "retrieval")
 NO_GUARD = Guard(Policy())
@@ -53,6 +56,7 @@ class ToolOptions:
     rejects: Iterable[int] = ()
     timeout: float | None = None
     policy: Policy | None = None
+    model: ModelOptions | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -149,6 +153,11 @@ class Wrapped:
         """Those of a call about which neither its run nor its function says anything that the settings do not."""
         self._rules: tuple[Kit | None, dict[Limits | None, Rules]] = (None, {})
         self._judge = Judge(options.type, self.name, options.errors, options.empty)
+        self.model: ModelCalls | None = None
+        if options.model is not None:
+            from mulligan.capture.model import ModelCalls, ModelJudge  # not needed by those who have tools alone
+
+            self.model, self._judge = ModelCalls(self, options.model), ModelJudge(self.name)
         self._closed: frozenset[str] | None = None
 
     def _refuse_unknown(self, option: str, names: Iterable[str]) -> None:
@@ -217,7 +226,7 @@ class Wrapped:
             if given is not arguments:  # else exactly as the caller made it
                 positional, named = self.signature.spread(given, args)
                 last = tuple(positional), named
-            answer = self.function(*last[0], **last[1])
+            answer = (call.instead or self.function)(*last[0], **last[1])
             return answer if opening is None else opening(answer)
 
         def has_begun(error: Exception) -> bool:
@@ -246,6 +255,7 @@ class Wrapped:
             rejects=frozenset(self.options.rejects),
             check=self._checking(args),
             mended=mended,
+            planning=None if self.model is None else self.model.recovery,
         )
         return call
 
@@ -316,7 +326,7 @@ class Wrapped:
         if record == "shape" or options.type == "model":
             rules.keeping = Keeping(is_shape=record == "shape", is_model=options.type == "model", closed=self.closed)
         rules.judge = self._judge if self._judge.is_needed else None
-        rules.is_empty_fine = options.empty == "success"
+        rules.is_empty_fine = options.empty == "success" and self.model is None
         if (limits is None or limits is NO_LIMITS) and options.record in (None, kit.record):
             self.usual = rules
         known[limits] = rules
@@ -338,9 +348,9 @@ class Wrapped:
         elif self.is_stream:
             made = streaming(self)
         elif self.is_async:
-            made = self._awaiting()
+            made = self._awaiting() if self.model is None else self._awaiting_either()
         else:
-            made = self._calling()
+            made = self._calling() if self.model is None else self._calling_either()
         made.__name__ = made.__qualname__ = self.name  # where the function has no name of its own to take over
         functools.update_wrapper(made, self.function)
         made.__mulligan__ = self  # type: ignore[attr-defined]
@@ -367,6 +377,27 @@ class Wrapped:
                     return result
             with first.scope() as run:
                 return play(self.attempts(kit, run, args, kwargs, first=first))
+
+        return call
+
+    def _calling_either(self) -> Callable[..., Any]:
+        """For a model, which answers at once or token by token, as it is asked to."""
+        from mulligan.capture.tokens import is_asked_for, opened  # not needed by those who have tools alone
+
+        plainly = self._calling()
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return opened(self, args, kwargs) if is_asked_for(kwargs) else plainly(*args, **kwargs)
+
+        return call
+
+    def _awaiting_either(self) -> Callable[..., Any]:
+        from mulligan.capture.tokens import aopened, is_asked_for  # not needed by those who have tools alone
+
+        plainly = self._awaiting()
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return await (aopened(self, args, kwargs) if is_asked_for(kwargs) else plainly(*args, **kwargs))
 
         return call
 

@@ -16,6 +16,8 @@ class Overflow(NamedTuple):
 
     window: int | None
     requested: int | None
+    answer: int = 0
+    """The part of both that is for the answer, where it says so."""
 
 
 @cache
@@ -137,12 +139,18 @@ def overflow(text: str) -> Overflow | None:
         return None
     window = _size(_WINDOWS, text)
     requested = _size(_REQUESTS, text)
+    answer = 0
     both = _re(r"exceed context limit: (\d+) \+ (\d+) > (\d+)").search(text)
     if both:
-        requested, window = int(both.group(1)) + int(both.group(2)), int(both.group(3))
+        answer = int(both.group(2))
+        requested, window = int(both.group(1)) + answer, int(both.group(3))
+    part = _re(r"(\d{1,9}) (?:in|for) the (?:completion|output)|(\d{1,9}) (?:completion|output) tokens").search(text)
+    if part and requested is not None:
+        answer = int(part.group(1) or part.group(2))
+        answer = answer if answer < requested else 0
     if window is not None and requested is not None and requested < window:
         requested = None  # a part of it, such as the length of the answer
-    return Overflow(window, requested)
+    return Overflow(window, requested, answer if requested is not None else 0)
 
 
 def _size(patterns: tuple[str, ...], text: str) -> int | None:

@@ -309,11 +309,11 @@ def fitting(
     is not asked again.
     """
     before = messages
-    by = "structure"
+    by, steps = "structure", 0
     if rewrite is not None:
         rewritten = yield Ask(rewrite, (list(messages),))
         if _is_better(rewritten, messages):
-            messages, by = rewritten, "summariser"
+            messages, by, steps = rewritten, "summariser", max(len(messages) - len(rewritten), 1)
     work = yield from _climbed(messages, limit, threshold, scale, summarise)
     summaries: dict[int, str] = {}
     if retell is not None and work.gone:
@@ -324,14 +324,15 @@ def fitting(
     made = work.result(summaries)
     return Compressed(
         messages=tuple(made) if isinstance(before, tuple) else made,
-        steps=len({text.message for text in work.texts if text.now is not text.slot.text} | _numbers(work.gone)),
+        steps=steps
+        + len({text.message for text in work.texts if text.now is not text.slot.text} | _numbers(work.gone)),
         chars_before=_chars(before),
         chars_after=_chars(made),
         tokens_before=round(scale.whole(before)),
         tokens_after=round(work.total),
         by=work.by,
         cut=_cut_texts(work),
-        fits=work.fits(),
+        fits=work.total <= limit,
     )
 
 

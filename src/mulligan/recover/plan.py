@@ -20,6 +20,8 @@ class Try:
 
     arguments: Arguments
     after: Recovery | None = None
+    function: Callable[..., Any] | None = None
+    """Called instead of the wrapped one: another model."""
 
 
 @dataclass(frozen=True, slots=True)

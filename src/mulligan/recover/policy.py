@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from mulligan.failure import SettingsError
 
 Spirals = Literal["report", "block"]
+
+_LONGEST = 30.0
+LONGEST_FOR_MODELS = 90.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +21,8 @@ class Policy:
     """In all, the first included, whether an attempt waited or was repaired. 1 turns recovery off."""
     first_wait: float = 0.5
     """Seconds. The longest wait before the second attempt; it doubles with each further one."""
-    longest_wait: float = 30.0
-    """Seconds. A longer Retry-After ends recovery instead of blocking the agent."""
+    longest_wait: float = _LONGEST
+    """Seconds. A longer Retry-After ends recovery instead of blocking the agent. Models: 90, unless it is set."""
     confidence: float = 0.80
     """A repair that is surer than this is tried without asking, from 0 to 1."""
     run_retries: int = 20
@@ -60,6 +63,10 @@ class Policy:
             raise SettingsError(f"breaker is true or false, got {self.breaker!r}.")
         if self.spirals not in get_args(Spirals):
             raise SettingsError(f"spirals is report or block, got {self.spirals!r}.")
+
+    def for_models(self) -> Policy:
+        """The same for calls of models, whose limits are often by the minute: unless someone said how long to wait."""
+        return replace(self, longest_wait=LONGEST_FOR_MODELS) if self.longest_wait == _LONGEST else self
 
     def wait(self, attempt: int, retry_after: float | None, chance: float) -> float | None:
         """Seconds before this attempt, or None when the other side asks for more than we would wait.

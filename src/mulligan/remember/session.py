@@ -18,6 +18,8 @@ from mulligan.events import AnyEvent, ContextCompacted, RunStarted, StepEnded, S
 from mulligan.records import Compaction, Link, Step, new_id
 
 CAPACITY = 10
+BY_AGENT = "agent"
+"""The reason of a compaction that the agent itself has told of."""
 RECENT = 2
 """Turns within which the same failure only raises a count."""
 
@@ -64,6 +66,8 @@ class Session:
                     self._runs.add(run.id)
                 case StepEnded(step) if step.run in self._runs:
                     self._heard(step)
+                case ContextCompacted(made) if made.session == self.id and made.reason != BY_AGENT:
+                    self._remind()  # recovery made a conversation of ours shorter
 
     def _heard(self, step: Step) -> None:
         if step.outcome == "success":
@@ -111,31 +115,34 @@ class Session:
     def compacted(self, *, chars_before: int | None = None, chars_after: int | None = None) -> None:
         """Says that the conversation was made shorter: from now on the reminder speaks of what came before."""
         with self._lock:
-            self._settle()
-            # Fixed here and unchanged until the next compaction, so that the prompt's cache holds.
-            self._reminder = prompt.reminder(
-                [
-                    {
-                        "kind": _kind(known.step),
-                        "tool": known.step.name,
-                        "turn": known.turn,
-                        "count": known.count,
-                        "message": known.step.failure.message if known.step.failure else "",
-                        "worked": known.worked,
-                    }
-                    for known in self._failures
-                ]
-            )
+            self._remind()
         self._stream.publish(
             ContextCompacted(
                 Compaction(
                     session=self.id,
                     at=int(time.time() * 1000),
-                    reason="agent",
+                    reason=BY_AGENT,
                     chars_before=chars_before,
                     chars_after=chars_after,
                 )
             )
+        )
+
+    def _remind(self) -> None:
+        # Fixed here and unchanged until the next compaction, so that the prompt's cache holds.
+        self._settle()
+        self._reminder = prompt.reminder(
+            [
+                {
+                    "kind": _kind(known.step),
+                    "tool": known.step.name,
+                    "turn": known.turn,
+                    "count": known.count,
+                    "message": known.step.failure.message if known.step.failure else "",
+                    "worked": known.worked,
+                }
+                for known in self._failures
+            ]
         )
 
     def reminder(self) -> str:

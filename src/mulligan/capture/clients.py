@@ -1,0 +1,143 @@
+"""The clients of providers with recovering methods, told by what they can do: OpenAI's, Anthropic's and LiteLLM.
+
+Nothing of theirs is imported, and nobody else's object is changed: what comes out is a copy of the client, of its own
+class, whose own retries are switched off, so that one layer retries.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from mulligan.conversation import field
+from mulligan.failure import SettingsError
+
+METHODS = ("chat.completions.create", "responses.create", "messages.create", "beta.messages.create")
+"""Where clients have what calls a model."""
+FUNCTIONS = ("completion", "acompletion", "responses", "aresponses")
+"""The same of LiteLLM, whose client is its module."""
+
+Wrapping = Callable[[Any], Any]
+
+
+def wrap_client(client: Any, wrap: Wrapping) -> Any:
+    """The client with every method that calls a model made recovering by `wrap`."""
+    if inspect.ismodule(client) or callable(field(client, "acompletion")):
+        return Functions(client, wrap)
+    places = [place for place in METHODS if callable(_at(client, place))]
+    if not places:
+        raise SettingsError(
+            f"{type(client).__name__} has none of {', '.join(METHODS)}. Wrap the function that calls it instead: "
+            "@mulligan.model."
+        )
+    own = _without_retries(client)
+    for place in places:
+        holder, _, name = place.rpartition(".")
+        target = _at(own, holder)
+        method = getattr(target, name)
+        if hasattr(method, "__mulligan__"):
+            raise SettingsError("this client is wrapped already.")
+        setattr(target, name, wrap(_named(_plain(method), place)))
+    return own
+
+
+def refreshing(refresh: Callable[..., Any], client: Any) -> Callable[..., Any]:
+    """A function that refreshes credentials, for a client: a text it answers with is the client's new key."""
+
+    def taken(answer: Any) -> Any:
+        if isinstance(answer, str) and answer:
+            client().api_key = answer
+            return True
+        return answer
+
+    takes = bool(inspect.signature(refresh).parameters)
+    if inspect.iscoroutinefunction(refresh):
+
+        async def aask(failure: Any) -> Any:
+            return taken(await (refresh(failure) if takes else refresh()))
+
+        return aask
+
+    def ask(failure: Any) -> Any:
+        return taken(refresh(failure) if takes else refresh())
+
+    return ask
+
+
+def _at(thing: Any, place: str) -> Any:
+    for name in place.split("."):
+        thing = field(thing, name)
+        if thing is None:
+            return None
+    return thing
+
+
+def _without_retries(client: Any) -> Any:
+    copying = field(client, "with_options") or field(client, "copy")
+    if callable(copying):
+        try:
+            return copying(max_retries=0)
+        except TypeError:
+            pass  # a client that only looks like one of these
+    import copy  # for clients nobody has heard of
+
+    return copy.copy(client)
+
+
+def _plain(method: Any) -> Any:
+    """A method in a function that says by itself whether it is async: those of clients hide it behind a decorator."""
+    is_async = inspect.iscoroutinefunction(inspect.unwrap(method)) or type(method.__self__).__name__.startswith("Async")
+
+    if is_async:
+
+        @functools.wraps(method)
+        async def acreate(*args: Any, **kwargs: Any) -> Any:
+            return await method(*args, **kwargs)
+
+        return acreate
+
+    @functools.wraps(method)
+    def create(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
+
+    return create
+
+
+def _named(function: Any, name: str) -> Any:
+    """By the whole of its name: every client has something that is called `create`."""
+    function.__name__ = name
+    return function
+
+
+class Functions:
+    """LiteLLM's functions, recovering; everything else of its module is passed on."""
+
+    def __init__(self, module: Any, wrap: Wrapping) -> None:
+        self._module = module
+        known = [name for name in FUNCTIONS if callable(field(module, name))]
+        if not known:
+            raise SettingsError(f"{getattr(module, '__name__', module)} has none of {', '.join(FUNCTIONS)}.")
+        for name in known:
+            setattr(self, name, wrap(_once(getattr(module, name), name)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def _once(function: Any, name: str) -> Any:
+    """A function of LiteLLM that leaves retrying to us, unless the caller says otherwise."""
+    if name.startswith("a"):
+
+        @functools.wraps(function)
+        async def acall(*args: Any, **kwargs: Any) -> Any:
+            return await function(*args, **{"num_retries": 0, "max_retries": 0, **kwargs})
+
+        return acall
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **{"num_retries": 0, "max_retries": 0, **kwargs})
+
+    return call

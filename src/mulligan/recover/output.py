@@ -1,0 +1,289 @@
+"""What a model answered, where it cannot be used: found, and mended where there is only one way to read it.
+
+Mending is our own and not a package's: those make something of everything, and a guess at half an answer is worse than
+to ask again. Here only what surrounds JSON, and what has exactly one reading, is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from mulligan.conversation import Path, field, replaced
+
+LONGEST = 1_000_000
+"""Characters of an answer that are mended."""
+_CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
+_DONE = frozenset({"stop", "end_turn", "completed", "tool_calls", "tool_use", "eos", "stop_sequence", "function_call"})
+
+
+class Fault(NamedTuple):
+    """Why an answer cannot be used, in our own words."""
+
+    reason: str
+    is_cut: bool
+    """Whether the answer ended because it was too long."""
+    path: Path = ()
+    """Where the text stands that cannot be read."""
+    text: str = ""
+
+
+def fault(answer: Any, arguments: Mapping[str, Any]) -> Fault | None:
+    """What is wrong with an answer, or None. Of a form nobody knows nothing is said."""
+    if isinstance(answer, str):
+        if not answer.strip():
+            return Fault("The answer is empty.", False)
+        return _unreadable((), answer, "", False) if wants_json(arguments) else None
+    known = _read(answer)
+    if known is None:
+        return None
+    is_cut = known.ended in _CUT
+    for path, text, name in known.calls:
+        wrong = _unreadable(path, text, name, is_cut)
+        if wrong is not None:
+            return wrong
+    if not known.calls and not known.has_more:
+        if not known.text.strip():
+            if known.ended in _DONE or is_cut:
+                return Fault(
+                    "The answer is empty." if not is_cut else "The answer was cut off before it began.", is_cut
+                )
+            return None
+        if wants_json(arguments):
+            return _unreadable(known.path, known.text, "", is_cut)
+    return None
+
+
+def mended(answer: Any, wrong: Fault) -> Any:
+    """The answer with its unreadable text put right; None where there is more than one way to read it."""
+    if wrong.is_cut or (not wrong.path and not isinstance(answer, str)):
+        return None
+    text = mend(wrong.text, is_object=bool(wrong.path) and wrong.path[-1] == "arguments")
+    if text is None:
+        return None
+    try:
+        return replaced(answer, wrong.path, text)
+    except (TypeError, ValueError):
+        return None
+
+
+class _Known(NamedTuple):
+    """An answer as far as it matters here."""
+
+    calls: list[tuple[Path, str, str]]
+    path: Path
+    text: str
+    ended: str
+    has_more: bool
+    """Whether there is something in it that is neither text nor a call whose arguments are text."""
+
+
+def _read(answer: Any) -> _Known | None:
+    choices = field(answer, "choices")
+    if isinstance(choices, list | tuple) and choices:
+        return _chat(choices[0])
+    output = field(answer, "output")
+    if isinstance(output, list | tuple) and isinstance(field(answer, "status"), str):
+        return _responses(output, answer)
+    content = field(answer, "content")
+    if isinstance(content, list | tuple) and isinstance(field(answer, "stop_reason"), str):
+        return _blocks(content, str(field(answer, "stop_reason")), "content")
+    candidates = field(answer, "candidates")
+    if isinstance(candidates, list | tuple) and candidates:
+        ended = field(candidates[0], "finish_reason") or field(candidates[0], "finishReason")
+        ended = str(getattr(ended, "name", ended)).lower()
+        parts = field(field(candidates[0], "content"), "parts") or ()
+        known = _blocks(list(parts), ended, "parts")
+        return known._replace(path=("candidates", 0, "content", *known.path) if known.path else ())
+    return None
+
+
+def _chat(choice: Any) -> _Known | None:
+    message = field(choice, "message")
+    if message is None:
+        return None
+    if (
+        type(content := field(message, "content")) is str
+        and content
+        and not (field(message, "tool_calls") or field(message, "function_call"))
+    ):
+        # As most answers are.
+        return _Known(
+            [], ("choices", 0, "message", "content"), content, str(field(choice, "finish_reason")).lower(), False
+        )
+    calls: list[tuple[Path, str, str]] = []
+    more = False
+    here: Path = ("choices", 0, "message")
+    for number, call in enumerate(field(message, "tool_calls") or ()):
+        function = field(call, "function")
+        if isinstance(text := field(function, "arguments"), str):
+            name = str(field(function, "name") or "")
+            calls.append(((*here, "tool_calls", number, "function", "arguments"), text, name))
+        else:
+            more = True
+    if isinstance(text := field(field(message, "function_call"), "arguments"), str):
+        calls.append(
+            ((*here, "function_call", "arguments"), text, str(field(field(message, "function_call"), "name") or ""))
+        )
+    content = field(message, "content")
+    more = more or bool(field(message, "refusal") or field(message, "audio") or field(message, "images"))
+    ended = field(choice, "finish_reason")
+    text = content if isinstance(content, str) else ""
+    more = more or (content is not None and not isinstance(content, str))
+    return _Known(calls, (*here, "content"), text, str(ended).lower(), more)
+
+
+def _responses(output: Any, answer: Any) -> _Known:
+    calls: list[tuple[Path, str, str]] = []
+    path: Path = ()
+    texts: list[str] = []
+    more = False
+    for number, item in enumerate(output):
+        sort = field(item, "type")
+        if sort == "function_call" and isinstance(text := field(item, "arguments"), str):
+            calls.append((("output", number, "arguments"), text, str(field(item, "name") or "")))
+        elif sort == "message":
+            for place, block in enumerate(field(item, "content") or ()):
+                if isinstance(text := field(block, "text"), str):
+                    path = path or ("output", number, "content", place, "text")
+                    texts.append(text)
+                else:
+                    more = True
+        elif sort != "reasoning":
+            more = True
+    ended = str(field(answer, "status"))
+    if ended == "incomplete":
+        ended = str(field(field(answer, "incomplete_details"), "reason"))
+    return _Known(calls, path if len(texts) == 1 else (), "".join(texts), ended, more)
+
+
+def _blocks(blocks: Any, ended: str, name: str) -> _Known:
+    texts = [(number, text) for number, block in enumerate(blocks) if isinstance(text := field(block, "text"), str)]
+    more = any(not isinstance(field(block, "text"), str) and field(block, "type") != "thinking" for block in blocks)
+    path: Path = (name, texts[0][0], "text") if len(texts) == 1 else ()
+    return _Known([], path, "".join(text for _, text in texts), ended, more)
+
+
+def wants_json(arguments: Mapping[str, Any]) -> bool:
+    """Whether the call asked for JSON and nothing else."""
+    if not arguments:
+        return False
+    asked = field(arguments.get("response_format"), "type")
+    if asked is None:
+        asked = field(field(arguments.get("text"), "format"), "type")
+    if isinstance(asked, str) and asked.startswith("json"):
+        return True
+    for name in ("config", "generation_config", "generationConfig"):
+        given = arguments.get(name)
+        kind = field(given, "response_mime_type") or field(given, "responseMimeType")
+        if kind == "application/json":
+            return True
+    return False
+
+
+def _unreadable(path: Path, text: str, name: str, is_cut: bool) -> Fault | None:
+    is_call = bool(path) and path[-1] == "arguments"
+    try:
+        value = json.loads(text)
+        if not is_call or isinstance(value, dict):
+            return None
+    except (ValueError, RecursionError):
+        pass
+    what = f"The arguments of the call of {name or 'a tool'}" if is_call else "The answer"
+    if is_cut:
+        were = "were" if is_call else "was"
+        return Fault(f"{what} {were} cut off, because the answer was too long.", True, path, text)
+    are = "are not a JSON object" if is_call else "is not valid JSON"
+    return Fault(f"{what} {are}.", False, path, text)
+
+
+# Mending
+
+
+def mend(text: str, *, is_object: bool = False) -> str | None:
+    """The JSON that a text can only mean, or None."""
+    if len(text) > LONGEST:
+        return None
+    if is_object and not text.strip():
+        return "{}"  # what several models send for a call without arguments
+    found: list[str] = []
+    for candidate in _candidates(text):
+        try:
+            value = json.loads(candidate)
+        except (ValueError, RecursionError):
+            continue
+        if is_object and isinstance(value, str):  # encoded twice
+            inner = mend(value, is_object=True) if value.strip()[:1] == "{" else None
+            if inner is None:
+                continue
+            candidate, value = inner, json.loads(inner)
+        if (isinstance(value, dict) or (not is_object and isinstance(value, list))) and candidate not in found:
+            found.append(candidate)
+    return found[0] if len({json.dumps(json.loads(each), sort_keys=True) for each in found}) == 1 else None
+
+
+_FENCE = re.compile(r"```(?:json|JSON)?\s*\n(.*?)\n?\s*```", re.DOTALL)
+
+
+def _candidates(text: str) -> Iterator[str]:
+    """The same text, with one or more of the usual slips put right."""
+    inner = text.strip().lstrip("\ufeff")
+    fenced = _FENCE.findall(inner)
+    if len(fenced) == 1:
+        inner = fenced[0].strip()
+    elif inner[:1] not in ("{", "[", '"') or inner[-1:] not in ("}", "]", '"'):
+        # Words around one value; with two values nobody knows which is meant.
+        start = min((place for place in (inner.find("{"), inner.find("[")) if place >= 0), default=-1)
+        end = max(inner.rfind("}"), inner.rfind("]"))
+        if start < 0 or end <= start:
+            return
+        inner = inner[start : end + 1]
+    yield inner
+    repaired = _slips(inner)
+    if repaired is not None and repaired != inner:
+        yield repaired
+
+
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def _slips(text: str) -> str | None:
+    """Trailing commas, single quotes, Python's constants and bare line breaks in strings; None if in doubt."""
+    made: list[str] = []
+    at, size = 0, len(text)
+    while at < size:
+        sign = text[at]
+        if sign in "\"'":
+            end = at + 1
+            inside: list[str] = []
+            while end < size and text[end] != sign:
+                if text[end] == "\\" and end + 1 < size:
+                    follows = text[end + 1]
+                    inside.append("'" if follows == "'" else text[end : end + 2])
+                    end += 2
+                    continue
+                inside.append('\\"' if text[end] == '"' else _ESCAPES.get(text[end], text[end]))
+                end += 1
+            if end >= size:
+                return None  # it never ends: what was meant to follow is not known
+            made.append(f'"{"".join(inside)}"')
+            at = end + 1
+        elif sign == ",":
+            rest = text[at + 1 :].lstrip()
+            if rest[:1] not in ("}", "]"):
+                made.append(sign)
+            at += 1
+        elif sign.isalpha():
+            word = re.match(r"[A-Za-z_]+", text[at:])
+            assert word is not None or not sign.isascii()
+            if word is None:
+                return None
+            made.append(_PYTHON.get(word[0], word[0]))
+            at += len(word[0])
+        else:
+            made.append(sign)
+            at += 1
+    return "".join(made)

@@ -1,0 +1,156 @@
+"""Answers nobody can use are found; those with one reading are mended, and no others."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mulligan.recover.output import fault, mend, mended
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=12,
+)
+JSON_MODE: dict[str, Any] = {"response_format": {"type": "json_object"}}
+
+
+def chat(content: str | None = None, *, arguments: str | None = None, ended: str = "stop") -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if arguments is not None:
+        message["tool_calls"] = [{"id": "a", "function": {"name": "weather", "arguments": arguments}}]
+    return {"choices": [{"finish_reason": ended, "message": message}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ('{"a": 1,}', {"a": 1}),
+        ("{'a': 'it is'}", {"a": "it is"}),
+        ("{'a': 'say \"hi\"'}", {"a": 'say "hi"'}),
+        ('{"a": True, "b": None}', {"a": True, "b": None}),
+        ('```json\n{"a": [1, 2,],}\n```', {"a": [1, 2]}),
+        ('Here it is: {"a": {"b": 2}} I hope it helps.', {"a": {"b": 2}}),
+        ('{"a": "two\nlines"}', {"a": "two\nlines"}),
+        ('"{\\"a\\": 1}"', {"a": 1}),
+        ("", {}),
+    ],
+)
+def test_what_has_one_reading_is_mended(text: str, means: Any) -> None:
+    made = mend(text, is_object=True)
+    assert made is not None
+    assert json.loads(made) == means
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1',  # cut off: nobody knows what was to follow
+        '{"a": "Os',
+        '{"a": 1}{"a": 2}',
+        'Either {"a": 1} or {"a": 2}',
+        '{"a": b}',
+        "Oslo",
+        "[1, 2]",
+        '{"a": 1 "b": 2}',
+        "{a: 1}",
+    ],
+)
+def test_what_has_none_or_several_is_left_alone(text: str) -> None:
+    assert mend(text, is_object=True) is None
+
+
+@given(st.text(max_size=200))
+@settings(max_examples=300, deadline=None)
+def test_whatever_is_mended_is_json_and_nothing_makes_it_raise(text: str) -> None:
+    made = mend(text)
+    if made is not None:
+        json.loads(made)
+
+
+@given(VALUES)
+@settings(max_examples=150, deadline=None)
+def test_what_a_model_wrote_in_pythons_way_means_the_same(value: Any) -> None:
+    made = mend(repr({"value": value}), is_object=True)
+    assert made is None or json.loads(made) == {"value": value}
+
+
+def test_arguments_of_a_call_that_cannot_be_read_are_found_and_mended_in_place() -> None:
+    answer = chat(arguments="{'city': 'Oslo'}", ended="tool_calls")
+    wrong = fault(answer, {})
+    assert wrong is not None
+    assert "weather" in wrong.reason
+    made = mended(answer, wrong)
+    assert json.loads(made["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]) == {"city": "Oslo"}
+    assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == "{'city': 'Oslo'}"
+
+
+def test_the_older_form_of_a_call_is_read_too() -> None:
+    message = {"content": None, "function_call": {"name": "weather", "arguments": "{'city': 'Oslo'}"}}
+    answer = {"choices": [{"finish_reason": "function_call", "message": message}]}
+    wrong = fault(answer, {})
+    assert wrong is not None
+    assert json.loads(mended(answer, wrong)["choices"][0]["message"]["function_call"]["arguments"]) == {"city": "Oslo"}
+
+
+def test_what_was_cut_off_is_not_mended() -> None:
+    answer = chat(arguments='{"city": "Os', ended="length")
+    wrong = fault(answer, {})
+    assert wrong is not None
+    assert wrong.is_cut
+    assert mended(answer, wrong) is None
+
+
+def test_json_is_asked_for_only_where_the_call_says_so() -> None:
+    assert fault(chat("Rain."), {}) is None
+    assert fault(chat("Rain."), JSON_MODE) is not None
+    assert fault(chat('{"weather": "rain"}'), JSON_MODE) is None
+    assert fault("Rain.", JSON_MODE) is not None
+    assert fault(chat("Rain."), {"generation_config": {"response_mime_type": "application/json"}}) is not None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        " \n",
+        chat(""),
+        chat(None),
+        {"content": [], "stop_reason": "end_turn"},
+        {"output": [], "status": "completed"},
+        {"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}]},
+        SimpleNamespace(content=[SimpleNamespace(type="text", text="")], stop_reason="end_turn"),
+    ],
+)
+def test_an_empty_answer_of_any_form_is_found(answer: Any) -> None:
+    assert fault(answer, {}) is not None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        chat("Rain."),
+        chat("Ra", ended="length"),  # the caller asked for so many tokens
+        chat(None, arguments='{"city": "Oslo"}', ended="tool_calls"),
+        {"choices": [{"finish_reason": "stop", "message": {"content": None, "refusal": "I cannot."}}]},
+        {"content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}], "stop_reason": "tool_use"},
+        {"output": [{"type": "function_call", "arguments": "{}", "name": "f"}], "status": "completed"},
+        {"output": [], "status": "queued"},
+        {
+            "candidates": [
+                {"content": {"parts": [{"function_call": {"name": "f", "args": {}}}]}, "finish_reason": "STOP"}
+            ]
+        },
+        None,
+        7,
+        {"anything": "else"},
+        object(),
+    ],
+)
+def test_an_answer_that_can_be_used_or_is_of_no_known_form_is_not_accused(answer: Any) -> None:
+    assert fault(answer, {}) is None

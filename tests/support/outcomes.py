@@ -1,0 +1,269 @@
+"""Every class of failure of a model call, played over the fake provider through a real client: what becomes of it.
+
+`evals/providers.py` makes the table of docs/models.md of it; `tests/providers` holds each to the one expected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import conversations
+
+import mulligan
+from mulligan.testing import Rehearsal, rehearsal
+from providers import TEXT, Provider, Wrong
+
+HELLO = [{"role": "user", "content": "What is the weather in Oslo?"}]
+LONG = conversations.story(5)
+SERVER = "The server had an error while processing your request."
+
+
+@dataclass(frozen=True)
+class Case:
+    """One class of failure."""
+
+    name: str
+    script: tuple[Wrong, ...] = ()
+    expected: str = ""
+    window: int = 10**9
+    says_sizes: bool = True
+    is_long: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    """The forms it is about, where not all."""
+
+
+LIMITED = Wrong(
+    429, "rate_limit_error", "rate_limit_exceeded", "Rate limit reached for requests.", {"retry-after": "7"}
+)
+PATIENCE = Wrong(429, "rate_limit_error", "rate_limit_exceeded", "Rate limit reached.", {"retry-after": "3600"})
+OVERLOADED = Wrong(529, "overloaded_error", None, "Overloaded")
+DOWN = Wrong(503, "server_error", None, SERVER)
+QUOTA = Wrong(
+    429,
+    "insufficient_quota",
+    "insufficient_quota",
+    "You exceeded your current quota, please check your plan and billing.",
+)
+TOO_FAST = Wrong(
+    429,
+    "tokens",
+    "rate_limit_exceeded",
+    "Request too large for gpt-4o in organization org-1 on tokens per min (TPM): Limit 30000, Requested 60000. "
+    "The input or output tokens must be reduced in order to run successfully.",
+)
+ANSWER_TOO_LONG = Wrong(
+    400,
+    "invalid_request_error",
+    None,
+    "max_tokens: 20000 > 8192, which is the maximum allowed number of output tokens",
+)
+POLICY = Wrong(
+    400,
+    "invalid_request_error",
+    "content_policy_violation",
+    "Your request was rejected as a result of our safety system: content policy violation.",
+)
+BAD = Wrong(400, "invalid_request_error", None, "Invalid value for 'messages[0].content': unsupported image format.")
+AUTH = Wrong(401, "authentication_error", "invalid_api_key", "Incorrect API key provided.")
+RETIRED = Wrong(404, "not_found_error", "model_not_found", "The model `m` has been deprecated and does not exist.")
+
+CASES = (
+    Case("too long, with sizes", expected="compressed", window=30_000, is_long=True),
+    Case("too long, without sizes", expected="compressed", window=36_000, says_sizes=False, is_long=True),
+    Case("larger than the tokens a minute", (TOO_FAST,), "compressed", is_long=True),
+    Case("rate limit, Retry-After 7", (LIMITED,), "waited 7 s"),
+    Case("rate limit, Retry-After 3600", (PATIENCE,), "given up: it asked for 3600 s, longer than 90 s"),
+    Case("overloaded, 529", (OVERLOADED,), "waited"),
+    Case("unavailable, 503", (DOWN, DOWN), "waited"),
+    Case("unavailable, another provider", (DOWN, DOWN), "another model", options={"fallback_models": ["OTHER"]}),
+    Case("out of quota", (QUOTA,), "given up: waiting does not help: the account is out of credit or quota"),
+    Case("answer limit too high", (ANSWER_TOO_LONG,), "clamped to 8192", arguments={"max_tokens": 20_000}),
+    Case("content policy", (POLICY,), "given up: the provider's content filter stopped it, and would again"),
+    Case("other bad request", (BAD,), "told the model"),
+    Case("other bad request, twice", (BAD, BAD), "fallback answered", options={"fallback": lambda failure: "Sorry."}),
+    Case("key refused", (AUTH,), "refreshed", options={"refresh_auth": lambda: "new-key"}),
+    Case("key refused, nobody to refresh it", (AUTH,), "given up: only a person can help"),
+    Case("model retired", (RETIRED,), "another model", options={"fallback_models": ["OTHER"]}),
+    Case("empty answer", (Wrong(answer=""),), "told the model"),
+    Case("unreadable tool call", (Wrong(arguments="{'city': 'Oslo',}"),), "mended", needs=("openai",)),
+    Case("stream fails before its first token", (Wrong(breaks_after=0),), "waited", arguments={"stream": True}),
+    Case(
+        "stream fails after two tokens",
+        (Wrong(breaks_after=2),),
+        "given up: its first items were passed on already",
+        arguments={"stream": True},
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Client:
+    """A way to call the fake provider through a real client."""
+
+    name: str
+    package: str
+    form: str
+    call: Callable[[str, dict[str, Any], dict[str, Any]], Any]
+    """Given the provider's address, arguments and options: the answer's text."""
+    misses: tuple[str, ...] = ()
+    """Cases in which its own class or the client's own doing leaves us nothing to see."""
+
+    @property
+    def is_here(self) -> bool:
+        return importlib.util.find_spec(self.package) is not None
+
+
+def _chunks(answer: Any) -> str:
+    return "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices)
+
+
+async def _achunks(answer: Any) -> str:
+    return "".join([chunk.choices[0].delta.content or "" async for chunk in answer if chunk.choices])
+
+
+def _chat(answer: Any) -> str:
+    if isinstance(answer, str):
+        return answer
+    message = answer.choices[0].message
+    return message.tool_calls[0].function.arguments if message.tool_calls else message.content or ""
+
+
+def _openai(url: str, arguments: dict[str, Any], options: dict[str, Any]) -> str:
+    import openai
+
+    client = mulligan.wrap_client(openai.OpenAI(base_url=f"{url}/v1", api_key="old-key"), **options)
+    answer = client.chat.completions.create(**arguments)
+    return _chunks(answer) if arguments.get("stream") else _chat(answer)
+
+
+def _async_openai(url: str, arguments: dict[str, Any], options: dict[str, Any]) -> str:
+    import openai
+
+    async def go() -> str:
+        client = mulligan.wrap_client(openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="old-key"), **options)
+        answer = await client.chat.completions.create(**arguments)
+        return await _achunks(answer) if arguments.get("stream") else _chat(answer)
+
+    return asyncio.run(go())
+
+
+def _responses(url: str, arguments: dict[str, Any], options: dict[str, Any]) -> str:
+    import openai
+
+    client = mulligan.wrap_client(openai.OpenAI(base_url=f"{url}/v1", api_key="old-key"), **options)
+    if "max_tokens" in arguments:
+        arguments["max_output_tokens"] = arguments.pop("max_tokens")
+    answer = client.responses.create(**arguments)
+    return answer if isinstance(answer, str) else str(answer.output_text)
+
+
+def _words(events: list[Any]) -> str:
+    return "".join(event.delta.text for event in events if event.type == "content_block_delta")
+
+
+def _blocks(answer: Any) -> str:
+    return answer if isinstance(answer, str) else "".join(block.text for block in answer.content)
+
+
+def _anthropic(url: str, arguments: dict[str, Any], options: dict[str, Any]) -> str:
+    import anthropic
+
+    client = mulligan.wrap_client(anthropic.Anthropic(base_url=url, api_key="old-key"), **options)
+    answer = client.messages.create(**{"max_tokens": 500, **arguments})
+    return _words(list(answer)) if arguments.get("stream") else _blocks(answer)
+
+
+def _async_anthropic(url: str, arguments: dict[str, Any], options: dict[str, Any]) -> str:
+    import anthropic
+
+    async def go() -> str:
+        client = mulligan.wrap_client(anthropic.AsyncAnthropic(base_url=url, api_key="old-key"), **options)
+        answer = await client.messages.create(**{"max_tokens": 500, **arguments})
+        return _words([event async for event in answer]) if arguments.get("stream") else _blocks(answer)
+
+    return asyncio.run(go())
+
+
+def _at(url: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"api_base": f"{url}/v1", "api_key": "old-key", **arguments, "model": f"openai/{arguments['model']}"}
+
+
+def _litellm(url: str, arguments: dict[str, Any], options: dict[str, Any]) -> str:
+    import litellm
+
+    answer = mulligan.wrap_client(litellm, **options).completion(**_at(url, arguments))
+    return _chunks(answer) if arguments.get("stream") else _chat(answer)
+
+
+def _async_litellm(url: str, arguments: dict[str, Any], options: dict[str, Any]) -> str:
+    import litellm
+
+    async def go() -> str:
+        answer = await mulligan.wrap_client(litellm, **options).acompletion(**_at(url, arguments))
+        return await _achunks(answer) if arguments.get("stream") else _chat(answer)
+
+    return asyncio.run(go())
+
+
+CLIENTS = (
+    Client("OpenAI", "openai", "openai", _openai),
+    Client("AsyncOpenAI", "openai", "openai", _async_openai),
+    Client("OpenAI responses", "openai", "responses", _responses),
+    Client("Anthropic", "anthropic", "anthropic", _anthropic),
+    Client("AsyncAnthropic", "anthropic", "anthropic", _async_anthropic),
+    Client("litellm", "litellm", "openai", _litellm),
+    Client("async litellm", "litellm", "openai", _async_litellm),
+)
+_FORMS = {"openai": "openai_chat", "responses": "openai_responses", "anthropic": "anthropic"}
+
+
+def is_about(case: Case, client: Client) -> bool:
+    if case.arguments.get("stream") and client.form == "responses":
+        return False  # the fake streams chat and messages
+    return not case.needs or client.form in case.needs
+
+
+def outcome(case: Case, client: Client) -> tuple[str, Provider, Rehearsal]:
+    """What became of the call, in a few words; what was sent, and what was recorded."""
+    with Provider(window=case.window, says_sizes=case.says_sizes) as provider, rehearsal() as played:
+        provider.script = list(case.script)
+        given = conversations.FORMS[_FORMS[client.form]](LONG) if case.is_long else list(HELLO)
+        place = "input" if client.form == "responses" else "messages"
+        arguments = {"model": "m", place: given, **case.arguments}
+        options = dict(case.options)
+        if "fallback_models" in options:
+            other = "hosted_vllm/other" if client.package == "litellm" else "other"
+            options["fallback_models"] = [other]
+        try:
+            text = client.call(provider.url, arguments, options)
+        except Exception as error:  # noqa: BLE001 - the client's own, whichever it is
+            note = next((note for note in getattr(error, "__notes__", ()) if note.startswith("mulligan:")), "")
+            why = note.partition("; ")[2].partition(". Details")[0]
+            return f"given up: {why}", provider, played
+        return _told(text.strip(), played), provider, played
+
+
+def _told(text: str, played: Rehearsal) -> str:
+    step = played.steps[-1]
+    if (step.metadata or {}).get("mended"):
+        return "mended" if text == '{"city": "Oslo"}' else f"wrong: {text}"
+    if text not in (TEXT, "Sorry."):
+        return f"wrong: {text!r}"
+    after = step.after
+    if after is None:
+        return "nothing happened"
+    if after.source == "fallback":
+        return "another model" if after.changes else "fallback answered"
+    if after.source == "refresh":
+        return "refreshed"
+    if after.changes:
+        return f"clamped to {after.changes[0].after}"
+    if after.remedy.value == "wait":
+        return f"waited {played.waits[-1]:g} s" if played.waits[-1] == 7 else "waited"
+    return {"compress": "compressed", "tell": "told the model"}[after.remedy.value]
