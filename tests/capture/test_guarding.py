@@ -654,6 +654,21 @@ def test_an_open_circuit_answers_at_once_and_says_when_it_is_tried_again(played:
     assert [each.run.end for each in played.runs][-1] == "raised"
 
 
+def test_a_call_whose_circuit_opens_is_not_waited_for_and_says_why_it_was_given_up(played: Rehearsal) -> None:
+    @mulligan.tool(effects="none")
+    def fetch() -> None:
+        raise ConnectionError("reset")
+
+    for _ in range(2):
+        with pytest.raises(ConnectionError) as caught:
+            fetch()
+    assert "left alone for a while" in caught.value.__notes__[0]
+    assert [step.attempt for step in played.steps] == [1, 2, 3, 1, 2]
+    assert len(played.waits) == 3
+    assert played.steps[-1].ending is not None
+    assert "left alone for a while" in played.steps[-1].ending.why
+
+
 def test_a_models_mistakes_open_no_circuit(played: Rehearsal) -> None:
     @mulligan.tool
     def search(number: int) -> None:

@@ -24,6 +24,8 @@ from mulligan.recover.policy import Policy
 from mulligan.recover.repeats import key_of
 from mulligan.recover.tool import Tool
 
+LEFT_ALONE = "too many of its calls have failed, and it is left alone for a while"
+
 
 class NotMade(AgentError):
     """A call that was answered without being made, and the failure that says why."""
@@ -133,15 +135,21 @@ class Guarding:
             return f"{self._policy.run_retries} retries were made in this run"
         return why
 
-    def halted(self) -> str:
-        """Why an attempt that was waited for may not be made after all."""
+    def halted(self, ahead: float) -> str:
+        """Why an attempt may not be made so many seconds from now: to wait for nothing helps nobody.
+
+        With 0 it is about to be made, and may be the one that decides about the circuit.
+        """
         remaining = self.remaining()
         if remaining is not None and remaining <= 0:
             return "its time is over"
         if self._guard is None or not self._guard.breaks:
             return ""
-        seconds, self._is_probe = self._guard.admit(self._target, self._kit.timer())
-        return "too many of its calls have failed, and it is left alone for a while" if seconds else ""
+        now = self._kit.timer()
+        if ahead:
+            return LEFT_ALONE if self._guard.is_open(self._target, now + ahead) else ""
+        seconds, self._is_probe = self._guard.admit(self._target, now)
+        return LEFT_ALONE if seconds else ""
 
     def ended(self, arguments: Mapping[str, Any], failure: Failure | None, attempt: int) -> None:
         """An attempt has ended."""

@@ -151,6 +151,12 @@ class Guard:
             return before[1]
         return next((made for when, made in noted if when > time), self.made)
 
+    def is_open(self, target: str, then: float) -> bool:
+        """Whether calls will still be kept out then, as far as is known now."""
+        with _lock:
+            circuit = self._circuits.get(target)
+            return circuit is not None and circuit.until is not None and then < circuit.until
+
     def admit(self, target: str, now: float) -> tuple[float, bool]:
         """Seconds until a call may be made, 0 where it may now; and whether it is the one that decides."""
         with _lock:

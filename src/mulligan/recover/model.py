@@ -96,10 +96,10 @@ def recovery(arguments: Arguments, tool: Tool, policy: Policy, ask: Questions, m
     failure: Failure | None = yield Try(arguments)
     while failure is not None:
         step = yield from way.next(failure)
-        why = step if isinstance(step, str) else ask.spend(failure)
+        why = step if isinstance(step, str) else ask.halted(step.recovery.seconds) or ask.spend(failure)
         if not why and not isinstance(step, str):
             yield Wait(step.recovery)
-            why = ask.halted()
+            why = ask.halted(0.0)
         if why or isinstance(step, str):
             if model.answer is not None and way.may_answer(failure):
                 answered = yield Ask(model.answer, (way.arguments, failure))

@@ -71,8 +71,8 @@ class Questions:
     """Seconds until the deadline."""
     spend: Callable[[Failure], str] = _may
     """Takes one retry from every budget; why there is none left."""
-    halted: Callable[[], str] = _may
-    """Why the attempt that was waited for may not be made after all."""
+    halted: Callable[[float], str] = _may
+    """Why an attempt may not be made so many seconds from now; with 0, asked when it has been waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,10 @@ def recovery(
             failure = settled or failure
         attempt += 1
         step = next_step(arguments, failure, attempt, tool, policy, ask, repairs)
-        why = step if isinstance(step, str) else ask.spend(failure)
+        why = step if isinstance(step, str) else ask.halted(step[1].seconds) or ask.spend(failure)
         if not why and not isinstance(step, str):
             yield Wait(step[1])
-            why = ask.halted()
+            why = ask.halted(0.0)
         if why or isinstance(step, str):
             offered = repairs.offered(arguments, failure, tool, policy, ask)
             precedents = yield Ask(ask.recall, (failure, why, offered))

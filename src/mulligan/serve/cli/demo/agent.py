@@ -50,7 +50,7 @@ def script(invoice: str) -> Script:
         "read_ticket",
         {"number": 7},
         "A hostile error text",
-        "given up after three attempts. Its text is cleaned, cut and marked as data; nothing in it is obeyed",
+        "given up: the backend stays broken. Its text is cleaned, cut and marked as data; nothing in it is obeyed",
     )
     ticket = "the ticket could not be read" if is_failure(answer) else "the ticket was read"
     return f"{invoice} is {paid}, the outlook is {forecast}, {ticket}."
