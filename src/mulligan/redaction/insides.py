@@ -37,7 +37,8 @@ _AT = Expression(
 )
 _GO = Expression(r"goroutine \d{1,9} \[[^\]\n]{1,60}\]:?|:\d{1,7} \+0x[0-9a-f]{1,16}")
 _SCHEME = Expression(r"[a-z0-9+.:-]{1,40}+", re.IGNORECASE)
-_REST = Expression(r"[^\s\"'`<>]{1,600}+")
+# What was hidden in an address, as in `bob:[redacted password]@db`, is a part of it.
+_REST = Expression(r"[^\s\"'`<>]{1,600}+(?:(?<=\[redacted) \w{1,40}\][^\s\"'`<>]{0,600}+){0,4}")
 _FIELDS = Expression(
     rf"{_FIELD}\s?=\s?[^\s;\"']{{1,200}}+(?:(?:\s?;\s?|\s){_FIELD}\s?=\s?[^\s;\"']{{1,200}}+){{1,12}}+;?"
 )
