@@ -54,6 +54,20 @@ def test_the_most_frequent_comes_first(types, store):
     assert "mulligan patterns show pat_" in err
 
 
+def test_a_failure_that_nobody_knows_the_time_of_is_listed_too(types, tmp_path):
+    path = tmp_path / "undated.db"
+    kept = SqliteStore(path)
+    run = Run(id="run_1", started=int(time.time() * 1000), end="finished")
+    kept.append(LOCAL, [StepEnded(failed("run_1", "search", 0, "too slow", "f")), RunEnded(run)], "journal", 1)
+    kept.close()
+    code, out, _ = types("patterns", "--store", str(path))
+    assert (code, "too slow" in out) == (0, True)
+    (found,) = json.loads(types("patterns", "--store", str(path), "--json")[1])
+    assert (found["first"], found["last"]) == (0, 0)
+    code, out, _ = types("patterns", "show", found["id"], "--store", str(path))
+    assert (code, "last seen" in out, "days ago" in out, "How often" in out) == (0, True, False, False)
+
+
 def test_something_new_is_bad_news(store):
     def typed(*words):
         return subprocess.run(

@@ -23,6 +23,8 @@ def facts(pattern: Pattern) -> dict[str, Any]:
         "overcome": pattern.overcome,
         "given_up": pattern.given_up,
         "runs": pattern.runs,
+        "first": pattern.first,
+        "last": pattern.last,
         "state": pattern.state,
         "reopened": pattern.reopened,
     }
@@ -110,5 +112,5 @@ def _about(pattern: Pattern, now: int) -> Iterator[tuple[str, str]]:
 def _by_day(pattern: Pattern, now: int) -> list[tuple[int, int]]:
     """Every day of the last two weeks from the first on which it was met."""
     today = now // DAY * DAY
-    first = max(min(pattern.days, default=today), today - (DAYS - 1) * DAY)
+    first = max(min(filter(None, pattern.days), default=today), today - (DAYS - 1) * DAY)
     return [(day, pattern.days.get(day, 0)) for day in range(first, today + 1, DAY)]

@@ -40,7 +40,9 @@ def duration(seconds: float) -> str:
 
 
 def ago(then: int, now: int) -> str:
-    """How long ago, in one unit."""
+    """How long ago, in one unit. Some logs do not say when."""
+    if not then:
+        return "-"
     seconds = max(0, (now - then) // 1000)
     for unit, length in (("day", 86400), ("h", 3600), ("min", 60)):
         number = seconds // length
