@@ -244,6 +244,26 @@ def test_what_cannot_be_imported_is_told_with_what_to_do(types, tmp_path):
     assert types("export", "--store", tmp_path / "never.db")[0] == 2
 
 
+def test_a_file_without_a_run_is_not_said_to_be_there_already(types, tmp_path):
+    empty = tmp_path / "empty.json"
+    empty.write_text('{"role": "user", "content": [}')
+    code, out, err = types("import", empty, "--store", tmp_path / "k.db")
+    assert (code, out) == (1, "There is no run in it.\n")
+    assert "1 line could not be read and was passed over" in err
+
+
+def test_calls_of_a_conversation_that_does_not_say_when_are_in_the_figures(types, tmp_path):
+    asked = {"id": "c1", "type": "function", "function": {"name": "book", "arguments": "{}"}}
+    said = [
+        {"role": "assistant", "content": None, "tool_calls": [asked]},
+        {"role": "tool", "tool_call_id": "c1", "content": "Error: seats must be a number"},
+    ]
+    types("import", write(tmp_path / "c.jsonl", *said), "--store", tmp_path / "k.db")
+    code, out, _ = types("stats", "--store", tmp_path / "k.db")
+    assert (code, "\n1 call: " in out) == (0, True)
+    assert types("patterns", "--store", tmp_path / "k.db")[0] == 0
+
+
 def test_a_store_that_was_imported_into_answers_like_any_other(types, tmp_path):
     types("import", write(tmp_path / "c.jsonl", *rows(2)), "--store", tmp_path / "k.db")
     store = SqliteStore(tmp_path / "k.db")

@@ -69,7 +69,7 @@ def test_the_first_line_answers_the_question_and_the_rest_says_what_failed_and_w
     code, out, err = types("scan")
     assert code == 0
     lines = out.splitlines()
-    assert lines[0] == "66.7 % of 3 calls in 2 sessions failed: 1 of 2 failures were overcome."
+    assert lines[0] == "66.7 % of 3 calls in 2 sessions failed: 1 of 2 failures was overcome."
     assert any("claude-code" in line for line in lines)
     assert any(line.split() == ["1", "1", "tool/file_not_found", "Read"] for line in lines)
     assert any("another file_path" in line for line in lines)
@@ -218,4 +218,4 @@ def test_the_command_itself_reads_a_folder_without_waiting_for_a_pipe(tmp_path):
         timeout=60,
         check=True,
     )
-    assert done.stdout.startswith("50.0 % of 2 calls in 1 session failed: 1 of 1 failures were overcome.")
+    assert done.stdout.startswith("50.0 % of 2 calls in 1 session failed: 1 of 1 failure was overcome.")

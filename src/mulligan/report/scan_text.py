@@ -28,8 +28,8 @@ def lines(found: Findings) -> Iterator[str]:
     if found.failures:
         yield ""
         yield from _kinds(found)
-        yield ""
-        yield from _costs(found)
+        costs = list(_costs(found))
+        yield from ["", *costs] if costs else []
     if found.fixes:
         yield ""
         yield "What overcame them:"
@@ -49,8 +49,10 @@ def answer(found: Findings) -> str:
     where = f"{count(found.calls, 'call')} in {count(found.sessions, 'session')}"
     if not found.failures:
         return f"None of {where} failed."
-    told = f"{percent(found.failures, found.calls)} of {where} failed: {found.overcome:,} of {found.failures:,} "
-    told += "failures were overcome"
+    told = f"{percent(found.failures, found.calls)} of {where} failed: "
+    told += (
+        f"{found.overcome:,} of {count(found.failures, 'failure')} {'was' if found.overcome == 1 else 'were'} overcome"
+    )
     if found.again:
         told += f", {found.again:,} came again after a compaction"
     return f"{told}."

@@ -43,7 +43,7 @@ WRONG = {
     "drop": "does not exist",
     "clamp": "was out of bounds",
     "enum": "was not one of the words allowed",
-    "trim": "had white space around it",
+    "trim": "had white space or junk around it",
     "parse": "was JSON inside a text",
     "wrap": "was no list",
     "default": "was missing",

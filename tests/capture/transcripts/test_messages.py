@@ -5,7 +5,9 @@ import json
 import pytest
 from session_logs import read, write
 
+from mulligan.capture.transcripts import formats
 from mulligan.capture.transcripts.gathering import Reading
+from mulligan.capture.transcripts.lines import Lines
 
 OPENAI = [
     {"role": "system", "content": "You are helpful."},
@@ -81,3 +83,10 @@ def test_an_answer_that_speaks_of_errors_without_being_one_is_a_success(tmp_path
     path.write_text(json.dumps(conversation))
     (history,) = read(path)
     assert history.steps[0].outcome == "success"
+
+
+def test_a_program_that_speaks_of_messages_is_no_conversation(tmp_path):
+    path = tmp_path / "agent.py"
+    path.write_text('messages = [{"role": "user", "content": "hello"}]')
+    with Lines(path) as lines:
+        assert formats.recognised(lines) is None

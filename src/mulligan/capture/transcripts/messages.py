@@ -24,6 +24,8 @@ _IDS = ("session_id", "conversation_id", "thread_id", "run_id", "id")
 
 
 def recognises(head: bytes) -> bool:
+    if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
+        return False  # a program that speaks of messages holds none
     if b'"role"' in head and (b'"content"' in head or b'"tool_calls"' in head):
         return True
     return b'"call_id"' in head and b'"function_call' in head and b'"payload"' not in head

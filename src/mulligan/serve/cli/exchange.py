@@ -46,6 +46,8 @@ class Importer:
         self.steps = 0
         self.new = 0
         """Records the store did not have."""
+        self.skipped = 0
+        """Files of which something was kept before."""
 
     def histories(
         self, lines: Lines, format: formats.Format, reading: Reading, skips: bool = False
@@ -58,6 +60,7 @@ class Importer:
         known = self._store.offset(LOCAL, journal)
         if skips and format.name in BY_RUN:
             lines.skip(known)
+            self.skipped += known > 0
         batch: list[AnyEvent] = []
         mark = known
         for history in format.read(lines, reading):
@@ -80,7 +83,9 @@ class Importer:
         # A run that was exported may be in this very store, with more of it: then nothing about it is changed.
         yield redacted(RunStarted(history.run) if is_whole else RunEnded(history.run), self._redactor)
         for step in history.steps:
-            yield redacted(StepEnded(step), self._redactor)
+            # A call that nobody knows the time of would be counted in 1970, where no question looks.
+            dated = step if step.started else replace(step, started=history.run.started)
+            yield redacted(StepEnded(dated), self._redactor)
         for compaction in history.compactions:
             yield redacted(ContextCompacted(compaction), self._redactor)
 
@@ -147,10 +152,15 @@ def import_(files: tuple[str, ...], wanted: str | None, store: str | None, as_js
     if importer.new:
         runs, steps = terminal.count(importer.runs, "run"), terminal.count(importer.steps, "step")
         click.echo(f"{runs} with {steps} read, {terminal.count(importer.new, 'record')} new in {settings.store_url}.")
-    else:
+    elif importer.runs or importer.skipped:
         click.echo(f"Nothing new: all of it is in {settings.store_url} already.")
+    else:
+        click.echo("There is no run in it." if len(files) == 1 else "There is no run in them.")
     if reading.unknown:
-        click.echo(f"{terminal.count(reading.unknown, 'line')} could not be read and was passed over.", err=True)
+        were = "was" if reading.unknown == 1 else "were"
+        click.echo(f"{terminal.count(reading.unknown, 'line')} could not be read and {were} passed over.", err=True)
+    if not (importer.runs or importer.skipped):
+        sys.exit(1)
 
 
 def _import(path: Path, wanted: str | None, importer: Importer, reading: Reading) -> None:
