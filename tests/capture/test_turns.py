@@ -523,3 +523,8 @@ def test_many_calls_of_one_turn_may_be_awaited_together(played: Rehearsal) -> No
     assert asyncio.run(main()) == [str(n) if n % 2 else f"{n} 5" for n in range(20)]
     assert len(played.runs) == 1
     assert all(step.parent is None for step in played.steps)
+
+
+def test_a_turn_says_which_one_it_is():
+    with rehearsal():
+        assert [repr(turn) for turn in mulligan.turns(limit=2)] == ["<turn 1 of 2>", "<turn 2 of 2>"]

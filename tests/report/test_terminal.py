@@ -65,6 +65,13 @@ def test_a_repair_says_what_was_changed_from_where_and_how_sure_it_was():
     assert "changed top_k 50 -> 10 (from the schema, 90% sure)" in text(terminal.run(history(*steps), NOW))
 
 
+def test_an_argument_that_got_another_name_is_not_shown_as_if_it_had_another_value():
+    change = Change(path="night", how="rename", before="night", after="nights", from_="schema")
+    repair = Recovery(remedy=Remedy.REPAIR, changes=(change,), source="schema", confidence=0.9)
+    steps = (step(1, "failure", kind=REJECTED), step(2, call=1, attempt=2, after=repair))
+    assert "changed the name night -> nights (from" in text(terminal.run(history(*steps), NOW))
+
+
 def test_a_failed_call_names_the_later_call_that_overcame_it_and_what_changed():
     change = Change(path="days", how="substitute", before=30, after=7)
     link = Link(run="run_abcdefgh", failed=1, overcame=2, how="agent", changes=(change,))

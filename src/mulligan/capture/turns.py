@@ -78,6 +78,9 @@ class Turn:
         self._run = run
         self._turns = turns
 
+    def __repr__(self) -> str:
+        return f"<turn {self.number} of {self._turns.limit}>"
+
     @property
     def notice(self) -> str:
         """What to tell the model before its last turn; empty before that."""

@@ -222,4 +222,6 @@ def _change(changed: Change) -> str:
     before, after = line(repr(changed.before), 40), line(repr(changed.after), 40)
     if changed.how == "drop":
         return f"{line(changed.path, 40)} dropped"
+    if changed.how == "rename" and changed.path != calls.TOOL:
+        return f"the name {line(changed.before, 40)} -> {line(changed.after, 40)}"
     return f"{line(changed.path, 40)} {before} -> {after}"
