@@ -68,6 +68,20 @@ def test_a_failure_that_nobody_knows_the_time_of_is_listed_too(types, tmp_path):
     assert (code, "last seen" in out, "days ago" in out, "How often" in out) == (0, True, False, False)
 
 
+def test_a_list_that_was_cut_says_so(types, store):
+    assert "The first 1 are" not in types("patterns", "--store", store)[2]
+    _, _, err = types("patterns", "--limit", "1", "--store", store)
+    assert "listed and counted. For more: --limit 10" in err
+
+
+def test_a_kind_is_a_type_and_a_code_or_a_type_alone(types, store):
+    for command in ("patterns", "runs"):
+        code, _, err = types(command, "--kind", "timeout", "--store", store)
+        assert (code, "such as tool/timeout or model/timeout" in err) == (2, True)
+        assert "search" in types(command, "--kind", "tool", "--store", store)[1]
+        assert types(command, "--kind", "tool/timeout", "--store", store)[0] == 0
+
+
 def test_something_new_is_bad_news(store):
     def typed(*words):
         return subprocess.run(
@@ -122,6 +136,7 @@ def test_resolve_and_reopen(types, store, known):
 def test_merge_and_split(types, store, known):
     code, out, _ = types("patterns", "merge", known["=fetch"], known["search"], "--store", store)
     assert code == 0
+    assert f"mulligan patterns split {known['=fetch']}" in out
     _, out, _ = types("patterns", "--store", store, "--json")
     (one,) = json.loads(out)
     assert (one["id"], one["count"]) == (known["search"], 4)

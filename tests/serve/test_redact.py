@@ -120,7 +120,7 @@ def test_a_file_as_an_argument_is_answered_with_where_to_put_it():
     result = run("", "build.log")
 
     assert result.exit_code == 2
-    assert "build.log is read from standard input" in result.stderr
+    assert "mulligan redact < build.log" in result.stderr
     assert "mulligan redact --report < build.log" in run("", "--help").stdout
 
 

@@ -108,6 +108,7 @@ def test_two_versions_beside_each_other(store):
         (["--since", "1h", "--until", "2h"], "--since 1h is not before --until 2h"),
         (["--csv"], "--csv needs rows"),
         (["--by", "colour"], "'colour' is not one of"),
+        (["--kind", "timeout"], "such as tool/timeout"),
         (["--compare", "1.0", "7.7"], "nothing of version '7.7' in this time. There are: helper 1.0."),
         (["--by", "kind", "--compare", "a", "b"], "two of kind cannot be compared"),
     ],
@@ -122,5 +123,6 @@ def test_a_store_that_is_not_there_is_told_and_not_made(tmp_path):
     code, out, err = typed("--store", str(tmp_path / "none.db"))
     assert code == 0
     assert out.startswith("Nothing was recorded since ")
-    assert "which is not there yet" in err
+    assert "none.db yet. " in err
+    assert "mulligan demo" in err
     assert not (tmp_path / "none.db").exists()

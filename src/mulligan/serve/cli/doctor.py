@@ -110,7 +110,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         "journals": facts["journals"],
         "kept": ", ".join(kept),
         "dropped": terminal.count(facts.get("dropped", 0), "record") if kept else "",
-        "context": f"{share:.0%} of recent runs say what they are about" if share is not None else "",
+        "context": f"{100 * share:.0f} % of recent runs say what they are about" if share is not None else "",
         "note": facts["note"],
     }
     return [(name, terminal.line(told, 300)) for name, told in rows.items() if told]

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from mulligan import settings as settings_file
+from mulligan.classify.taxonomy import KINDS, TYPES
 from mulligan.failure import SettingsError, StoreError
 from mulligan.records import encode
 from mulligan.remember.adoption import adopt
@@ -30,6 +31,23 @@ def store_option(function: F) -> F:
     return click.option(
         "--store", metavar="URL", help="Another store than the settings say: a path or sqlite:///PATH."
     )(function)
+
+
+def kind_option(help: str, after: str = "/") -> Callable[[F], F]:
+    """`--kind`: a kind, or a type alone, which comes with `after` behind it."""
+
+    def checked(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+        if text is None:
+            return None
+        if text.rstrip("/") in TYPES:
+            return text.rstrip("/") + after
+        if "/" in text:
+            return text  # one of the user's own, or of another version
+        near = [each for each in KINDS if each.partition("/")[2] == text] or ["tool/timeout"]
+        meant = " or ".join(near)
+        raise SettingsError(f"--kind takes a type and a code, such as {meant}, or a type, such as tool, got {text!r}.")
+
+    return click.option("--kind", callback=checked, help=help)
 
 
 def settings_with(store: str | None) -> Settings:
@@ -88,6 +106,14 @@ def moment(text: str | None, option: str = "--since") -> int | None:
 def width() -> int | None:
     """Columns of the terminal; None where there is none and nothing need be cut."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def told_more(shown: int, limit: int) -> None:
+    """Says that a list may have been cut: its first line counts what is listed, not what there is."""
+    if shown == limit:
+        click.echo(
+            f"\nThe first {limit:,} are listed and counted. For more: --limit {min(10 * limit, 10_000)}", err=True
+        )
 
 
 def print_json(value: object) -> None:

@@ -14,6 +14,7 @@ from mulligan.report import patterns as told
 from mulligan.report.tables import as_csv, count
 from mulligan.serve.cli.options import (
     as_json,
+    kind_option,
     moment,
     now,
     opened,
@@ -21,6 +22,7 @@ from mulligan.serve.cli.options import (
     print_lines,
     settings_with,
     store_option,
+    told_more,
     width,
 )
 
@@ -42,7 +44,7 @@ EXAMPLES = """Examples:
 @click.option("--new", is_flag=True, help="Only those met for the first time within --since (1d); exits 1 if any.")
 @click.option("--state", type=click.Choice(["new", "active", "resolved", "muted"]), help="Without: all but muted.")
 @click.option("--tool", help="Only this tool's.")
-@click.option("--kind", help="Only of this kind, such as tool/timeout.")
+@kind_option("Only of this kind, such as tool/timeout, or of a type (tool).")
 @click.option("--agent", help="Only those this agent met.")
 @click.option("--text", help="Only those with this text in their tool, kind or message.")
 @click.option("--order", type=click.Choice(["count", "last", "first"]), default="count", show_default=True)
@@ -76,6 +78,7 @@ def patterns(
         print_lines(as_csv((told.facts(pattern) for pattern in found), told.CSV))
     elif found:
         print_lines(told.listed(found, now(), width()))
+        told_more(len(found), query.limit)
         click.echo(f"\nLook at one: mulligan patterns show {found[0].id[: told.ID]}{_there(store)}", err=True)
     else:
         click.echo(_nothing(new, past, settings.store_url, kept is not None))
@@ -84,7 +87,7 @@ def patterns(
 
 def _nothing(new: bool, past: str | None, url: str, is_there: bool) -> str:
     if not is_there:
-        return f"There is no {url} yet."
+        return f"There is no {url} yet.\nWrap a function with @mulligan.tool and call it, or try: mulligan demo"
     if new:
         return f"Nothing new went wrong within {past or '1d'}."
     return "No pattern matches." if past is None else f"No pattern was met within {past}."
@@ -147,15 +150,15 @@ def _decide(
     if as_json:
         print_json([told.facts(each) for each in changed])
         return
-    for each in changed:
-        click.echo(_said(do, each))
+    for given, each in zip(ids, changed, strict=True):
+        click.echo(_said(do, each, given))
 
 
-def _said(do: str, pattern: Pattern) -> str:
+def _said(do: str, pattern: Pattern, given: str) -> str:
     if do == "resolve":
         return f"{pattern.id} is resolved. It opens again when it is met again."
     if do == "merge":
-        return f"{pattern.id} now counts {count(pattern.count, 'failure')}. To undo: mulligan patterns split."
+        return f"{pattern.id} now counts {count(pattern.count, 'failure')}. To undo: mulligan patterns split {given}"
     if do == "split":
         return f"{pattern.id} stands by itself again, with {count(pattern.count, 'failure')}."
     return f"{pattern.id} is {pattern.state}."

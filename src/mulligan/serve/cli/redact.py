@@ -62,7 +62,7 @@ def redact(
     Exit 1 when a line of --jsonl could not be read: an object with the field "error" stands in its place.
     """
     if files:
-        raise click.UsageError(f"{files[0]} is read from standard input only, as the examples of --help show.")
+        raise click.UsageError(f"text is read from standard input only: `mulligan redact < {files[0]}`.")
     if everything and not jsonl:
         raise click.UsageError("--all is about the fields of --jsonl. For plain text, leave it out.")
     if level == "shared" and not everything:

@@ -14,6 +14,7 @@ from mulligan.report import terminal
 from mulligan.report.tables import as_csv
 from mulligan.serve.cli.options import (
     as_json,
+    kind_option,
     moment,
     now,
     opened,
@@ -21,6 +22,7 @@ from mulligan.serve.cli.options import (
     print_lines,
     settings_with,
     store_option,
+    told_more,
     width,
 )
 
@@ -32,7 +34,7 @@ from mulligan.serve.cli.options import (
 @click.option("--agent", help="Only this agent's.")
 @click.option("--status", type=click.Choice(get_args(Status)), help="Only those that came to this.")
 @click.option("--tool", help="Only those that called this tool.")
-@click.option("--kind", help="Only those with a failure of this kind (tool/timeout), or of a type (tool/).")
+@kind_option("Only those with a failure of this kind (tool/timeout), or of a type (tool).")
 @click.option("--pattern", help="Only those with a failure of this pattern.")
 @click.option("--model", help="Only those that called this model.")
 @click.option("--version", "version", help="Only of this version of the agent.")
@@ -77,6 +79,7 @@ def runs(
             click.echo("Wrap a function with @mulligan.tool and call it, or try: mulligan demo")
     else:
         print_lines(terminal.runs(found, now(), width()))
+        told_more(len(found), limit)
         there = f" --store {store}" if store else ""
         click.echo(f"\nLook at one: mulligan show {found[0].run.id[:12]}{there}", err=True)
 
@@ -93,7 +96,9 @@ def show(run: str, store: str | None, as_json: bool) -> None:
     settings = settings_with(store)
     kept = opened(settings)
     if kept is None:
-        raise SettingsError(f"there are no runs in {settings.store_url} yet. Name another store with --store.")
+        raise SettingsError(
+            f"there are no runs in {settings.store_url} yet. Name another store with --store, or try: mulligan demo"
+        )
     history = _found(kept, run)
     if as_json:
         print_json(_summary(history) | builtins(history))
@@ -105,7 +110,7 @@ def _found(kept: Store, wanted: str) -> History:
     if wanted == "last":
         newest = kept.runs(LOCAL, RunQuery(limit=1))
         if not newest:
-            raise SettingsError("there are no runs yet.")
+            raise SettingsError("there are no runs yet. Wrap a function with @mulligan.tool, or try: mulligan demo")
         return newest[0]
     prefix = wanted if wanted.startswith("run_") or "run_".startswith(wanted) else f"run_{wanted}"
     matches = kept.find(LOCAL, prefix, limit=4)

@@ -17,6 +17,7 @@ from mulligan.report import stats as questions
 from mulligan.report.tables import as_csv
 from mulligan.serve.cli.options import (
     as_json,
+    kind_option,
     moment,
     now,
     opened,
@@ -52,7 +53,7 @@ EXAMPLES = """Examples:
 @click.option("--until", metavar="DATE", help="Up to a date (2026-01-31), or so long ago (24h).")
 @click.option("--agent", help="Only this agent's.")
 @click.option("--tool", help="Only this tool's calls.")
-@click.option("--kind", help="Only failures of this kind (tool/timeout), or of all kinds of a type (tool).")
+@kind_option("Only failures of this kind (tool/timeout), or of all kinds of a type (tool).", after="")
 @click.option("--model", help="Only this model's.")
 @click.option("--version", "version", help="Only this version of the agent.")
 @click.option("--environment", help="Only this environment's.")
@@ -111,8 +112,11 @@ def stats(
         elif answer.total.calls:
             click.echo(f"None of it says which {query.by}.")
     if not as_json and not as_comma and not answer.total.calls and not answer.total.runs and past != "all":
-        where = settings.store_url if kept is not None else f"{settings.store_url}, which is not there yet"
-        click.echo(f"Looked into {where}. Further back: --since all", err=True)
+        if kept is not None:
+            click.echo(f"Looked into {settings.store_url}. Further back: --since all", err=True)
+        else:
+            told = "Wrap a function with @mulligan.tool and call it, or try: mulligan demo"
+            click.echo(f"There is no {settings.store_url} yet. {told}", err=True)
 
 
 def _answer(kept: Store | None, query: StatsQuery) -> Stats:

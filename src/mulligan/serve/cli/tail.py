@@ -16,7 +16,7 @@ from mulligan.remember.store import LOCAL, RunQuery, Store
 from mulligan.remember.urls import sqlite_path
 from mulligan.report import log
 from mulligan.report.tables import cut
-from mulligan.serve.cli.options import as_json, now, opened, settings_with, store_option, width
+from mulligan.serve.cli.options import as_json, kind_option, now, opened, settings_with, store_option, width
 
 EVERY = 0.5
 """Seconds between two looks."""
@@ -58,13 +58,16 @@ class Watch:
             return False
         if self._tool is not None and step.name != self._tool:
             return False
-        return self._kind is None or (step.failure is not None and str(step.failure.kind) == self._kind)
+        if self._kind is None:
+            return True
+        met = str(step.failure.kind) if step.failure is not None else ""
+        return met.startswith(self._kind) if self._kind.endswith("/") else met == self._kind
 
 
 @click.command(epilog="Examples:\n\n  mulligan tail --failures\n\n  mulligan tail --tool search --json | jq .step.name")
 @click.option("--agent", help="Only this agent's.")
 @click.option("--tool", help="Only this tool's.")
-@click.option("--kind", help="Only failures of this kind, such as tool/timeout.")
+@kind_option("Only failures of this kind, such as tool/timeout, or of a type (tool).")
 @click.option("--failures", is_flag=True, help="Only what fails.")
 @click.option("--lines", default=10, show_default=True, type=click.IntRange(0), help="How much of the last hour first.")
 @store_option
