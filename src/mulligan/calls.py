@@ -34,6 +34,10 @@ OPEN = 100
 """How many open failures a success is compared with, so that a run of any length costs the same for each call."""
 BETWEEN = 50
 """How many names of what came between are told."""
+RECENT = 24
+"""How many of the latest successes are remembered with their arguments while something is not overcome."""
+BRIEF = 80
+"""Characters of a text argument, and members of a list, beyond which it is not remembered there."""
 TOOL = "(tool)"
 """The path of a change to the name of the tool itself."""
 
@@ -155,6 +159,15 @@ class Open(NamedTuple):
     between: tuple[str, ...] = ()
 
 
+class Done(NamedTuple):
+    """A call that worked while something was open: what may have been missing."""
+
+    call: int
+    name: str
+    arguments: dict[str, Any]
+    """In brief: a long text or a nested value is None."""
+
+
 class Standing(NamedTuple):
     """Where a run stands after some of its calls. A value: one may go back to an earlier one, and on from there."""
 
@@ -165,6 +178,8 @@ class Standing(NamedTuple):
     """Those of them that worked in the end."""
     has_own: bool = False
     """Whether the run itself failed, and not only a call of it."""
+    recent: tuple[Done, ...] = ()
+    """The latest successes since something is open."""
 
     def status(self, run: Run) -> Status:
         """Nothing failed, every failed call was overcome, one was given up, or the run itself failed."""
@@ -182,7 +197,9 @@ class Standing(NamedTuple):
                 return self, []
             if call.first.type == "run":
                 return self._replace(failed=self.failed + 1, has_own=True), []
-            return self._replace(open=(*self.open[1 - OPEN :], Open(call)), failed=self.failed + 1), []
+            recent = self.recent if self.open else ()
+            still = (*self.open[1 - OPEN :], Open(call))
+            return self._replace(open=still, failed=self.failed + 1, recent=recent), []
         links: list[Link] = []
         if has_failed:
             how: Overcome = "repair" if call.changes else "retry"
@@ -199,7 +216,28 @@ class Standing(NamedTuple):
             return self, links
         has_own = self.has_own or (has_failed and call.first.type == "run")
         failed, overcome = self.failed + has_failed, self.overcome + len(links)
-        return Standing(tuple(still_open), failed, overcome, has_own), links
+        recent = (
+            (*self.recent[1 - RECENT :], Done(call.id, call.name, brief(call.last.arguments))) if still_open else ()
+        )
+        return Standing(tuple(still_open), failed, overcome, has_own, recent), links
+
+
+def brief(arguments: Any) -> dict[str, Any]:
+    """Arguments as they are remembered for others: what is long or nested is not."""
+    if not isinstance(arguments, Mapping):
+        return {}
+    return {str(name)[:BRIEF]: _brief(value) for name, value in list(arguments.items())[:16]}
+
+
+def _brief(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return value if len(value) <= BRIEF else None
+    if isinstance(value, list) and len(value) <= 16:
+        short = [each for each in value if isinstance(each, bool | int | float) or _brief(each) is not None]
+        return value if len(short) == len(value) and not any(isinstance(each, list) for each in value) else None
+    return None
 
 
 def overcame(steps: Iterable[Step]) -> list[Link]:

@@ -24,6 +24,9 @@ Effects = Literal["none", "repeatable", "once"]
 PatternState = Literal["new", "active", "resolved", "muted"]
 """`new` is seen within one day only, `active` on later ones too; a person says `resolved` and `muted`."""
 
+FixState = Literal["proposed", "promoted", "approved", "demoted", "expired", "paused", "revoked"]
+"""A fix is tried without asking only while it is promoted, or approved by an operator (SAFETY S3)."""
+
 VERIFY = "verify"
 """The source of a recovery that was a check: it found that the call had worked."""
 STEP_TYPES: tuple[StepType, ...] = ("plan", "tool", "model", "retrieval", "respond", "custom", "run")
@@ -224,6 +227,45 @@ class Precedent(Record, frozen=True):
     """In how many runs the failure was met at all."""
 
 
+class Ahead(Record, frozen=True):
+    """A call that had to come first, in a recipe."""
+
+    tool: str
+    arguments: dict[str, Any] = {}
+    """What was the same in nearly every run."""
+    open: tuple[str, ...] = ()
+    """The names of arguments whose values came from the run."""
+
+
+class Fix(Record, frozen=True):
+    """What turned a failure of one pattern into a success, and how often that worked."""
+
+    id: str
+    tool: str
+    fingerprint: str
+    sort: Literal["change", "recipe", "retry"] = "change"
+    changes: tuple[Change, ...] = ()
+    """In closed-class form: which argument, how, and a value only where it is no text of a run."""
+    first: tuple[Ahead, ...] = ()
+    tried: int = 0
+    """In how many runs; each run has one vote."""
+    worked: int = 0
+    imported: int = 0
+    """Those of `tried` that come from imported logs, which prove nothing by themselves."""
+    principals: int = 0
+    """How many of those who write here saw it work."""
+    days: int = 0
+    """On how many days it worked."""
+    agents: dict[str, int] = {}
+    last: int = 0
+    """When it was last tried. UTC milliseconds."""
+    state: FixState = "proposed"
+    why: str = ""
+    """Why it is not tried without asking."""
+    likeness: float = 1.0
+    """How alike the failure asked about and that of the fix are: 1 for the same pattern."""
+
+
 _LETTERS = bytes(b"abcdefghijklmnopqrstuvwxyz234567"[byte % 32] for byte in range(256))
 _AT_ONCE = 64
 _ids: list[str] = []
@@ -250,6 +292,14 @@ def pattern_id(tool: str, fingerprint: str) -> str:
 
     said = f"{fingerprint}\n{tool}".encode("utf-8", "surrogatepass")
     return f"pat_{blake2b(said, digest_size=6).hexdigest()}"
+
+
+def fix_id(tool: str, fingerprint: str, form: object) -> str:
+    """`fix_` and 12 digits, the same in every store."""
+    from hashlib import blake2b  # only what overcame a failure comes here
+
+    said = f"{fingerprint}\n{tool}\n".encode("utf-8", "surrogatepass") + encode(form)
+    return f"fix_{blake2b(said, digest_size=6).hexdigest()}"
 
 
 T = TypeVar("T")

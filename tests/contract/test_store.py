@@ -37,6 +37,7 @@ from mulligan.remember.store import (
     DAY,
     LOCAL,
     Command,
+    FixQuery,
     Forget,
     Forgotten,
     PatternQuery,
@@ -823,6 +824,9 @@ def answers(store: Store, tenant: str) -> dict[str, Any]:
             for tool in ("search", "lookup")
             for fingerprint in ("f-k", "f-timeout")
         ],
+        "fixes": store.fixes(tenant, FixQuery(limit=100, now=NOW)),
+        "evidence": [store.evidence(tenant, fix.id) for fix in store.fixes(tenant, FixQuery(limit=100, now=NOW))],
+        "alike": store.fixes(tenant, FixQuery(tool="search", fingerprint="f-new", text="k is <n> at most", now=NOW)),
         "size": (store.health(tenant).runs, store.health(tenant).steps),
     }
 

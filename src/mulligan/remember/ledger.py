@@ -18,7 +18,7 @@ from mulligan.calls import Call, Standing
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.figures import HOUR, Cells
 from mulligan.records import Compaction, History, Link, Run, Status, Step, encode
-from mulligan.remember import bodies, tallies
+from mulligan.remember import bodies, fixes, learning, tallies
 from mulligan.remember.rollups import Rollups
 from mulligan.remember.rows import (
     FIRST,
@@ -147,6 +147,8 @@ class Account:
         self.cells: Cells = {}
         self.seen: list[Seen] = []
         self.used: list[tuple[str, str, int, str]] = []
+        self.news: list[learning.News] = []
+        """What was tried after failures."""
         self._runs: dict[tuple[str, str | None, str | None, int, Status, bool], int] = {}
 
     def add(self, before: Part, after: Part) -> None:
@@ -208,12 +210,14 @@ class Ledger:
         """Runs whose trails may still lead on, if nobody else has added to them."""
         self._version = -1
         self._forgotten = 0
+        self._heard: dict[tuple[str, str], int] = {}
         self.rollups = Rollups()
 
     def let_go(self) -> None:
         """Forgets what it has in hand: it was rolled back, or what is kept was changed."""
         self._known.clear()
         self._doubted.clear()
+        self._heard.clear()
         self.rollups.let_go()
 
     def begin(self, writer: sqlite3.Connection) -> None:
@@ -232,14 +236,22 @@ class Ledger:
             self._doubted.clear()
 
     def append(
-        self, writer: sqlite3.Connection, tenant: str, batch: Sequence[AnyEvent], now: int, is_imported: bool
+        self,
+        writer: sqlite3.Connection,
+        tenant: str,
+        batch: Sequence[AnyEvent],
+        now: int,
+        is_imported: bool,
+        principal: str = "",
     ) -> int:
         """Keeps a batch; how many of its records were new."""
+        principal = fixes.IMPORT if is_imported else principal or fixes.OWN
+        self._note(writer, tenant, principal, now)
         news, compactions = _sorted_out(batch)
         self._make_room()
         orphans = {run for (run,) in writer.execute("SELECT run FROM orphans WHERE tenant = ?", (tenant,))}
         before = self._looked_up(writer, tenant, news)
-        kept = self._put_runs(writer, tenant, news, before, now, is_imported)
+        kept = self._put_runs(writer, tenant, news, before, now, is_imported, principal)
         steps = [step for about in news.values() for step in about.steps]
         kept += self._put_steps(writer, tenant, steps, news)
         account = Account()
@@ -249,7 +261,15 @@ class Ledger:
             self._account_for(writer, tenant, id, old, run, about.steps, id in orphans, account)
         kept += self._put_compactions(writer, tenant, compactions, account)
         self.settle(writer, tenant, account)
+        if account.news:
+            learning.add(writer, tenant, account.news, principal)
         return kept
+
+    def _note(self, writer: sqlite3.Connection, tenant: str, principal: str, now: int) -> None:
+        """Who writes here, looked at once an hour."""
+        if now - self._heard.get((tenant, principal), -HOUR) >= HOUR:
+            learning.note_principal(writer, tenant, principal, now)
+            self._heard[tenant, principal] = now
 
     def settle(self, writer: sqlite3.Connection, tenant: str, account: Account) -> set[str]:
         """Brings sums and patterns up to date; the patterns of which nothing is left."""
@@ -295,13 +315,14 @@ class Ledger:
         before: dict[str, Known],
         now: int,
         is_imported: bool,
+        principal: str,
     ) -> int:
         begun = {
             id: about.ended[-1] if about.ended else about.started
             for id, about in news.items()
             if id not in before and (about.started or about.ended)
         }
-        rows = [run_row(tenant, run, now, is_imported) for run in begun.values() if run is not None]
+        rows = [run_row(tenant, run, now, is_imported, principal) for run in begun.values() if run is not None]
         if rows:
             writer.execute("SAVEPOINT beginning")
             if put(writer, RUN, rows) != len(rows):  # some were there
@@ -423,7 +444,15 @@ class Ledger:
         linked = {} if is_new else links_since(writer, tenant, run.id, start)
         opened = {each.call.id: each.call for each in standing.open if each.call.id < start}
         after = Part(run, {call.id: call for call in calls.joined(everything)}, {}, set())
-        links = {link.failed: link for call in after.calls.values() for link in trail.follow(call)}
+        links: dict[int, Link] = {}
+        tried: list[fixes.Trial] = []
+        for call in after.calls.values():
+            stood = trail.now
+            found = trail.follow(call)
+            links.update((link.failed, link) for link in found)
+            tried += fixes.trials(stood, call, found)
+        if tried or not is_new:
+            account.news.append(learning.News(run, start, tried))
         earlier = [step for step in everything if step.seq not in new]
         before = Part(old.run if old else run, {call.id: call for call in calls.joined(earlier)}, linked, set())
         after = after._replace(links=links)

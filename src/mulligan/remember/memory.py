@@ -10,12 +10,14 @@ from mulligan import calls, figures
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.failure import StoreError
 from mulligan.figures import Stats, StatsQuery
-from mulligan.records import Compaction, History, Link, Pattern, Precedent, Run, Step, pattern_id
-from mulligan.remember import forgetting, patterns, retention
+from mulligan.records import Compaction, Fix, History, Link, Pattern, Precedent, Run, Step, pattern_id
+from mulligan.remember import fixes, forgetting, learning, patterns, recipes, retention, similar
 from mulligan.remember.patterns import Decision, Sighting, Tally
 from mulligan.remember.store import (
     IMPORTED,
     Command,
+    Evidence,
+    FixQuery,
     Forget,
     Forgotten,
     Health,
@@ -24,6 +26,8 @@ from mulligan.remember.store import (
     Pruned,
     Question,
     Retention,
+    Revocation,
+    Revoked,
     RunQuery,
     now,
 )
@@ -46,13 +50,26 @@ class MemoryStore:
         self._pruned: dict[str, list[Sighting]] = {}
         self._counted: dict[str, figures.Cells] = {}
         """What is gone and still counted."""
+        self._writers: dict[tuple[str, str], str] = {}
+        """Who wrote a run."""
+        self._principals: dict[str, dict[str, int]] = {}
+        self._votes: dict[str, list[tuple[fixes.Trial, fixes.Vote]]] = {}
+        """Of runs that were pruned, and those that were reported."""
+        self._verdicts: dict[str, dict[str, fixes.Verdict]] = {}
+        self._revocations: dict[str, list[Revocation]] = {}
 
-    def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int) -> int:
+    def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
         with self._lock:
             if offset <= self._offsets.get((tenant, journal), 0):
                 return 0
             self._offsets[tenant, journal] = offset
             is_imported = journal.startswith(IMPORTED)
+            principal = fixes.IMPORT if is_imported else principal or fixes.OWN
+            heard = self._principals.setdefault(tenant, {})
+            heard[principal] = max(heard.get(principal, 0), self._clock())
+            for event in batch:
+                if isinstance(event, RunStarted | RunEnded):
+                    self._writers.setdefault((tenant, event.run.id), principal)
             return sum(self._keep(tenant, event, is_imported) for event in batch)
 
     def _keep(self, tenant: str, event: AnyEvent, is_imported: bool) -> bool:
@@ -175,6 +192,7 @@ class MemoryStore:
             figures.add(counted, figures.cells(left), -1)
         if left is None:
             self._pruned.setdefault(tenant, []).extend(patterns.sightings(history))
+            self._votes.setdefault(tenant, []).extend(self._votes_of(tenant, history))
             del self._runs[key], self._kept[key]
             self._steps.pop(key, None)
             self._compactions.pop((tenant, "run", history.run.id), None)
@@ -265,7 +283,11 @@ class MemoryStore:
 
     def recall(self, tenant: str, question: Question) -> list[Precedent]:
         with self._lock:
-            runs = [run for owner, run in self._runs if owner == tenant]
+            runs = [
+                run.id
+                for (owner, _), run in self._runs.items()
+                if owner == tenant and not self._is_revoked(tenant, run, question.tool)
+            ]
         links: list[Link] = []
         seen: set[str] = set()
         for run in runs:
@@ -276,6 +298,101 @@ class MemoryStore:
             if known or (run != question.run and any(has_met(step, question) for step in steps)):
                 seen.add(run)
         return calls.precedents(links, len(seen))[: max(question.limit, 0)]
+
+    def _is_revoked(self, tenant: str, run: Run, tool: str) -> bool:
+        who = self._writers.get((tenant, run.id), fixes.OWN)
+        revoked = self._revocations.get(tenant, ())
+        return any(fixes.is_revoked(each, who, tool, run.started) for each in revoked)
+
+    def _votes_of(self, tenant: str, history: History) -> list[tuple[fixes.Trial, fixes.Vote]]:
+        run = history.run
+        who = self._writers.get((tenant, run.id), fixes.OWN)
+        return [
+            (trial, fixes.Vote(run.id, who, run.agent, trial.at, trial.worked, trial.is_automatic))
+            for trial in learning.trials_of(history.steps)
+            if not self._is_revoked(tenant, run, trial.step.name)
+        ]
+
+    def _all_votes(self, tenant: str) -> list[tuple[fixes.Trial, fixes.Vote]]:
+        found = list(self._votes.get(tenant, ()))
+        for history in self._found(tenant, RunQuery()):
+            found += self._votes_of(tenant, history)
+        return found
+
+    def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
+        with self._lock:
+            votes = self._all_votes(tenant)
+            heard, revoked = self._principals.get(tenant, {}), self._revocations.get(tenant, [])
+        tallies = fixes.tallied(votes)
+        groups: dict[str, list[fixes.Tally]] = {}
+        for tally in sorted(tallies.values(), key=lambda each: -each.last):
+            if query.tool is None or tally.tool == query.tool:
+                groups.setdefault(pattern_id(tally.tool, tally.fingerprint), []).append(tally)
+        asked = [(1.0, each) for each in groups.values()]
+        if query.fingerprint and query.tool is not None:
+            own = groups.get(pattern_id(query.tool, query.fingerprint), [])
+            asked = [(1.0, own)]
+            if query.text and not own:
+                texts = {pattern_id(trial.step.name, trial.fingerprint): patterns.worded(trial.step)[1]
+                         for trial, _ in reversed(votes)}  # fmt: skip
+                known = [(id, similar.sketch(texts[id])) for id in groups]
+                asked += [(likeness, groups[id]) for likeness, id in similar.nearest(query.text, known)]
+
+        def samples(ids: Sequence[str]) -> recipes.Samples:
+            told = [(vote.at, trial.done) for trial, vote in votes if trial.fix in ids and vote.worked and trial.done]
+            return [done for _, done in sorted(told, key=lambda each: -each[0])[: learning.SAMPLES]]
+
+        crowd = fixes.crowd(heard, revoked, query.now)
+        return recipes.answered(asked, query, crowd, self._verdicts.get(tenant, {}), samples)
+
+    def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
+        with self._lock:
+            votes = [(vote, trial.tried) for trial, vote in self._all_votes(tenant) if trial.fix == fix]
+        votes.sort(key=lambda each: (-each[0].at, each[0].run, each[1]))
+        return [
+            Evidence(run=vote.run, principal=vote.principal, agent=vote.agent, at=vote.at, worked=vote.worked,
+                     automatic=vote.is_automatic)
+            for vote, _ in votes[: max(limit, 0)]
+        ]  # fmt: skip
+
+    def outcome(self, tenant: str, fix: str, report: Evidence) -> bool:
+        with self._lock:
+            known = next((trial for trial, _ in self._all_votes(tenant) if trial.fix == fix), None)
+            if known is None:
+                return False
+            vote = fixes.Vote.reported(report)
+            revoked = self._revocations.get(tenant, ())
+            if not any(fixes.is_revoked(each, vote.principal, known.step.name, vote.at) for each in revoked):
+                trial = known._replace(failed=learning.REPORTED, tried=vote.at, at=vote.at, worked=vote.worked, done=())
+                self._votes.setdefault(tenant, []).append((trial, vote))
+            return True
+
+    def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
+        with self._lock:
+            if not any(trial.fix == fix for trial, _ in self._all_votes(tenant)):
+                return False
+            verdicts = self._verdicts.setdefault(tenant, {})
+            verdicts[fix] = fixes.decided(verdicts.get(fix, fixes.Verdict()), approved, at)
+            return True
+
+    def revoke(self, tenant: str, what: Revocation) -> Revoked:
+        with self._lock:
+            before = self._all_votes(tenant)
+            self._revocations.setdefault(tenant, []).append(what)
+            started = {id: run.started for (owner, id), run in self._runs.items() if owner == tenant}
+            self._votes[tenant] = [
+                (trial, vote)
+                for trial, vote in self._votes.get(tenant, ())
+                if not fixes.is_revoked(what, vote.principal, trial.step.name, started.get(vote.run, vote.at))
+            ]
+            left = self._all_votes(tenant)
+            gone = [each for each in before if each not in left]
+            known = {trial.fix for trial, _ in left}
+            verdicts = self._verdicts.get(tenant, {})
+            self._verdicts[tenant] = {id: verdict for id, verdict in verdicts.items() if id in known}
+        return Revoked(
+            runs=len({vote.run for _, vote in gone}), votes=len(gone), fixes=len({trial.fix for trial, _ in gone})
+        )
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
         with self._lock:

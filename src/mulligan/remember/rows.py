@@ -30,7 +30,7 @@ class Insert(NamedTuple):
 
 
 STEP = Insert.of("steps", 10)
-RUN = Insert.of("runs", 12)
+RUN = Insert.of("runs", 13)
 USED = Insert.of("used", 5)
 
 
@@ -56,12 +56,12 @@ def step_row(tenant: str, step: Step) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def run_row(tenant: str, run: Run, kept: int, is_imported: bool) -> tuple[Any, ...]:
+def run_row(tenant: str, run: Run, kept: int, is_imported: bool, principal: str) -> tuple[Any, ...]:
     """Of a run that begins: what its calls come to is set when they are known."""
     status = Standing().status(run)
     return (
         tenant, run.id, run.agent, run.session, run.started, encode(run), run.version, run.environment, status,
-        kept, int(is_imported), 1,
+        kept, int(is_imported), 1, principal,
     )  # fmt: skip
 
 

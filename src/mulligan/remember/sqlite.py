@@ -6,6 +6,7 @@ import contextlib
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,8 +16,8 @@ from mulligan import calls
 from mulligan.events import AnyEvent
 from mulligan.failure import StoreError
 from mulligan.figures import Stats, StatsQuery
-from mulligan.records import History, Link, Pattern, Precedent, Run, encode, pattern_id
-from mulligan.remember import bodies, forgetting, found, patterns, pruning, rollups, rows, upkeep
+from mulligan.records import Fix, History, Link, Pattern, Precedent, Run, decode, encode, pattern_id
+from mulligan.remember import bodies, fixes, forgetting, found, learning, patterns, pruning, rollups, rows, upkeep
 from mulligan.remember.ledger import Ledger
 from mulligan.remember.network import remote
 from mulligan.remember.patterns import Decision
@@ -25,6 +26,8 @@ from mulligan.remember.store import (
     IMPORTED,
     LOCAL,
     Command,
+    Evidence,
+    FixQuery,
     Forget,
     Forgotten,
     Health,
@@ -33,6 +36,8 @@ from mulligan.remember.store import (
     Pruned,
     Question,
     Retention,
+    Revocation,
+    Revoked,
     RunQuery,
     journals_of,
     now,
@@ -138,14 +143,15 @@ class SqliteStore:
                     writer.execute("ROLLBACK")
                 raise
 
-    def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int) -> int:
+    def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
         with self._writing() as writer:
             place = (tenant, journal)
             known = writer.execute("SELECT upto FROM journals WHERE tenant = ? AND journal = ?", place).fetchone()
             if offset <= (known[0] if known else 0):
                 return 0
             writer.execute("INSERT OR REPLACE INTO journals VALUES (?, ?, ?)", (*place, offset))
-            return self._ledger.append(writer, tenant, batch, self._clock(), journal.startswith(IMPORTED))
+            is_imported = journal.startswith(IMPORTED)
+            return self._ledger.append(writer, tenant, batch, self._clock(), is_imported, principal)
 
     def offset(self, tenant: str, journal: str) -> int:
         rows = self._read("SELECT upto FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))
@@ -274,15 +280,58 @@ class SqliteStore:
         if not links:
             return []
         pattern = pattern_id(question.tool, question.fingerprint)
+        if revoked := self._revoked(tenant, question.tool, pattern):
+            links = [link for link in links if link.run not in revoked]
         counted = self._read("SELECT runs FROM patterns WHERE tenant = ? AND id = ?", (tenant, pattern))
         own = self._read(
             "SELECT 1 FROM runs r CROSS JOIN met m ON m.tenant = r.tenant AND m.pattern = ? AND m.started = r.started "
             "AND m.run = r.id WHERE r.tenant = ? AND r.id = ? LIMIT 1",
             (pattern, tenant, question.run),
         )
-        others = (counted[0][0] if counted else 0) - len(own)
+        is_own_revoked = question.run in revoked
+        others = (counted[0][0] if counted else 0) - len(revoked) - (0 if is_own_revoked else len(own))
         seen = others + any(link.run == question.run for link in links)
         return calls.precedents(links, seen)[: max(question.limit, 0)]
+
+    def _revoked(self, tenant: str, tool: str, pattern: str) -> set[str]:
+        """The runs that met a pattern and that memory must not rest on."""
+        revoked = learning.revocations(self._read, tenant)
+        if not revoked:
+            return set()
+        met = self._read(
+            "SELECT DISTINCT r.id, r.principal, r.started FROM met m JOIN runs r "
+            "ON r.tenant = m.tenant AND r.id = m.run WHERE m.tenant = ? AND m.pattern = ?",
+            (tenant, pattern),
+        )
+        return {
+            run
+            for run, principal, started in met
+            if any(fixes.is_revoked(each, principal, tool, started) for each in revoked)
+        }
+
+    def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
+        return learning.answer(self._read, tenant, query, time.monotonic)
+
+    def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
+        return learning.evidence(self._read, tenant, fix, max(limit, 0))
+
+    def outcome(self, tenant: str, fix: str, report: Evidence) -> bool:
+        with self._writing() as writer:
+            return learning.report(writer, tenant, fix, fixes.Vote.reported(report))
+
+    def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
+        with self._writing() as writer:
+            place = (tenant, fix)
+            if writer.execute("SELECT 1 FROM fixes WHERE tenant = ? AND id = ?", place).fetchone() is None:
+                return False
+            row = writer.execute("SELECT body FROM verdicts WHERE tenant = ? AND id = ?", place).fetchone()
+            verdict = fixes.decided(decode(row[0], fixes.Verdict) if row else fixes.Verdict(), approved, at)
+            writer.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?)", (*place, encode(verdict)))
+            return True
+
+    def revoke(self, tenant: str, what: Revocation) -> Revoked:
+        with self._writing() as writer:
+            return learning.revoke(writer, tenant, what)
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
         return found.found(self._read, tenant, query)

@@ -12,7 +12,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from mulligan.events import AnyEvent
 from mulligan.figures import Stats, StatsQuery
-from mulligan.records import History, Pattern, PatternState, Precedent, Record, Run, Status
+from mulligan.records import Fix, FixState, History, Pattern, PatternState, Precedent, Record, Run, Status
 
 LOCAL = "local"
 """The tenant of a store that has one user."""
@@ -151,6 +151,56 @@ class Question(Record, frozen=True):
     limit: int = 5
 
 
+class FixQuery(Record, frozen=True):
+    """Which fixes: of one failure (tool and fingerprint), of a tool, or all."""
+
+    tool: str | None = None
+    fingerprint: str | None = None
+    text: str = ""
+    """The failure's message with what varies masked: where its own pattern has no fix, those like it are asked."""
+    agent: str = ""
+    """Who asks: what helped the same agent comes first."""
+    state: FixState | None = None
+    now: int = 0
+    """By the clock of who asks: whether a fix is proven depends on it."""
+    within: float = 0.0
+    """Seconds, after which what has been found so far is the answer; 0 for as long as it takes."""
+    limit: int = 5
+
+    @property
+    def is_question(self) -> bool:
+        """Whether it is about a failure that is waiting for an answer."""
+        return bool(self.fingerprint)
+
+
+class Revocation(Record, frozen=True):
+    """Whose and which records memory must not rest on: by who wrote them, by tool, by when their run began."""
+
+    principal: str | None = None
+    tool: str | None = None
+    since: int | None = None
+    until: int | None = None
+
+
+class Revoked(Record, frozen=True):
+    """How much rested on what was revoked."""
+
+    runs: int = 0
+    votes: int = 0
+    fixes: int = 0
+
+
+class Evidence(Record, frozen=True):
+    """One run's trial of a fix."""
+
+    run: str
+    principal: str
+    agent: str = ""
+    at: int = 0
+    worked: bool = True
+    automatic: bool = False
+
+
 class Health(Record, frozen=True):
     """Whether a store can be used, and how much is in it."""
 
@@ -166,8 +216,10 @@ Progress = Callable[[int, int], None]
 
 
 class Records(Protocol):
-    def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int) -> int:
+    def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
         """Keeps a batch and answers how many of its records were new.
+
+        `principal` is who wrote it, where several do: what is learned from it is that one's vote (SAFETY S3).
 
         A batch is known by its journal and the offset at its end: one that was kept before changes nothing.
         """
@@ -210,6 +262,21 @@ class Records(Protocol):
 class Memory(Protocol):
     def recall(self, tenant: str, question: Question) -> list[Precedent]:
         """What overcame the same failure before, the most often first. Nothing is a good answer."""
+
+    def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
+        """What turned failures into successes, with its record; the likeliest first."""
+
+    def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
+        """What a fix rests on, the newest first."""
+
+    def outcome(self, tenant: str, fix: str, report: Evidence) -> bool:
+        """Whether a fix worked for somebody whose calls are not kept here; False where there is no such fix."""
+
+    def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
+        """Approves a fix, or takes it back; False where there is none of this id."""
+
+    def revoke(self, tenant: str, what: Revocation) -> Revoked:
+        """From now on `recall` and `fixes` answer as if these records had never been seen."""
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
         """In the order asked for, without examples."""

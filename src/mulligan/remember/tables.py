@@ -108,9 +108,39 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # What the store knows about itself: how often something was forgotten, until when something was pruned.
         "CREATE TABLE meta (tenant TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (tenant, key))",
     ),
+    (
+        # Who wrote a run: what it teaches is one vote of that one.
+        "ALTER TABLE runs ADD COLUMN principal TEXT NOT NULL DEFAULT ''",
+        "UPDATE runs SET principal = 'import' WHERE imported = 1",
+        "CREATE TABLE principals (tenant TEXT NOT NULL, principal TEXT NOT NULL, last BIGINT NOT NULL, "
+        "PRIMARY KEY (tenant, principal)) WITHOUT ROWID",
+        # What was tried after a failure: `failed` and `tried` are calls or attempts of the run.
+        """
+        CREATE TABLE votes (
+            tenant TEXT NOT NULL, run TEXT NOT NULL, tried BIGINT NOT NULL, failed BIGINT NOT NULL, fix TEXT NOT NULL,
+            worked INTEGER NOT NULL, at BIGINT NOT NULL, principal TEXT NOT NULL, agent TEXT NOT NULL,
+            automatic INTEGER NOT NULL, body BLOB, PRIMARY KEY (tenant, run, tried, failed, fix)) WITHOUT ROWID
+        """,
+        "CREATE INDEX votes_by_fix ON votes (tenant, fix, at, run)",
+        # What the votes for each fix come to, which can be counted anew.
+        """
+        CREATE TABLE fixes (
+            tenant TEXT NOT NULL, id TEXT NOT NULL, tool TEXT NOT NULL, pattern TEXT NOT NULL, last BIGINT NOT NULL,
+            body BLOB NOT NULL, PRIMARY KEY (tenant, id))
+        """,
+        "CREATE INDEX fixes_by_pattern ON fixes (tenant, pattern, last)",
+        "CREATE INDEX fixes_by_tool ON fixes (tenant, tool, last)",
+        # Patterns that have a fix, in short, so that others like them are found.
+        "CREATE TABLE fixed (tenant TEXT NOT NULL, tool TEXT NOT NULL, pattern TEXT NOT NULL, sketch BLOB NOT NULL, "
+        "PRIMARY KEY (tenant, tool, pattern)) WITHOUT ROWID",
+        # What operators said, which cannot be counted anew.
+        "CREATE TABLE verdicts (tenant TEXT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (tenant, id))",
+        "CREATE TABLE revocations (tenant TEXT NOT NULL, principal TEXT, tool TEXT, since BIGINT, until BIGINT)",
+        "CREATE INDEX revocations_by_tenant ON revocations (tenant)",
+    ),
 )
 
-RECOUNTED_AT = 2
+RECOUNTED_AT = 3
 """Stores of an earlier schema are counted anew when they are opened: sums are never migrated from nothing."""
 
 APPLICATION = 0x6D756C67

@@ -16,7 +16,7 @@ from mulligan import calls, figures
 from mulligan.failure import StoreError
 from mulligan.figures import Cell, Cells, Place
 from mulligan.records import Compaction, History, Run, Step, encode
-from mulligan.remember import bodies, forgetting, tallies
+from mulligan.remember import bodies, forgetting, learning, tallies
 from mulligan.remember.ledger import NOTHING, Account, Known, Ledger, part_of
 from mulligan.remember.patterns import day_of
 from mulligan.remember.rollups import Rollups
@@ -73,6 +73,7 @@ class Forgetting:
             gone |= self._forget_counted_tool(self._what.tool)
         if self._what.text is not None:
             counted = self._forget_counted_text(self._what.text)
+        self._forget_fixes()
         for id in gone:
             self._forget_pattern(id)
         shelf = self._forget_shelf()
@@ -118,6 +119,7 @@ class Forgetting:
     def _forget_run(self, known: Known | None, before: History) -> None:
         remove_run(self._writer, self._tenant, before)
         self.gone.add(before.run.id)
+        learning.forget_run(self._writer, self._tenant, before.run.id)
         self.runs, self.steps = self.runs + (known is not None), self.steps + len(before.steps)
         if known is not None:
             self._account.add(part_of(before), NOTHING)
@@ -133,6 +135,7 @@ class Forgetting:
         if known is None:
             return
         relinked(*place, run.id, steps)
+        learning.relearn(*place, run, steps)
         if encode(run) != encode(known.run):
             self.runs += 1
             self._ledger.update_run(*place, run)
@@ -144,6 +147,19 @@ class Forgetting:
         set_status(*place, run.id, status, known.is_plain)
         self._account.add_run(known, run, status)
         self._account.add_used(run, steps, set())
+
+    def _forget_fixes(self) -> None:
+        """What was learned from rows that are gone, where it names the tool or holds the text."""
+        tool, text = self._what.tool, self._what.text
+        if tool is not None:
+            learning.forget_where(
+                self._writer, self._tenant, lambda tally, _: tool == tally.tool or tool in tally.form.names
+            )
+        elif text is not None:
+            learning.forget_where(self._writer, self._tenant, lambda _, body: forgetting.holds(body, text))
+            self._writer.execute(
+                "UPDATE votes SET body = NULL WHERE tenant = ? AND body IS NOT NULL AND held(body)", (self._tenant,)
+            )
 
     def _forget_pattern(self, id: str) -> None:
         for table in ("patterns", "pattern_days", "pattern_agents", "decisions"):
@@ -295,6 +311,8 @@ def _count_anew(writer: sqlite3.Connection, tenant: str, known: Known, account: 
     is_plain = all(call.first.seq == call.id and len(call.steps) == 1 and call.has_succeeded and not call.has_failed
                    for call in calls.joined(history.steps))  # fmt: skip
     set_status(writer, tenant, run.id, status, is_plain)
+    if not is_plain:
+        learning.relearn(writer, tenant, run, history.steps)
     account.add_used(run, history.steps, set())
     account.add(NOTHING, part_of(history))
     account.add_run(None, run, status)

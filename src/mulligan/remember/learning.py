@@ -1,0 +1,319 @@
+"""Fixes in a database: votes come in with the batch that they are in, and tallies are kept up to date with them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mulligan import calls
+from mulligan.calls import Standing
+from mulligan.records import Fix, Run, Step, decode, encode
+from mulligan.remember import fixes, patterns, recipes, similar
+from mulligan.remember.fixes import Crowd, Tally, Trial, Verdict, Vote
+from mulligan.remember.rows import FIRST
+from mulligan.remember.store import Evidence, FixQuery, Revocation, Revoked
+from mulligan.remember.tallies import id_of
+
+SAMPLES = 40
+"""Runs of which a recipe's arguments are learned, the latest."""
+TALLIES = 64
+"""Fixes of one pattern that are looked at, the latest."""
+CANDIDATES = 256
+"""Patterns of a tool that a new one is compared with."""
+REPORTED = -1
+"""Stands for the failed call in a vote that somebody reported."""
+
+Read = Callable[..., list[Any]]
+
+
+class News(NamedTuple):
+    """What a batch says about fixes in one run: all trials from this call on."""
+
+    run: Run
+    start: int
+    trials: list[Trial]
+
+
+def trials_of(steps: Iterable[Step]) -> list[Trial]:
+    """Every trial of a run."""
+    found: list[Trial] = []
+    standing = Standing()
+    for call in calls.joined(steps):
+        before = standing
+        standing, links = standing.after(call)
+        found += fixes.trials(before, call, links)
+    return found
+
+
+def add(writer: sqlite3.Connection, tenant: str, news: Sequence[News], principal: str | None = None) -> None:
+    """Takes the votes of some runs; those of the same calls that are no longer true are taken back."""
+    revoked: list[Revocation] | None = None
+    for about in news:
+        place = (tenant, about.run.id)
+        known = {
+            (failed, tried): (fix, bool(worked), at)
+            for failed, tried, fix, worked, at in writer.execute(
+                "SELECT failed, tried, fix, worked, at FROM votes WHERE tenant = ? AND run = ? AND tried >= ? "
+                "AND failed <> ?",
+                (*place, about.start, REPORTED),
+            )
+        }
+        if not known and not about.trials:
+            continue
+        who = principal or _principal(writer, tenant, about.run.id)
+        if revoked is None:
+            revoked = revocations(lambda sql, values: writer.execute(sql, values).fetchall(), tenant)
+        heard = [
+            trial
+            for trial in about.trials
+            if not any(fixes.is_revoked(each, who, trial.step.name, about.run.started) for each in revoked)
+        ]
+        wanted = {(trial.failed, trial.tried): trial for trial in heard}
+        stale = {
+            key: vote
+            for key, vote in known.items()
+            if key not in wanted or (wanted[key].fix, wanted[key].worked, wanted[key].at) != vote
+        }
+        for failed, tried in stale:
+            writer.execute(
+                "DELETE FROM votes WHERE tenant = ? AND run = ? AND failed = ? AND tried = ?", (*place, failed, tried)
+            )
+        for fix in {fix for fix, _, _ in stale.values()}:
+            refresh(writer, tenant, fix)
+        for key, trial in wanted.items():
+            if key not in known or key in stale:
+                _vote(writer, tenant, trial, Vote(
+                    about.run.id, who, about.run.agent, trial.at, trial.worked, trial.is_automatic))  # fmt: skip
+
+
+def _principal(writer: sqlite3.Connection, tenant: str, run: str) -> str:
+    row = writer.execute("SELECT principal FROM runs WHERE tenant = ? AND id = ?", (tenant, run)).fetchone()
+    return (row[0] if row else "") or fixes.OWN
+
+
+def _vote(writer: sqlite3.Connection, tenant: str, trial: Trial, vote: Vote) -> None:
+    fix = trial.fix
+    earlier = writer.execute(
+        "SELECT min(worked), min(at) FROM votes WHERE tenant = ? AND fix = ? AND run = ? AND principal = ?",
+        (tenant, fix, vote.run, vote.principal),
+    ).fetchone()
+    body = encode(trial.done) if trial.done else None
+    writer.execute(
+        "INSERT OR REPLACE INTO votes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            tenant, vote.run, trial.tried, trial.failed, fix, int(vote.worked), vote.at, vote.principal, vote.agent,
+            int(vote.is_automatic), body,
+        ),
+    )  # fmt: skip
+    if earlier[0] is not None:
+        # Each run has one vote: its first failure, else its first success.
+        if bool(earlier[0]) != vote.worked or vote.at < earlier[1]:
+            refresh(writer, tenant, fix)
+        return
+    row = writer.execute("SELECT body FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
+    tally = decode(row[0], Tally) if row else Tally.of(trial)
+    tally.add(vote)
+    if row is None:
+        _note_pattern(writer, tenant, trial)
+    _put(writer, tenant, tally)
+
+
+def _put(writer: sqlite3.Connection, tenant: str, tally: Tally) -> None:
+    pattern = id_of(tally.tool, tally.fingerprint)
+    writer.execute(
+        "INSERT OR REPLACE INTO fixes VALUES (?, ?, ?, ?, ?, ?)",
+        (tenant, tally.id, tally.tool, pattern, tally.last, encode(tally)),
+    )
+
+
+def _note_pattern(writer: sqlite3.Connection, tenant: str, trial: Trial) -> None:
+    """What the pattern of a new fix looks like, so that others like it find the way here."""
+    pattern = id_of(trial.step.name, trial.fingerprint)
+    place = (tenant, trial.step.name, pattern)
+    known = writer.execute("SELECT 1 FROM fixed WHERE tenant = ? AND tool = ? AND pattern = ?", place).fetchone()
+    if known is None:
+        bits = similar.packed(similar.sketch(patterns.worded(trial.step)[1]))
+        writer.execute("INSERT INTO fixed VALUES (?, ?, ?, ?)", (*place, bits))
+
+
+def refresh(writer: sqlite3.Connection, tenant: str, fix: str) -> None:
+    """Counts a fix anew from its votes."""
+    row = writer.execute("SELECT body FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
+    if row is None:
+        return
+    old = decode(row[0], Tally)
+    first: dict[tuple[str, str], tuple[bool, int, int, Vote]] = {}
+    for run, tried, worked, at, principal, agent, automatic in writer.execute(
+        "SELECT run, tried, worked, at, principal, agent, automatic FROM votes WHERE tenant = ? AND fix = ?",
+        (tenant, fix),
+    ):
+        vote = Vote(run, principal, agent, at, bool(worked), bool(automatic))
+        place, rank = (run, principal), (bool(worked), at, tried, vote)
+        if place not in first or rank < first[place]:
+            first[place] = rank
+    votes = sorted((vote for *_, vote in first.values()), key=lambda vote: (vote.at, vote.run))
+    if not votes:
+        writer.execute("DELETE FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix))
+        pattern = id_of(old.tool, old.fingerprint)
+        left = writer.execute("SELECT 1 FROM fixes WHERE tenant = ? AND pattern = ?", (tenant, pattern)).fetchone()
+        if left is None:
+            writer.execute(
+                "DELETE FROM fixed WHERE tenant = ? AND tool = ? AND pattern = ?", (tenant, old.tool, pattern)
+            )
+        return
+    tally = Tally(id=old.id, tool=old.tool, fingerprint=old.fingerprint, form=old.form)
+    for vote in votes:
+        tally.add(vote)
+    _put(writer, tenant, tally)
+
+
+def relearn(writer: sqlite3.Connection, tenant: str, run: Run, steps: Iterable[Step]) -> None:
+    """The votes of a run, from its steps as they are now."""
+    add(writer, tenant, [News(run, FIRST, trials_of(steps))])
+
+
+def note_principal(writer: sqlite3.Connection, tenant: str, principal: str, now: int) -> None:
+    writer.execute(
+        "INSERT INTO principals VALUES (?, ?, ?) ON CONFLICT (tenant, principal) DO UPDATE "
+        "SET last = max(last, excluded.last)",
+        (tenant, principal, now),
+    )
+
+
+# Taken back
+
+
+def forget_run(writer: sqlite3.Connection, tenant: str, run: str) -> None:
+    touched = writer.execute("SELECT DISTINCT fix FROM votes WHERE tenant = ? AND run = ?", (tenant, run)).fetchall()
+    writer.execute("DELETE FROM votes WHERE tenant = ? AND run = ?", (tenant, run))
+    for (fix,) in touched:
+        refresh(writer, tenant, fix)
+
+
+def forget_where(writer: sqlite3.Connection, tenant: str, is_gone: Callable[[Tally, bytes], bool]) -> None:
+    """Fixes that outlived their rows and hold what is to be forgotten."""
+    rows = writer.execute("SELECT id, body FROM fixes WHERE tenant = ?", (tenant,)).fetchall()
+    for id, body in rows:
+        if is_gone(decode(body, Tally), body):
+            writer.execute("DELETE FROM votes WHERE tenant = ? AND fix = ?", (tenant, id))
+            writer.execute("DELETE FROM verdicts WHERE tenant = ? AND id = ?", (tenant, id))
+            refresh(writer, tenant, id)
+
+
+def revocations(read: Read, tenant: str) -> list[Revocation]:
+    rows = read("SELECT principal, tool, since, until FROM revocations WHERE tenant = ?", (tenant,))
+    return [Revocation(principal=who, tool=tool, since=since, until=until) for who, tool, since, until in rows]
+
+
+def revoke(writer: sqlite3.Connection, tenant: str, what: Revocation) -> Revoked:
+    """Takes back everything that rests on these records: memory answers as if it had never seen them."""
+    row = (tenant, what.principal, what.tool, what.since, what.until)
+    writer.execute("INSERT INTO revocations VALUES (?, ?, ?, ?, ?)", row)
+    rows = writer.execute(
+        "SELECT v.run, v.failed, v.tried, v.fix, v.principal, f.tool, coalesce(r.started, v.at) FROM votes v "
+        "JOIN fixes f ON f.tenant = v.tenant AND f.id = v.fix "
+        "LEFT JOIN runs r ON r.tenant = v.tenant AND r.id = v.run WHERE v.tenant = ?",
+        (tenant,),
+    ).fetchall()
+    gone = [each for each in rows if fixes.is_revoked(what, each[4], each[5], each[6])]
+    writer.executemany(
+        "DELETE FROM votes WHERE tenant = ? AND run = ? AND failed = ? AND tried = ? AND fix = ?",
+        [(tenant, run, failed, tried, fix) for run, failed, tried, fix, *_ in gone],
+    )
+    if fixes.is_everything_of(what):
+        writer.execute("DELETE FROM principals WHERE tenant = ? AND principal = ?", (tenant, what.principal))
+    touched = {each[3] for each in gone}
+    for fix in touched:
+        refresh(writer, tenant, fix)
+        if writer.execute("SELECT 1 FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone() is None:
+            writer.execute("DELETE FROM verdicts WHERE tenant = ? AND id = ?", (tenant, fix))
+    return Revoked(runs=len({each[0] for each in gone}), votes=len(gone), fixes=len(touched))
+
+
+def report(writer: sqlite3.Connection, tenant: str, fix: str, vote: Vote) -> bool:
+    """A vote that somebody else's trial gave; whether there is such a fix."""
+    row = writer.execute("SELECT body FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
+    if row is None:
+        return False
+    tally = decode(row[0], Tally)
+    revoked = revocations(lambda sql, values: writer.execute(sql, values).fetchall(), tenant)
+    if not any(fixes.is_revoked(each, vote.principal, tally.tool, vote.at) for each in revoked):
+        writer.execute(
+            "INSERT OR REPLACE INTO votes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                tenant, vote.run, vote.at, REPORTED, fix, int(vote.worked), vote.at, vote.principal, vote.agent,
+                int(vote.is_automatic), None,
+            ),
+        )  # fmt: skip
+        refresh(writer, tenant, fix)
+    return True
+
+
+# Asked for
+
+
+def crowd(read: Read, tenant: str, now: int) -> Crowd:
+    rows = read("SELECT principal, last FROM principals WHERE tenant = ?", (tenant,))
+    return fixes.crowd(dict(rows), revocations(read, tenant), now)
+
+
+def verdicts(read: Read, tenant: str) -> dict[str, Verdict]:
+    rows = read("SELECT id, body FROM verdicts WHERE tenant = ?", (tenant,))
+    return {id: decode(body, Verdict) for id, body in rows}
+
+
+def answer(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float]) -> list[Fix]:
+    """The fixes asked for: of one failure and those like it, or of a tool, or all."""
+    began = clock()
+    asked: list[tuple[float, str]] = []
+    if query.fingerprint and query.tool is not None:
+        asked = [(1.0, id_of(query.tool, query.fingerprint))]
+        if query.text and not _tallies(read, tenant, asked[0][1]):
+            rows = read("SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? LIMIT ?",
+                        (tenant, query.tool, CANDIDATES))  # fmt: skip
+            if not query.within or clock() - began < query.within:
+                known = [(pattern, similar.unpacked(bits)) for pattern, bits in rows]
+                asked += similar.nearest(query.text, known)
+        groups = [(likeness, _tallies(read, tenant, pattern)) for likeness, pattern in asked]
+    else:
+        where, values = ("AND tool = ?", (query.tool,)) if query.tool is not None else ("", ())
+        rows = read(f"SELECT pattern, body FROM fixes WHERE tenant = ? {where} ORDER BY last DESC LIMIT 5000",
+                    (tenant, *values))  # fmt: skip
+        together: dict[str, list[Tally]] = {}
+        for pattern, body in rows:
+            together.setdefault(pattern, []).append(decode(body, Tally))
+        groups = [(1.0, tallies) for tallies in together.values()]
+    if not any(tallies for _, tallies in groups):
+        return []
+
+    def samples(ids: Sequence[str]) -> recipes.Samples:
+        marks = ", ".join("?" * len(ids))
+        rows = read(
+            f"SELECT body FROM votes WHERE tenant = ? AND fix IN ({marks}) AND worked = 1 AND body IS NOT NULL "
+            "ORDER BY at DESC LIMIT ?",
+            (tenant, *ids, SAMPLES),
+        )
+        return [msgspec.json.decode(body) for (body,) in rows]
+
+    return recipes.answered(groups, query, crowd(read, tenant, query.now), verdicts(read, tenant), samples)
+
+
+def _tallies(read: Read, tenant: str, pattern: str) -> list[Tally]:
+    rows = read("SELECT body FROM fixes WHERE tenant = ? AND pattern = ? ORDER BY last DESC LIMIT ?",
+                (tenant, pattern, TALLIES))  # fmt: skip
+    return [decode(body, Tally) for (body,) in rows]
+
+
+def evidence(read: Read, tenant: str, fix: str, limit: int) -> list[Evidence]:
+    rows = read(
+        "SELECT run, principal, agent, at, worked, automatic FROM votes WHERE tenant = ? AND fix = ? "
+        "ORDER BY at DESC, run, tried LIMIT ?",
+        (tenant, fix, limit),
+    )
+    return [
+        Evidence(run=run, principal=who, agent=agent, at=at, worked=bool(worked), automatic=bool(automatic))
+        for run, who, agent, at, worked, automatic in rows
+    ]

@@ -1,0 +1,163 @@
+"""What had been missing: the calls after which the same arguments worked, learned over many runs.
+
+Each run tells which calls were made between a failure and the same call's success, with much that was beside the
+point. The shortest set of calls that was enough by itself is what was missing; runs that did more besides bear it out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mulligan.records import Ahead, Fix, encode
+from mulligan.remember.fixes import Crowd, Form, Tally, Verdict, judged, told
+from mulligan.remember.store import FixQuery
+
+LONGEST = 4
+"""Calls of a recipe. More of them explain nothing."""
+BORNE_OUT = 0.2
+"""The share of all runs with these calls in which they were the only ones: less is luck."""
+CONSTANT = 0.6
+"""The share of runs in which an argument had one value, so that it belongs to the tool and not to the run."""
+RUNS = 2
+"""In which that value was seen."""
+
+Samples = Sequence[Sequence[tuple[str, dict[str, Any]]]]
+
+
+class Learned(NamedTuple):
+    """A recipe with the tallies that bear it out; the first is that of the recipe alone."""
+
+    tally: Tally
+    parts: tuple[str, ...]
+
+
+def learned(tallies: Sequence[Tally]) -> list[Learned]:
+    """The recipes of one pattern, that which explains the most first."""
+    rows = [each for each in tallies if each.form.sort == "recipe" and each.worked]
+    sets = {each.id: frozenset(each.form.names) for each in tallies if each.form.sort == "recipe"}
+    found: list[Learned] = []
+    for row in rows:
+        own = sets[row.id]
+        if len(own) > LONGEST:
+            continue
+        above = [each for each in tallies if each.id in sets and own <= sets[each.id]]
+        worked = sum(each.worked for each in above)
+        if row.worked < BORNE_OUT * worked:
+            continue  # luck: nearly everybody did more, and had to
+        # A shorter one that was enough often enough: what this one does besides is beside the point.
+        if any(each.worked >= BORNE_OUT * _worked(each, rows, sets) for each in rows if sets[each.id] < own):
+            continue
+        found.append(Learned(_merged(row, above), tuple(each.id for each in above)))
+    unique: dict[frozenset[str], Learned] = {}
+    for each in sorted(found, key=lambda each: (-each.tally.worked, len(each.tally.form.names), each.tally.id)):
+        unique.setdefault(frozenset(each.tally.form.names), each)
+    return list(unique.values())
+
+
+def _worked(row: Tally, rows: Sequence[Tally], sets: Mapping[str, frozenset[str]]) -> int:
+    """In how many runs these calls, and perhaps others, were enough."""
+    return sum(each.worked for each in rows if sets[row.id] <= sets[each.id])
+
+
+def _merged(row: Tally, above: Sequence[Tally]) -> Tally:
+    """The record of a set of calls: that of all runs in which they were made, whatever else was."""
+    whole = Tally(id=row.id, tool=row.tool, fingerprint=row.fingerprint, form=row.form)
+    days: set[int] = set()
+    for each in above:
+        whole.tried += each.tried
+        whole.worked += each.worked
+        whole.imported += each.imported
+        days.update(each.days)
+        for name, count in each.principals.items():
+            whole.principals[name] = whole.principals.get(name, 0) + count
+        for name, count in each.agents.items():
+            whole.agents[name] = whole.agents.get(name, 0) + count
+    whole.days = sorted(days)[-20:]
+    whole.recent = sorted(vote for each in above for vote in each.recent)[-20:]
+    return whole
+
+
+def ahead(form: Form, samples: Samples) -> tuple[Ahead, ...]:
+    """The calls of a recipe: which arguments were the same in nearly every run, and which came from the run."""
+    found = []
+    for name in _order(form, samples):
+        made = [arguments for sample in samples for tool, arguments in sample if tool == name]
+        constant: dict[str, Any] = {}
+        varying: list[str] = []
+        given = Counter(key for arguments in made for key in arguments)
+        for key, count in given.items():
+            if count < CONSTANT * len(made):
+                continue  # most did without it
+            value, times = _usual([arguments[key] for arguments in made if key in arguments])
+            if times >= max(CONSTANT * len(made), min(RUNS, len(made))) and value is not None and _is_told(value):
+                constant[key] = value
+            else:
+                varying.append(key)
+        found.append(Ahead(tool=name, arguments=constant, open=tuple(varying)))
+    return tuple(found)
+
+
+def _order(form: Form, samples: Samples) -> list[str]:
+    """The order in which the calls were mostly made."""
+    wanted = set(form.names)
+    orders = Counter(
+        names for sample in samples if wanted <= set(names := tuple(tool for tool, _ in sample if tool in wanted))
+    )
+    return list(orders.most_common(1)[0][0]) if orders else list(form.names)
+
+
+def _usual(values: Sequence[Any]) -> tuple[Any, int]:
+    """The most frequent value; 1 and 1.0 are one number here, and a list is the same in any order."""
+    keys = [encode(_key(value)) for value in values]
+    key, times = Counter(keys).most_common(1)[0]
+    return values[len(keys) - 1 - keys[::-1].index(key)], times
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, list):
+        return sorted(str(_key(each)) for each in value)
+    return value
+
+
+def _is_told(value: Any) -> bool:
+    """Whether a value may be told to another run: no identifier, nothing that was hidden."""
+    if isinstance(value, list):
+        return all(map(_is_told, value))
+    if isinstance(value, str):
+        return len(value) <= 40 and not any(each.isdigit() or each in "@[]<>:/\\" for each in value)
+    return value is None or isinstance(value, bool | int | float)
+
+
+def answered(
+    groups: Sequence[tuple[float, Sequence[Tally]]],
+    query: FixQuery,
+    crowd: Crowd,
+    verdicts: Mapping[str, Verdict],
+    samples: Callable[[Sequence[str]], Samples],
+) -> list[Fix]:
+    """Fixes and recipes with their records, the likeliest first: the same answer whoever keeps the tallies."""
+    found: list[Fix] = []
+    for likeness, tallies in groups:
+        plain = [each for each in tallies if each.form.sort != "recipe" and each.worked]
+        of_recipes = learned(tallies)
+        for each, parts in [*((tally, ()) for tally in plain), *((each.tally, each.parts) for each in of_recipes)]:
+            fix = told(each, judged(each, crowd, query.now, verdicts.get(each.id)), likeness)
+            if query.state is not None and fix.state != query.state:
+                continue
+            if query.is_question and fix.state == "revoked":
+                continue
+            if parts:
+                fix = msgspec.structs.replace(fix, first=ahead(each.form, samples(parts)))
+            found.append(fix)
+    ranked = sorted(
+        found, key=lambda fix: (-fix.likeness, not fix.agents.get(query.agent), -fix.worked, fix.tried, fix.id)
+    )
+    return ranked[: max(query.limit, 0)]

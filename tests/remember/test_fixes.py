@@ -1,0 +1,450 @@
+"""What is learned from pairs: which change, how often it worked, for whom, and when that is proof enough."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.records import Change, Fix, Recovery, Run, Step
+from mulligan.remember import fixes
+from mulligan.remember.fixes import LAST_PART, OPEN, Crowd, Form, Tally, Verdict, Vote
+from mulligan.remember.memory import MemoryStore
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import DAY, LOCAL, Evidence, FixQuery, Forget, Question, Revocation, Store
+
+REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
+LOCKED = Failure.of(Kind("orchestration", "precondition", Remedy.TELL), "the door is locked", fingerprint="f-locked")
+NOW = 100 * DAY
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made: Store = MemoryStore(lambda: NOW) if request.param == "memory" else SqliteStore(tmp_path / "a.db", lambda: NOW)
+    yield made
+    made.close()
+
+
+numbers = itertools.count(1)
+
+
+def write(store: Store, *events: AnyEvent, journal: str = "", principal: str = "", tenant: str = LOCAL) -> None:
+    store.append(tenant, events, journal or f"journal_{next(numbers)}", 1, principal)
+
+
+def tried(
+    id: str,
+    before: Any,
+    after: Any,
+    *,
+    worked: bool = True,
+    at: int = NOW - 1000,
+    tool: str = "search",
+    failure: Failure = REJECTED,
+    agent: str = "",
+) -> list[AnyEvent]:
+    """A run in which a call failed and was made again with other arguments."""
+    step = {"run": id, "name": tool, "started": at}
+    second = Step(seq=2, call=2, arguments=after, **step) if worked else Step(
+        seq=2, call=2, arguments=after, outcome="failure", failure=failure, **step)  # fmt: skip
+    run = Run(id=id, started=at, agent=agent)
+    first = Step(seq=1, call=1, arguments=before, outcome="failure", failure=failure, **step)
+    return [RunStarted(run), StepEnded(first), StepEnded(second), RunEnded(run)]
+
+
+def learn(store: Store, count: int = 1, first: int = 0, principal: str = "", journal: str = "", **how: Any) -> None:
+    for number in range(first, first + count):
+        at = how.get("at", NOW - 3 * DAY + (number % 3) * DAY - 1)
+        write(
+            store,
+            *tried(f"run_{principal}{number}", {"k": 50, "q": "a"}, {"k": 10, "q": "a"}, **{**how, "at": at}),
+            principal=principal,
+            journal=journal and f"{journal}{next(numbers)}",
+        )
+
+
+def asked(store: Store, **query: Any) -> list[Fix]:
+    return store.fixes(LOCAL, FixQuery(**{"tool": "search", "fingerprint": "f-k", "now": NOW, **query}))
+
+
+# What a change of one run is to others
+
+
+@pytest.mark.parametrize(
+    ("change", "closed"),
+    [
+        (Change(path="topK", how="rename", before="topK", after="k"), Change(path="topK", how="rename", after="k")),
+        (Change(path="k", how="cast", before="5", after=5), Change(path="k", how="cast", after="integer")),
+        (Change(path="k", how="substitute", before=50, after=10), Change(path="k", how="substitute", after=10)),
+        (
+            Change(path="on", how="substitute", before="yes", after=True),
+            Change(path="on", how="substitute", after=True),
+        ),
+        (Change(path="ids", how="wrap", before="x1", after=["x1"]), Change(path="ids", how="wrap")),
+        (Change(path="ids", how="parse", before="[1]", after=[1]), Change(path="ids", how="parse")),
+        (Change(path="q", how="trim", before=" a", after="a"), Change(path="q", how="trim")),
+        (
+            Change(path="unit", how="enum", before="METRIC", after="metric"),
+            Change(path="unit", how="enum", after="metric"),
+        ),
+        (
+            Change(path="file", how="substitute", before="a/b.txt", after="b.txt"),
+            Change(path="file", how="trim", after=LAST_PART),
+        ),
+        # Another run's texts are nobody else's.
+        (
+            Change(path="user", how="substitute", before="u1", after="user_8842"),
+            Change(path="user", how="substitute", after=OPEN),
+        ),
+        (
+            Change(path="q", how="substitute", before="a", after="a long question about cats"),
+            Change(path="q", how="substitute", after=OPEN),
+        ),
+        (Change(path="x", how="substitute", after={"deep": 1}), Change(path="x", how="substitute", after=OPEN)),
+    ],
+)
+def test_a_change_is_kept_without_what_belongs_to_its_run(change, closed):
+    assert fixes.closed(change) == closed
+
+
+def test_many_changes_at_once_are_another_call_and_no_correction():
+    assert fixes.formed([Change(path=str(n), how="drop") for n in range(5)]) is None
+
+
+# Learning
+
+
+def test_a_pair_becomes_a_fix_with_its_record(store):
+    learn(store, 3)
+
+    (fix,) = asked(store)
+
+    assert (fix.sort, fix.changes) == ("change", (Change(path="k", how="substitute", after=10),))
+    assert (fix.tried, fix.worked, fix.principals, fix.days) == (3, 3, 1, 3)
+    assert [each.run for each in store.evidence(LOCAL, fix.id)] == ["run_2", "run_1", "run_0"]
+
+
+def test_what_was_tried_in_vain_counts_against_it(store):
+    learn(store, 3)
+    learn(store, 2, first=10, worked=False)
+    (fix,) = asked(store)
+    assert (fix.tried, fix.worked) == (5, 3)
+
+
+def test_what_never_worked_is_no_fix(store):
+    learn(store, 3, worked=False)
+    assert asked(store) == []
+
+
+def test_a_run_has_one_vote_however_often_it_tried(store):
+    run = Run(id="run_a", started=NOW - 9)
+    steps = []
+    for seq in range(1, 20, 2):
+        shared = {"run": "run_a", "name": "search", "started": NOW - 9}
+        steps.append(Step(seq=seq, call=seq, arguments={"k": 50}, outcome="failure", failure=REJECTED, **shared))
+        steps.append(Step(seq=seq + 1, call=seq + 1, arguments={"k": 10}, **shared))
+    write(store, RunStarted(run), *map(StepEnded, steps))
+    (fix,) = asked(store)
+    assert (fix.tried, fix.worked) == (1, 1)
+
+
+def test_an_attempt_that_recovery_repaired_is_a_trial_too(store):
+    change = Change(path="k", how="clamp", before=50, after=10)
+    after = Recovery(remedy=Remedy.REPAIR, changes=(change,), fix="fix_1")
+    steps = [
+        Step(run="run_a", seq=1, call=1, name="search", arguments={"k": 50}, outcome="failure", failure=REJECTED),
+        Step(run="run_a", seq=2, call=1, attempt=2, name="search", arguments={"k": 10}, after=after, started=NOW),
+    ]
+    write(store, RunStarted(Run(id="run_a")), *map(StepEnded, steps))
+    (fix,) = asked(store)
+    assert fix.worked == 1
+    assert store.evidence(LOCAL, fix.id)[0].automatic
+
+
+def test_batches_teach_the_same_however_they_are_cut(tmp_path):
+    events = [
+        event for number in range(3) for event in tried(f"run_{number}", {"k": 50}, {"k": 10}, worked=number != 1)
+    ]
+    whole, cut = SqliteStore(tmp_path / "whole.db", lambda: NOW), SqliteStore(tmp_path / "cut.db", lambda: NOW)
+    write(whole, *events)
+    for event in events:
+        write(cut, event)
+    assert asked(whole) == asked(cut) != []
+    cut.rebuild(LOCAL)
+    assert asked(whole) == asked(cut)
+    whole.close()
+    cut.close()
+
+
+def test_a_run_that_is_forgotten_has_taught_nothing(store):
+    learn(store, 2)
+    store.forget(LOCAL, Forget(run="run_0"))
+    assert asked(store)[0].tried == 1
+    store.forget(LOCAL, Forget(run="run_1"))
+    assert asked(store) == []
+
+
+def test_a_tool_that_is_forgotten_has_no_fixes(store):
+    learn(store, 2)
+    store.forget(LOCAL, Forget(tool="search"))
+    assert store.fixes(LOCAL, FixQuery(now=NOW)) == []
+
+
+# Recall
+
+
+def test_a_wording_never_met_finds_the_fixes_of_those_like_it(store):
+    learn(store, 3)
+    (fix,) = asked(store, fingerprint="f-other", text="k is <n> at the most")
+    assert 0.6 < fix.likeness < 1
+    assert asked(store, fingerprint="f-other", text="the disk is full") == []
+    assert asked(store, tool="other", fingerprint="f-other", text="k is <n> at the most") == []
+
+
+def test_what_helped_the_same_agent_comes_first(store):
+    learn(store, 3, agent="x")
+    write(store, *tried("run_y", {"k": 50, "q": "a"}, {"k": 7, "q": "a"}, agent="y"))
+    assert [fix.changes[0].after for fix in asked(store, agent="y")] == [7, 10]
+    assert [fix.changes[0].after for fix in asked(store)] == [10, 7]
+
+
+def test_tenants_never_meet(store):
+    write(store, *tried("run_a", {"k": 50}, {"k": 10}), tenant="theirs")
+    assert asked(store) == []
+    assert len(store.fixes("theirs", FixQuery(now=NOW))) == 1
+
+
+# Proof (SAFETY S3)
+
+
+def test_one_user_needs_three_runs_on_two_days_and_seven_of_seven(store):
+    learn(store, 6)
+    assert asked(store)[0].state == "proposed"
+    learn(store, 1, first=6)
+    assert asked(store)[0].state == "promoted"
+
+
+def test_one_day_is_no_proof(store):
+    learn(store, 9, at=NOW - 10)
+    assert asked(store)[0].state == "proposed"
+
+
+def test_imported_logs_prove_nothing_by_themselves(store):
+    learn(store, 50, journal="import:")
+    (fix,) = asked(store)
+    assert (fix.state, fix.imported) == ("proposed", 50)
+    assert fix.why
+
+
+def test_where_several_write_one_of_them_proves_nothing(store):
+    learn(store, 1, principal="honest", tool="other")
+    learn(store, 50, principal="mallory")
+    assert asked(store)[0].state == "proposed"
+    learn(store, 1, first=60, principal="honest")
+    assert asked(store)[0].state == "promoted"
+
+
+def test_two_failures_in_a_row_demote_it(store):
+    learn(store, 40)
+    for number in range(2):
+        write(store, *tried(f"run_bad{number}", {"k": 50, "q": "a"}, {"k": 10, "q": "a"}, worked=False, at=NOW - 5))
+    (fix,) = asked(store)
+    assert fix.state == "demoted"
+
+
+def test_thirty_days_without_use_expire_it(store):
+    learn(store, 9)
+    assert asked(store, now=NOW + 31 * DAY)[0].state == "expired"
+
+
+def test_an_operator_approves_and_takes_back(store):
+    learn(store, 1)
+    (fix,) = asked(store)
+    assert store.decide(LOCAL, fix.id, approved=True, at=NOW)
+    assert asked(store)[0].state == "approved"
+    assert store.decide(LOCAL, fix.id, approved=False, at=NOW)
+    assert asked(store) == []
+    assert asked(store, fingerprint=None)[0].state == "revoked"
+    assert not store.decide(LOCAL, "fix_none", approved=True, at=NOW)
+
+
+def test_a_fix_that_is_used_too_often_at_once_waits_for_an_operator():
+    tally = Tally(id="fix_1", tool="t", fingerprint="f", form=Form())
+    for number in range(21):
+        tally.add(Vote(f"run_{number}", "local", "", NOW - 60_000 + number, True, True))
+    assert fixes.judged(tally, Crowd(), NOW)[0] == "paused"
+    assert fixes.judged(tally, Crowd(), NOW, Verdict(approved=NOW))[0] == "approved"
+
+
+def test_a_fix_that_fails_too_often_later_waits_for_an_operator():
+    tally = Tally(id="fix_1", tool="t", fingerprint="f", form=Form())
+    for number in range(40):
+        tally.add(Vote(f"run_{number}", "local", "", number * DAY, number < 20 or number % 3 != 0, True))
+    assert fixes.judged(tally, Crowd(), 40 * DAY)[0] == "paused"
+
+
+def test_a_changed_schema_asks_for_new_proof():
+    tally = Tally(id="fix_1", tool="t", fingerprint="f", form=Form())
+    for number in range(10):
+        tally.add(Vote(f"run_{number}", "local", "", (80 + number) * DAY, True))
+    assert fixes.judged(tally, Crowd(), NOW)[0] == "promoted"
+    assert fixes.judged(tally, Crowd(), NOW, since=85 * DAY)[0] == "proposed"
+
+
+def test_seven_of_seven_are_sure_enough():
+    assert fixes.wilson(6, 6) < 0.8 <= fixes.wilson(7, 7)
+
+
+def test_somebody_elses_trial_can_be_reported(store):
+    learn(store, 1)
+    (fix,) = asked(store)
+    assert store.outcome(LOCAL, fix.id, Evidence(run="elsewhere", principal="local", at=NOW, worked=False))
+    assert (asked(store)[0].tried, asked(store)[0].worked) == (2, 1)
+    assert not store.outcome(LOCAL, "fix_none", Evidence(run="elsewhere", principal="local"))
+
+
+# Revocation
+
+
+def test_after_a_revocation_nothing_rests_on_what_was_revoked(store):
+    learn(store, 4, principal="honest")
+    learn(store, 4, principal="mallory")
+    told = store.revoke(LOCAL, Revocation(principal="mallory"))
+    assert (told.runs, told.votes, told.fixes) == (4, 4, 1)
+    assert asked(store)[0].tried == 4
+    learn(store, 4, first=20, principal="mallory")
+    assert asked(store)[0].tried == 4
+    (known,) = store.recall(LOCAL, Question(tool="search", fingerprint="f-k"))
+    assert (known.worked, known.seen) == (4, 4)
+
+
+def test_a_revocation_outlives_counting_anew(tmp_path):
+    store = SqliteStore(tmp_path / "a.db", lambda: NOW)
+    learn(store, 4)
+    store.revoke(LOCAL, Revocation(tool="search", until=NOW))
+    store.rebuild(LOCAL)
+    assert asked(store) == []
+    store.close()
+
+
+PRINCIPALS = ("ann", "bob", "cid", "mallory")
+RUNS = st.tuples(
+    st.sampled_from(PRINCIPALS), st.sampled_from([10, 7]), st.booleans(), st.sampled_from(["search", "lookup"])
+)
+
+
+def taught(store: Store, sent: list[tuple[int, tuple[str, int, bool, str]]]) -> None:
+    for number, (who, k, worked, tool) in sent:
+        at = NOW - 4 * DAY + (number % 4) * DAY
+        events = tried(f"run_{number}", {"k": 50, "q": "a"}, {"k": k, "q": "a"}, worked=worked, at=at, tool=tool)
+        write(store, *events, principal=who)
+
+
+def answers(store: Store) -> Any:
+    return (
+        store.fixes(LOCAL, FixQuery(now=NOW, limit=99)),
+        [store.fixes(LOCAL, FixQuery(tool=tool, fingerprint="f-k", now=NOW)) for tool in ("search", "lookup")],
+        [store.recall(LOCAL, Question(tool=tool, fingerprint="f-k")) for tool in ("search", "lookup")],
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sent=st.lists(RUNS, max_size=12),
+    what=st.sampled_from(
+        [
+            Revocation(principal="mallory"),
+            Revocation(tool="search", until=NOW),
+            Revocation(since=NOW - 2 * DAY, until=NOW),
+            Revocation(principal="ann", tool="lookup", until=NOW),
+        ]
+    ),
+    sort=st.sampled_from(["memory", "sqlite"]),
+)
+def test_after_revoke_every_answer_is_that_of_a_store_that_never_saw_it(tmp_path_factory, sent, what, sort):
+    folder = tmp_path_factory.mktemp("revoked")
+
+    def made(name: str) -> Store:
+        return MemoryStore(lambda: NOW) if sort == "memory" else SqliteStore(folder / f"{name}.db", lambda: NOW)
+
+    numbered = list(enumerate(sent))
+    store, innocent = made("all"), made("rest")
+    taught(store, numbered)
+    store.revoke(LOCAL, what)
+    rest = [
+        (number, each)
+        for number, each in numbered
+        if not fixes.is_revoked(what, each[0], each[3], NOW - 4 * DAY + (number % 4) * DAY)
+    ]
+    taught(innocent, rest)
+    for who in {each[0] for _, each in numbered} - {each[0] for _, each in rest}:
+        if what.principal != who or what.tool is not None:  # they write here all the same
+            write(innocent, RunStarted(Run(id=f"run_of_{who}", started=NOW - 9 * DAY)), principal=who)
+    assert answers(store) == answers(innocent)
+    store.close()
+    innocent.close()
+
+
+class Adversary(RuleBasedStateMachine):
+    """One who sends what they like, as fewer principals than are needed: nothing of theirs is ever promoted."""
+
+    @initialize(honest=st.integers(1, 12))
+    def begin(self, honest):
+        self.store = MemoryStore(lambda: self.now)
+        self.now = NOW
+        self.count = 0
+        self.needed = max(2, -(-(honest + 1) // 5))
+        for number in range(honest):  # they work with other tools and vote for nothing of this
+            write(self.store, RunStarted(Run(id=f"run_h{number}")), principal=f"honest{number}")
+        self.mine = [f"mallory{number}" for number in range(max(1, self.needed - 1))]
+        for who in self.mine:
+            write(self.store, RunStarted(Run(id=f"run_{who}")), principal=who)
+
+    def send(self, who, worked, journal="", **how):
+        self.count += 1
+        at = self.now - (self.count % 5) * DAY
+        events = tried(f"run_x{self.count}", {"k": 50, "q": "a"}, {"k": 10, "q": "a"}, worked=worked, at=at, **how)
+        write(self.store, *events, principal=who, journal=journal)
+
+    @rule(who=st.integers(0, 9), count=st.integers(1, 8), worked=st.booleans())
+    def vote(self, who, count, worked):
+        for _ in range(count):
+            self.send(self.mine[who % len(self.mine)], worked)
+
+    @rule(count=st.integers(1, 8))
+    def imports(self, count):
+        for _ in range(count):
+            self.send("", True, journal=f"import:{next(numbers)}")
+
+    @rule(who=st.integers(0, 9))
+    def reports(self, who):
+        for fix in self.store.fixes(LOCAL, FixQuery(now=self.now)):
+            name = self.mine[who % len(self.mine)]
+            self.count += 1
+            self.store.outcome(LOCAL, fix.id, Evidence(run=f"r{self.count}", principal=name, at=self.now, worked=True))
+
+    @rule(days=st.integers(1, 40))
+    def waits(self, days):
+        self.now += days * DAY
+
+    @rule()
+    def asks_from_elsewhere(self):
+        assert self.store.fixes("another tenant", FixQuery(now=self.now)) == []
+
+    @invariant()
+    def nothing_is_promoted(self):
+        if hasattr(self, "store"):
+            found = self.store.fixes(LOCAL, FixQuery(now=self.now, limit=99))
+            assert all(fix.state not in ("promoted", "approved") for fix in found)
+
+
+TestAdversary = Adversary.TestCase
+TestAdversary.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)

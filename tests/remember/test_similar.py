@@ -1,0 +1,32 @@
+"""How alike two failures are."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mulligan.remember import similar
+
+KNOWN = [
+    ("bound", similar.sketch("top_k must be <number> or less, got <number>.")),
+    ("file", similar.sketch("no such file or directory: <path>")),
+    ("login", similar.sketch("user is not logged in. Please log in first.")),
+]
+
+
+def test_another_wording_of_the_same_failure_is_the_nearest():
+    assert [name for _, name in similar.nearest("top_k must be <number> or fewer, got <number>", KNOWN)] == ["bound"]
+    assert [name for _, name in similar.nearest("No such file or directory <path>", KNOWN)] == ["file"]
+
+
+def test_nothing_is_a_good_answer():
+    assert similar.nearest("the weather is nice today", KNOWN) == []
+    assert similar.nearest("", KNOWN) == []
+
+
+@given(st.text(max_size=600), st.text(max_size=600))
+def test_likeness_is_a_share_and_the_same_both_ways(one, other):
+    bits = similar.sketch(one), similar.sketch(other)
+    assert 0 <= similar.likeness(*bits) <= 1.0000001
+    assert similar.likeness(*bits) == similar.likeness(*reversed(bits))
+    assert similar.unpacked(similar.packed(bits[0])) == bits[0]
