@@ -226,8 +226,8 @@ class Filler:
             run = msgspec.structs.replace(
                 made.run, id=id, started=base + made.run.started, ended=base + (made.run.ended or 0)
             )
-            row = rows.run_row(LOCAL, run, run.started, False)
-            runs.append((*row[:8], status, *row[9:11], int(is_plain)))
+            row = rows.run_row(LOCAL, run, run.started, False, "local")
+            runs.append((*row[:8], status, *row[9:11], int(is_plain), row[12]))
             used += [(LOCAL, "tool", name, run.started, id) for name in {step.name for step in made.steps}]
             self.calls += CALLS
             if is_plain:
