@@ -19,16 +19,17 @@ from mulligan.capture.tracer import ActiveRun
 from mulligan.capture.turns import Tools, Turns
 from mulligan.capture.wrap import ToolOptions, Wrapped, wrap
 from mulligan.classify.classifier import Classifier, classify
+from mulligan.classify.fingerprint import template
 from mulligan.events import Listener, Stream, When
 from mulligan.failure import Failure, MulliganError, SettingsError, StoreError
-from mulligan.records import Effects, Precedent, StepType
+from mulligan.records import Effects, Fix, Precedent, StepType
 from mulligan.recover.budget import Budget
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Mode
 from mulligan.redaction import Redactor
 from mulligan.remember.recorder import Recorder
 from mulligan.remember.session import Session
-from mulligan.remember.store import LOCAL, Question, Store
+from mulligan.remember.store import LOCAL, FixQuery, Question, Store
 from mulligan.remember.urls import journals_of, open_store, refuge, sqlite_path
 from mulligan.settings import Level, Settings
 
@@ -42,6 +43,8 @@ C = TypeVar("C")
 
 SETTLE = 0.25
 """Seconds that a failed call waits for its own record to be kept before it asks what is known."""
+RECALL = 0.02
+"""Seconds after which memory answers with what it has found."""
 
 
 def redactor_of(settings: Settings, level: Level | None = None, key: bytes = b"") -> Redactor:
@@ -94,6 +97,7 @@ class Parts:
             "agent": settings.agent,
             "environment": settings.environment,
             "recall": self.recall,
+            "fixes": self.fixes,
             "budget": Budget(settings.policy),
         }
         self.kit = Kit(**own | kit)
@@ -124,7 +128,37 @@ class Parts:
         store = self.recorder.store
         if store is None or not failure.fingerprint:
             return ()
-        return store.recall(LOCAL, Question(tool=tool, fingerprint=failure.fingerprint, run=run))
+        found = store.recall(LOCAL, Question(tool=tool, fingerprint=failure.fingerprint, run=run))
+        learned = [
+            Precedent(how="recipe", between=tuple(each.tool for each in fix.first), first=fix.first,
+                      worked=fix.worked, seen=fix.tried)
+            for fix in self._known(store, tool, failure)
+            if fix.sort == "recipe"
+        ]  # fmt: skip
+        # What many runs together say was missing, in place of what each of them did in between.
+        return [*learned[:1], *(each for each in found if each.how != "recipe")] if learned else found
+
+    def fixes(self, tool: str, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Fix]:
+        """What memory knows to have helped: of other runs, so that nothing has to be waited for."""
+        store = self.recorder.store
+        return self._known(store, tool, failure, arguments) if store is not None else ()
+
+    def _known(
+        self, store: Store, tool: str, failure: Failure, arguments: Mapping[str, Any] | None = None
+    ) -> Sequence[Fix]:
+        if not failure.fingerprint:
+            return ()
+        return store.fixes(
+            LOCAL,
+            FixQuery(
+                tool=tool,
+                fingerprint=failure.fingerprint,
+                text=template(failure.message, arguments) if arguments is not None else "",
+                agent=self.settings.agent,
+                now=int(self.kit.clock() * 1000),
+                within=RECALL,
+            ),
+        )
 
 
 class Mulligan:

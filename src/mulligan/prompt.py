@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mulligan.calls import TOOL
 from mulligan.failure import Failure, Ran
-from mulligan.records import Change, Precedent, Recovery
+from mulligan.records import Ahead, Change, Precedent, Recovery
 from mulligan.redaction import FOREIGN, clean, plain, quote
 from mulligan.redaction.names import secret
 
@@ -78,10 +78,25 @@ def precedent(known: Precedent, closed: Collection[str] = ()) -> str:
     if known.changes:
         told = "; ".join(change(each, closed) for each in known.changes[:CHANGES])
         return f"This worked before, {times}: {told}."
+    if known.how == "recipe" and known.first:
+        calls = [told for each in known.first[:CHANGES] if (told := _ahead(each, closed))]
+        if calls:
+            return f"The same call worked before, {times}, after {', then '.join(calls)}."
     first = ", ".join(name for name in map(_name, known.between[:CHANGES]) if name)
     if known.how == "recipe" and first:
         return f"The same call worked before, {times}, after {first}."
     return f"The same call worked before, {times}, when it was made again later."
+
+
+def _ahead(call: Ahead, closed: Collection[str]) -> str:
+    """A call that must come first. Texts of other runs are named, not repeated."""
+    given = [
+        f"{_name(name)}={_shown(value)}" if _is_closed(value, closed) else f"{_name(name)}=..."
+        for name, value in (*call.arguments.items(), *((name, ...) for name in call.open))
+        if _name(name)
+    ]
+    tool = _name(call.tool)
+    return f"{tool}({', '.join(given[:CHANGES])})" if tool else ""
 
 
 def change(changed: Change, closed: Collection[str] = ()) -> str:

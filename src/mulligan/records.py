@@ -29,6 +29,10 @@ FixState = Literal["proposed", "promoted", "approved", "demoted", "expired", "pa
 
 VERIFY = "verify"
 """The source of a recovery that was a check: it found that the call had worked."""
+OPEN = "(another)"
+"""In a change that was learned: a value that belongs to its run and is nobody else's."""
+LAST_PART = "(last part)"
+"""In a change that was learned: what stands after the last stroke of a path."""
 STEP_TYPES: tuple[StepType, ...] = ("plan", "tool", "model", "retrieval", "respond", "custom", "run")
 
 
@@ -132,6 +136,16 @@ class Link(Record, frozen=True):
     """The names of what succeeded between them; for a recipe, what had been missing."""
 
 
+class Ahead(Record, frozen=True):
+    """A call that had to come first, in a recipe."""
+
+    tool: str
+    arguments: dict[str, Any] = {}
+    """What was the same in nearly every run."""
+    open: tuple[str, ...] = ()
+    """The names of arguments whose values came from the run."""
+
+
 class Lesson(Record, frozen=True):
     """What overcomes a pattern, in words, with its evidence."""
 
@@ -225,16 +239,8 @@ class Precedent(Record, frozen=True):
     """In how many runs."""
     seen: int = 1
     """In how many runs the failure was met at all."""
-
-
-class Ahead(Record, frozen=True):
-    """A call that had to come first, in a recipe."""
-
-    tool: str
-    arguments: dict[str, Any] = {}
-    """What was the same in nearly every run."""
-    open: tuple[str, ...] = ()
-    """The names of arguments whose values came from the run."""
+    first: tuple[Ahead, ...] = ()
+    """Of a recipe that was learned: the calls that had been missing, with what is constant in them."""
 
 
 class Fix(Record, frozen=True):

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from mulligan import calls
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.records import Change, Fix, Recovery, Run, Step
+from mulligan.records import LAST_PART, OPEN, Change, Fix, Recovery, Run, Step
 from mulligan.remember import fixes
-from mulligan.remember.fixes import LAST_PART, OPEN, Crowd, Form, Tally, Verdict, Vote
+from mulligan.remember.fixes import Crowd, Form, Tally, Verdict, Vote
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import DAY, LOCAL, Evidence, FixQuery, Forget, Question, Revocation, Store
@@ -300,7 +301,7 @@ def test_a_changed_schema_asks_for_new_proof():
 
 
 def test_seven_of_seven_are_sure_enough():
-    assert fixes.wilson(6, 6) < 0.8 <= fixes.wilson(7, 7)
+    assert calls.wilson(6, 6) < 0.8 <= calls.wilson(7, 7)
 
 
 def test_somebody_elses_trial_can_be_reported(store):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -10,7 +10,7 @@ import msgspec
 
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS
 from mulligan.failure import Failure, Kind, Ran, Remedy, SettingsError
-from mulligan.records import Effects, Outcome, Step
+from mulligan.records import Effects, Fix, Outcome, Step
 from mulligan.recover.policy import Policy
 from mulligan.recover.repair import Suggestion, suggest
 from mulligan.recover.tool import Mode, Seen, Tool
@@ -53,6 +53,7 @@ def advise(
     destructive: bool = False,
     mode: Mode = "repair",
     policy: Policy | None = None,
+    recall: Callable[[str, Failure, Mapping[str, Any]], Sequence[Fix]] | None = None,
 ) -> Advice:
     """The suggestions for one failed call, as if the tool's own developer had wrapped it.
 
@@ -79,7 +80,8 @@ def advise(
         known.setdefault(tool, schema)
     seen = [_seen(each) for each in list(run)[-MOST:]]
     confidence = (policy or Policy()).confidence
-    made = suggest(arguments, failure, about, seen, tools=known, confidence=confidence)
+    fixes = recall(tool, failure, arguments) if recall is not None else ()
+    made = suggest(arguments, failure, about, seen, tools=known, confidence=confidence, known=fixes)
     why = made[0].why if made else _WHY.get(failure.remedy, "nothing known would mend it")
     if not failure.counts:
         why = "it is not a failure"

@@ -19,7 +19,7 @@ from mulligan.capture.tracer import ActiveRun, outcome_of
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS
 from mulligan.events import AnyEvent, RecoveryPlanned, StepStarted
 from mulligan.failure import Failure, Ran, Remedy
-from mulligan.records import VERIFY, Change, Ending, Outcome, Precedent, Recovery, Step, StepType
+from mulligan.records import VERIFY, Change, Ending, Fix, Outcome, Precedent, Recovery, Step, StepType
 from mulligan.recover.budget import Guard
 from mulligan.recover.plan import (
     HAPPENED,
@@ -155,6 +155,7 @@ class Attempts:
         """What is to be told before it."""
         questions = Questions(
             recall=self._recall,
+            known=None if kit.fixes is None else self._known,
             verify=None if check is None else self._averify if iscoroutinefunction(check) else self._verify,
             chance=kit.chance,
             seen=run.seen,
@@ -473,6 +474,9 @@ class Attempts:
 
     def _recall(self, failure: Failure, why: str, offered: Sequence[Suggestion]) -> Sequence[Precedent]:
         return self.kit.recall(self.tool.name, failure, self.run.id)
+
+    def _known(self, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Fix]:
+        return self.kit.fixes(self.tool.name, failure, arguments) if self.kit.fixes is not None else ()
 
     def _verify(self, arguments: Mapping[str, Any], failure: Failure) -> object:
         assert self._check is not None

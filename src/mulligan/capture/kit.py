@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
@@ -14,7 +14,7 @@ import msgspec
 
 from mulligan.events import AnyEvent
 from mulligan.failure import Failure, Kind
-from mulligan.records import Precedent
+from mulligan.records import Fix, Precedent
 from mulligan.recover.budget import Budget
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Mode
@@ -106,6 +106,8 @@ class Kit:
     agent: str = ""
     environment: str | None = None
     recall: Callable[[str, Failure, str], Sequence[Precedent]] = _nothing_known
+    fixes: Callable[[str, Failure, Mapping[str, Any]], Sequence[Fix]] | None = None
+    """What memory knows to have helped; None where there is no memory."""
     clock: Callable[[], float] = time.time
     timer: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep

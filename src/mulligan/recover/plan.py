@@ -8,7 +8,7 @@ from typing import Any
 
 from mulligan.calls import same
 from mulligan.failure import Failure, Ran, Remedy
-from mulligan.records import Precedent, Recovery
+from mulligan.records import Fix, Precedent, Recovery
 from mulligan.recover.policy import Policy
 from mulligan.recover.repair import Suggestion, suggest
 from mulligan.recover.tool import Arguments, Seen, Tool
@@ -63,6 +63,8 @@ class Questions:
 
     recall: Callable[[Failure, str, Sequence[Suggestion]], Sequence[Precedent]]
     """Asked by a move, with why the call is given up and what is offered: what overcame the same failure before."""
+    known: Callable[[Failure, Arguments], Sequence[Fix]] | None = None
+    """Asked by a move, before a repair is chosen: what memory knows to have helped."""
     verify: Callable[[Arguments, Failure], object] | None = None
     """Asked by a move: `HAPPENED`, or the failure of a call that did not, or None where that is still not known."""
     chance: Callable[[], float]
@@ -116,6 +118,8 @@ def recovery(
                 return None
             failure = settled or failure
         attempt += 1
+        if ask.known is not None and is_of_memory(failure, tool):
+            repairs.known = (yield Ask(ask.known, (failure, arguments))) or ()
         step = next_step(arguments, failure, attempt, tool, policy, ask, repairs)
         why = step if isinstance(step, str) else ask.halted(step[1].seconds) or ask.spend(failure)
         if not why and not isinstance(step, str):
@@ -128,6 +132,12 @@ def recovery(
         arguments, after = step
         failure = yield Try(arguments, after)
     return None
+
+
+def is_of_memory(failure: Failure, tool: Tool) -> bool:
+    """Whether what helped others may help here: by other arguments, or by another call first."""
+    may = failure.counts and failure.recoverable and tool.mode != "observe" and REFUSED not in failure.evidence
+    return may and failure.remedy in (Remedy.REPAIR, Remedy.TELL)
 
 
 def is_unsettled(failure: Failure, tool: Tool) -> bool:
@@ -190,6 +200,7 @@ def next_step(
         seconds=seconds,
         changes=found.changes,
         source=found.source,
+        fix=found.fix,
         confidence=found.confidence,
     )
 
@@ -204,6 +215,8 @@ class Repairs:
     last: str | None = None
     """The fingerprint of what was last repaired."""
     asked: tuple[Failure, list[Suggestion]] | None = None
+    known: Sequence[Fix] = ()
+    """What memory knows about the last failure."""
 
     def next(
         self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, ask: Questions
@@ -234,12 +247,13 @@ class Repairs:
         if failure.remedy not in (Remedy.REPAIR, Remedy.TELL) or tool.mode == "observe" or REFUSED in failure.evidence:
             return []
         found = [*self._suggested(arguments, failure, tool, policy, ask), *self.waiting]
-        return [each for each in found if not any(same(each.arguments, tried) for tried in self.tried[1:])]
+        return [each for each in found if each.first or not any(same(each.arguments, one) for one in self.tried[1:])]
 
     def _suggested(
         self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, ask: Questions
     ) -> list[Suggestion]:
         if self.asked is None or self.asked[0] is not failure:
             seen = ask.seen()
-            self.asked = failure, list(suggest(arguments, failure, tool, seen, confidence=policy.confidence))
+            made = suggest(arguments, failure, tool, seen, confidence=policy.confidence, known=self.known)
+            self.asked = failure, made
         return self.asked[1]

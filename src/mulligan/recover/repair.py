@@ -11,8 +11,8 @@ import msgspec
 
 from mulligan.calls import TOOL, same, similarity
 from mulligan.failure import Failure, Ran, Remedy
-from mulligan.records import Change
-from mulligan.recover import earlier, paths
+from mulligan.records import Change, Fix
+from mulligan.recover import earlier, paths, proven
 from mulligan.recover.bounds import bound_in, expected_in
 from mulligan.recover.confidence import SURENESS, sureness
 from mulligan.recover.mend import Mended, mend, strangers
@@ -50,6 +50,8 @@ class Suggestion:
     family: str = ""
     """Which sort of repair it is, by the least sure of its changes."""
     evidence: tuple[str, ...] = ()
+    fix: str | None = None
+    """What memory knows it by, and its record under: `mulligan fixes show`."""
     automatic: bool = False
     """Whether safety, mode and policy let it be tried without asking."""
     why: str = ""
@@ -64,17 +66,19 @@ def suggest(
     *,
     tools: Known | None = None,
     confidence: float = 0.80,
+    known: Sequence[Fix] = (),
 ) -> list[Suggestion]:
     """What may work instead of a call that failed, the likeliest first; nothing at all is a right answer.
 
     `seen` are the earlier calls of the same run, the oldest first. `tools` are the schemas of all tools by name, where
-    the name itself may be wrong. What is not surer than `confidence` is not automatic.
+    the name itself may be wrong. What is not surer than `confidence` is not automatic. `known` is what memory knows to
+    have overcome the same failure.
     """
     if not failure.counts or failure.remedy is Remedy.COMPRESS:
         return []
     if tools is None and failure.kind.code == "unknown_tool":
         tools = {call.tool: None for call in seen if call.outcome == "success"}  # names that were understood
-    return _Repair(arguments, failure, tool, seen, tools or {}, confidence).suggestions()
+    return _Repair(arguments, failure, tool, seen, tools or {}, confidence, known).suggestions()
 
 
 @dataclass(slots=True)
@@ -88,11 +92,20 @@ class _Draft:
     evidence: tuple[str, ...]
     is_refused: bool = False
     """Whether the failed call was one that never ran: our own check, or no such tool."""
+    known: proven.Known | None = None
+    """What memory says, where it is memory that says it."""
 
 
 class _Repair:
     def __init__(
-        self, arguments: Arguments, failure: Failure, tool: Tool, seen: Sequence[Seen], tools: Known, confidence: float
+        self,
+        arguments: Arguments,
+        failure: Failure,
+        tool: Tool,
+        seen: Sequence[Seen],
+        tools: Known,
+        confidence: float,
+        known: Sequence[Fix] = (),
     ) -> None:
         self.arguments = arguments
         self.failure = failure
@@ -100,12 +113,16 @@ class _Repair:
         self.seen = seen
         self.tools = tools
         self.confidence = confidence
+        self.known = known
         self.text = f"{failure.message}\n{failure.detail}"[:4000]
 
     def suggestions(self) -> list[Suggestion]:
         made: list[Suggestion] = []
         for name, draft in self._drafts():
-            if not any(each.tool == name and same(each.arguments, draft.arguments) for each in made):
+            first = _before(draft)
+            if not any(
+                each.tool == name and each.first == first and same(each.arguments, draft.arguments) for each in made
+            ):
                 made.append(self._judged(name, draft))
         return sorted(made, key=lambda each: -each.confidence)[:MOST]
 
@@ -115,6 +132,8 @@ class _Repair:
             return
         schema = self.tools.get(self.tool.name) or self.tool.schema()
         for draft in self._of_arguments(pinned(schema) if schema else None):
+            yield self.tool.name, draft
+        for draft in self._of_memory(pinned(schema) if schema else None):
             yield self.tool.name, draft
 
     # The tool's name
@@ -279,19 +298,28 @@ class _Repair:
         if schema is None or schema.faults(made) in ([], None):
             yield _Draft(made, (change,), (family,), "run", (evidence,))
 
+    # Other runs
+
+    def _of_memory(self, schema: Pinned | None) -> Iterator[_Draft]:
+        for each in proven.applied(self.known, self.arguments, schema, self.seen) if self.known else ():
+            family = "recipe" if each.first else "fix"
+            yield _Draft(each.arguments, each.changes, (family,), "memory", each.evidence, known=each)
+
     # Safety
 
     def _may_touch(self, path: str) -> bool:
         return not is_privileged(path, self.tool.privileged, self.tool.released)
 
     def _judged(self, name: str, draft: _Draft) -> Suggestion:
-        sure = sureness(draft.families)
+        sure = sureness(draft.families) if draft.known is None else draft.known.sureness
         why = self._why_not(draft, sure)
         return Suggestion(
             tool=name,
             arguments=draft.arguments,
+            first=_before(draft),
             changes=draft.changes,
             source=draft.source,
+            fix=draft.known.fix.id if draft.known is not None else None,
             confidence=sure,
             family=min(draft.families, key=SURENESS.__getitem__),
             evidence=draft.evidence,
@@ -310,6 +338,8 @@ class _Repair:
             return "it may work by itself, later"
         if failure.remedy is Remedy.STOP:
             return "only a person can help"
+        if draft.known is not None and (why := self._why_unproven(draft.known)):
+            return why
         of_arguments = [change for change in draft.changes if change.path != TOOL]
         if tool.destructive and of_arguments:
             return "the tool is marked as destructive"
@@ -326,6 +356,19 @@ class _Repair:
                 return "it may have taken effect and is not known to be repeatable"
         if sure <= self.confidence:  # SAFETY 2: what is tried exceeds it
             return "no repair is sure enough"
+        return ""
+
+    def _why_unproven(self, known: proven.Known) -> str:
+        """SAFETY S3: what memory says is tried without asking only where it is proven, for exactly this failure."""
+        fix = known.fix
+        if known.first:
+            return "other calls must come first, and those are made by who asked"
+        if fix.likeness < 1:
+            return "it worked for a failure that is only alike"
+        if fix.state not in ("promoted", "approved"):
+            return fix.why or "it is not proven"
+        if known.is_value and not self.tool.is_repeatable and fix.state != "approved":
+            return "it would set a value of a tool that may change something, which an operator must approve"
         return ""
 
 
@@ -350,6 +393,10 @@ _LOOKED = frozenset(
     "build_failure test_failure".split()
 )
 """Kinds by which a tool says that it took the arguments as they were, and looked."""
+
+
+def _before(draft: _Draft) -> tuple[Before, ...]:
+    return tuple(Before(tool, arguments) for tool, arguments in draft.known.first) if draft.known is not None else ()
 
 
 def _touched(change: Change) -> Iterator[str]:

@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from mulligan import calls
-from mulligan.calls import Call, Done, Standing
-from mulligan.records import VERIFY, Change, Fix, FixState, Link, Record, Step, fix_id
+from mulligan.calls import Call, Done, Standing, wilson
+from mulligan.records import LAST_PART, OPEN, VERIFY, Change, Fix, FixState, Link, Record, Step, fix_id
 from mulligan.remember.store import DAY, Evidence, Revocation
 
 IMPORT = "import"
@@ -28,10 +28,6 @@ CHANGES = 4
 RECENT = 20
 HOUR = DAY // 24
 Sort = Literal["change", "recipe", "retry"]
-OPEN = "(another)"
-"""Stands for a value that belongs to its run and is nobody else's."""
-LAST_PART = "(last part)"
-"""Of a path: what stands after its last stroke."""
 
 
 class Form(Record, frozen=True):
@@ -320,16 +316,6 @@ def crowd(last: Mapping[str, int], revoked: Sequence[Revocation], now: int) -> C
 PROOFS = 5
 SURE = 0.8
 UNUSED = 30 * DAY
-
-
-def wilson(worked: int, tried: int, z: float = 1.28) -> float:
-    """The lower end of what the share may be: 7 of 7 give 0.81."""
-    if not tried:
-        return 0.0
-    share = worked / tried
-    middle = share + z * z / (2 * tried)
-    spread = z * math.sqrt(share * (1 - share) / tried + z * z / (4 * tried * tried))
-    return (middle - spread) / (1 + z * z / tried)
 
 
 def judged(

@@ -1,0 +1,206 @@
+"""What memory knows, applied to the call in hand: the changes and recipes that overcame the same failure before.
+
+A fix carries no text of the run it was learned in. Its change is made to this call's own values, or sets a value that
+is closed: a number, a boolean, a member of the schema's enum. An argument that says something is never left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from mulligan.calls import same, wilson
+from mulligan.records import LAST_PART, OPEN, Change, Fix
+from mulligan.recover import earlier
+from mulligan.recover.provenance import is_privileged
+from mulligan.recover.schema import Pinned
+from mulligan.recover.tool import Arguments, Seen
+from mulligan.recover.values import is_empty
+
+APPROVED = 0.9
+"""How sure a fix is that an operator has approved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A fix, applied."""
+
+    fix: Fix
+    arguments: dict[str, Any]
+    changes: tuple[Change, ...] = ()
+    first: tuple[tuple[str, dict[str, Any]], ...] = ()
+    missing: tuple[str, ...] = ()
+    """Arguments of what comes first whose values nothing in this run tells."""
+    is_value: bool = False
+    """Whether a value was set, and not only another form given to the call's own."""
+
+    @property
+    def sureness(self) -> float:
+        """How likely it works: the lower end of what its record says, less where its failure was only alike."""
+        sure = wilson(self.fix.worked, self.fix.tried)
+        if self.fix.state == "approved":
+            sure = max(sure, APPROVED)
+        if self.missing:
+            sure *= 0.5
+        return round(sure * self.fix.likeness, 4)
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        fix = self.fix
+        who = f", seen by {fix.principals}" if fix.principals > 1 else ""
+        logs = f", {fix.imported} of them in imported logs" if fix.imported else ""
+        alike = "" if fix.likeness >= 1 else f", for a failure {fix.likeness:.0%} alike"
+        told = [f"{fix.id} worked {fix.worked} of {fix.tried} times{who}{logs}{alike}"]
+        told += [f"{name} is not known in this run" for name in self.missing]
+        return tuple(told)
+
+
+def applied(fixes: Sequence[Fix], arguments: Arguments, schema: Pinned | None, seen: Sequence[Seen]) -> Iterator[Known]:
+    """Each fix that can be made here, in the order in which they were told."""
+    for fix in fixes:
+        if fix.sort == "recipe" and fix.first:
+            yield _recipe(fix, arguments, seen)
+        elif fix.sort == "change" and fix.changes:
+            known = _changed(fix, arguments, schema)
+            if known is not None and (schema is None or schema.faults(known.arguments) in ([], None)):
+                yield known
+
+
+def _recipe(fix: Fix, arguments: Arguments, seen: Sequence[Seen]) -> Known:
+    """What must come first, with what is constant in it and what this run tells."""
+    first: list[tuple[str, dict[str, Any]]] = []
+    missing: list[str] = []
+    for ahead in fix.first:
+        given = {name: value for name, value in ahead.arguments.items() if _is_anybodys(name, value)}
+        asked = [name for name in (*ahead.arguments, *ahead.open) if name not in given]
+        for name in asked:
+            value = _of_this_run(ahead.tool, name, arguments, seen)
+            if value is None:
+                missing.append(f"{ahead.tool}.{name}")
+            else:
+                given[name] = value
+        first.append((ahead.tool, given))
+    return Known(fix, dict(arguments), (), tuple(first), tuple(missing))
+
+
+def _is_anybodys(name: str, value: Any) -> bool:
+    """Whether a value that was the same in other runs belongs to the tool: never who, with what key, or where to."""
+    values = value if isinstance(value, list) else [value]
+    return not any(isinstance(each, str) for each in values) or not is_privileged(name)
+
+
+def _of_this_run(tool: str, name: str, arguments: Arguments, seen: Sequence[Seen]) -> Any:
+    """The value that this run has for an argument: as the same tool was called before, as this call has it, as told."""
+    for call in reversed(seen):
+        if call.tool == tool and isinstance(call.arguments, Mapping) and name in call.arguments:
+            return call.arguments[name]
+    if name in arguments:
+        return arguments[name]
+    options = earlier.fillings([name], seen)[name] if seen else []
+    return options[0][0] if options else None
+
+
+# Changes of arguments
+
+
+def _changed(fix: Fix, arguments: Arguments, schema: Pinned | None) -> Known | None:
+    made: dict[str, Any] = dict(arguments)
+    changes: list[Change] = []
+    is_value = False
+    for change in fix.changes:
+        name = change.path
+        if "." in name and name not in made:
+            return None  # deep inside: the schema mends that, or nobody
+        if change.how == "rename":
+            target = change.after
+            if name not in made or not isinstance(target, str) or target in made or not _knows(schema, target):
+                return None
+            made[target] = made.pop(name)
+            changes.append(Change(path=name, how="rename", before=name, after=target, from_="memory"))
+            continue
+        if change.how == "drop":
+            if name not in made or not is_empty(made[name]):
+                return None  # what says something is never left out
+            changes.append(Change(path=name, how="drop", before=made.pop(name), from_="memory"))
+            continue
+        before = made.get(name)
+        found = _value(change, before, name in made, schema)
+        if found is None:
+            return None
+        (after,) = found
+        if same(before, after):
+            return None
+        is_value = is_value or change.how in ("substitute", "clamp", "default", "enum")
+        made[name] = after
+        changes.append(Change(path=name, how=change.how, before=before, after=after, from_="memory"))
+    return Known(fix, made, tuple(changes), is_value=is_value) if changes else None
+
+
+def _knows(schema: Pinned | None, name: str) -> bool:
+    return schema is None or schema.schema is None or name in schema.schema.get("properties", {name: None})
+
+
+def _value(change: Change, before: Any, is_given: bool, schema: Pinned | None) -> tuple[Any] | None:
+    """The value in another form, or a closed one; None where the fix does not fit this call."""
+    after = change.after
+    match change.how:
+        case "cast":
+            return _cast(before, after)
+        case "parse":
+            return _parsed(before)
+        case "wrap":
+            return ([before],) if is_given and not isinstance(before, list) else None
+        case "trim" if isinstance(before, str):
+            return (before.rstrip("/").rpartition("/")[2] if after == LAST_PART else before.strip(),)
+    if after == OPEN or (not is_given and not _names(schema, change.path)):
+        return None
+    if isinstance(after, bool):
+        return (after,) if not is_given or isinstance(before, bool | str) else None
+    if isinstance(after, int | float):
+        is_number = isinstance(before, int | float) and not isinstance(before, bool)
+        return (after,) if not is_given or is_number else None
+    if isinstance(after, str):
+        is_own = isinstance(before, str) and before.casefold() == after.casefold()
+        return (after,) if is_own or after in _members(schema, change.path) else None
+    return None
+
+
+def _names(schema: Pinned | None, name: str) -> bool:
+    """Whether the schema knows an argument: one that it does not know is never added."""
+    return schema is not None and schema.schema is not None and name in schema.schema.get("properties", {})
+
+
+def _members(schema: Pinned | None, name: str) -> Sequence[Any]:
+    properties = (schema.schema or {}).get("properties", {}) if schema is not None else {}
+    described = properties.get(name) if isinstance(properties, Mapping) else None
+    members = described.get("enum", ()) if isinstance(described, Mapping) else ()
+    return members if isinstance(members, list | tuple) else ()
+
+
+def _cast(value: Any, to: Any) -> tuple[Any] | None:
+    try:
+        match to:
+            case "integer" if isinstance(value, str | float) and float(value).is_integer():
+                return (int(float(value)),)
+            case "number" if isinstance(value, str | int) and not isinstance(value, bool):
+                return (float(value),)
+            case "string" if isinstance(value, int | float) and not isinstance(value, bool):
+                return (str(value),)
+            case "boolean" if isinstance(value, str) and value.strip().casefold() in ("true", "false"):
+                return (value.strip().casefold() == "true",)
+    except (ValueError, OverflowError):
+        return None
+    return None
+
+
+def _parsed(value: Any) -> tuple[Any] | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        found = msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return (found,) if isinstance(found, dict | list) else None

@@ -1,0 +1,128 @@
+"""What memory knows, applied to the call in hand; and what is never taken from another run (SAFETY S1-S3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.records import LAST_PART, OPEN, Ahead, Change, Fix
+from mulligan.recover.repair import Before, suggest
+from mulligan.recover.tool import Seen, Tool
+
+REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "no", fingerprint="f")
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "k": {"type": "integer", "maximum": 100},
+        "unit": {"enum": ["metric", "imperial"]},
+        "ids": {},
+        "file": {"type": "string"},
+        "q": {},
+        "flag": {"type": "boolean"},
+    },
+}
+
+
+def fix(*changes: Change, **about: Any) -> Fix:
+    given = {"worked": 9, "tried": 9, "state": "promoted", "principals": 3, **about}
+    return Fix(id="fix_1", tool="search", fingerprint="f", changes=changes, **given)
+
+
+def asked(arguments: dict[str, Any], *known: Fix, seen: tuple[Seen, ...] = (), **tool: Any) -> list[Any]:
+    about = Tool(name="search", schema=lambda: SCHEMA, **{"effects": "repeatable", **tool})
+    return [each for each in suggest(arguments, REJECTED, about, seen, known=known) if each.source == "memory"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "change", "mended"),
+    [
+        ({"k": 50}, Change(path="k", how="substitute", after=10), {"k": 10}),
+        ({"flag": False}, Change(path="flag", how="substitute", after=True), {"flag": True}),
+        ({"unit": "imperial"}, Change(path="unit", how="substitute", after="metric"), {"unit": "metric"}),
+        ({"ids": "7"}, Change(path="ids", how="wrap"), {"ids": ["7"]}),
+        ({"ids": "[7]"}, Change(path="ids", how="parse"), {"ids": [7]}),
+        ({"q": "7"}, Change(path="q", how="cast", after="integer"), {"q": 7}),
+        ({"q": " a "}, Change(path="q", how="trim"), {"q": "a"}),
+        ({"file": "a/b.txt"}, Change(path="file", how="trim", after=LAST_PART), {"file": "b.txt"}),
+        ({"query": "a"}, Change(path="query", how="rename", after="q"), {"q": "a"}),
+        ({"q": "a", "ids": ""}, Change(path="ids", how="drop"), {"q": "a"}),
+    ],
+)
+def test_a_fix_is_made_to_this_calls_own_values(arguments, change, mended):
+    (made,) = asked(arguments, fix(change))
+    assert made.arguments == mended
+    assert (made.source, made.fix) == ("memory", "fix_1")
+    assert "worked 9 of 9 times" in made.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "change"),
+    [
+        ({"q": "cats", "ids": [1]}, Change(path="ids", how="drop")),  # it says something
+        ({"q": "cats"}, Change(path="q", how="substitute", after=OPEN)),
+        ({"q": "cats"}, Change(path="q", how="substitute", after="dogs")),  # no member of an enum
+        ({"q": "cats"}, Change(path="unknown", how="substitute", after=True)),  # the schema does not know it
+        ({"q": "cats"}, Change(path="k", how="cast", after="integer")),
+        ({"q": "cats"}, Change(path="q", how="rename", after="elsewhere")),
+        ({"k": 50}, Change(path="k", how="substitute", after=1000)),  # beyond its bound
+        ({"k": 10}, Change(path="k", how="substitute", after=10)),
+    ],
+)
+def test_a_fix_that_does_not_fit_this_call_is_left_alone(arguments, change):
+    assert asked(arguments, fix(change)) == []
+
+
+CLAMP = Change(path="k", how="substitute", after=10)
+
+
+def test_a_proven_fix_is_tried_without_asking():
+    (made,) = asked({"k": 50}, fix(CLAMP))
+    assert made.automatic
+    assert made.confidence > 0.8
+
+
+@pytest.mark.parametrize(
+    ("known", "tool", "why"),
+    [
+        (fix(CLAMP, state="proposed", why="it worked 3 times"), {}, "it worked 3 times"),
+        (fix(CLAMP, state="demoted", why="it failed twice in a row"), {}, "twice"),
+        (fix(CLAMP, likeness=0.9), {}, "only alike"),
+        (fix(CLAMP), {"effects": "once"}, "operator must approve"),
+        (fix(CLAMP), {"mode": "suggest"}, "only suggested"),
+        (fix(CLAMP), {"destructive": True}, "destructive"),
+        (fix(CLAMP), {"privileged": frozenset({"k"})}, "not changed without asking"),
+        (fix(CLAMP, worked=5, tried=9, state="approved"), {}, ""),
+        (fix(CLAMP, state="approved"), {"effects": "once"}, ""),
+    ],
+)
+def test_what_is_not_proven_or_not_safe_is_only_suggested(known, tool, why):
+    (made,) = asked({"k": 50}, known, **tool)
+    assert made.automatic is (why == "")
+    assert why in made.why
+
+
+RECIPE = Fix(
+    id="fix_2", tool="search", fingerprint="f", sort="recipe", worked=412, tried=412, state="promoted",
+    first=(
+        Ahead(tool="press", arguments={"position": 1.0}),
+        Ahead(tool="login", arguments={"user": "ann"}, open=("id",)),
+    ),
+)  # fmt: skip
+
+
+def test_a_recipe_is_offered_with_what_comes_first_and_never_carried_out():
+    seen = (Seen("login", {"user": "bob"}), Seen("lookup", {}, "success", {"id": "u17"}))
+    (made,) = asked({"q": "cats"}, RECIPE, seen=seen)
+    assert made.first == (Before("press", {"position": 1.0}), Before("login", {"user": "bob", "id": "u17"}))
+    assert made.arguments == {"q": "cats"}
+    assert made.confidence > 0.95
+    assert not made.automatic
+
+
+def test_who_another_run_was_is_not_told():
+    (made,) = asked({"q": "cats"}, RECIPE)
+    assert made.first[1] == Before("login", {})
+    assert any("login.user" in told for told in made.evidence)
+    assert made.confidence < 0.6
