@@ -117,14 +117,14 @@ class _Repair:
         self.text = f"{failure.message}\n{failure.detail}"[:4000]
 
     def suggestions(self) -> list[Suggestion]:
+        ranked = sorted(
+            (self._judged(name, draft) for name, draft in self._drafts()), key=lambda each: -each.confidence
+        )
         made: list[Suggestion] = []
-        for name, draft in self._drafts():
-            first = _before(draft)
-            if not any(
-                each.tool == name and each.first == first and same(each.arguments, draft.arguments) for each in made
-            ):
-                made.append(self._judged(name, draft))
-        return sorted(made, key=lambda each: -each.confidence)[:MOST]
+        for one in ranked:
+            if not any(_is_same(each, one) for each in made):
+                made.append(one)
+        return made[:MOST]
 
     def _drafts(self) -> Iterator[tuple[str, _Draft]]:
         if self.tools and self.tool.name not in self.tools:
@@ -393,6 +393,10 @@ _LOOKED = frozenset(
     "build_failure test_failure".split()
 )
 """Kinds by which a tool says that it took the arguments as they were, and looked."""
+
+
+def _is_same(one: Suggestion, other: Suggestion) -> bool:
+    return one.tool == other.tool and one.first == other.first and same(one.arguments, other.arguments)
 
 
 def _before(draft: _Draft) -> tuple[Before, ...]:
