@@ -18,6 +18,7 @@ COMMANDS = {
     "show": ("runs", "show", "One run: every attempt at every call."),
     "tail": ("tail", "tail", "Every attempt as it ends."),
     "patterns": ("patterns", "patterns", "What goes wrong again and again, and what overcame it."),
+    "fixes": ("fixes", "fixes", "What turned failures into successes, and what is tried without asking."),
     "stats": ("stats", "stats", "What failed, what overcame it, and what that suggests."),
     "scan": ("scan", "scan", "Read the session logs on this machine: what failed, and what overcame it."),
     "export": ("exchange", "export", "Write runs as JSON lines."),

@@ -1,0 +1,98 @@
+"""mulligan fixes: what turned failures into successes, looked at and decided about."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mulligan.events import RunEnded, StepEnded
+from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.records import Run, Step
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import LOCAL
+
+REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
+
+
+@pytest.fixture
+def store(tmp_path):
+    path = tmp_path / "kept.db"
+    kept = SqliteStore(path)
+    for number, who in enumerate(["ann", "ann", "bob"]):
+        at = int(time.time() * 1000) - 1000
+        run = Run(id=f"run_{number}", agent="helper \x1b[2J", started=at, ended=at, end="finished")
+        shared = {"run": run.id, "name": "search", "started": at}
+        steps = [
+            Step(seq=1, call=1, arguments={"k": 50}, outcome="failure", failure=REJECTED, **shared),
+            Step(seq=2, call=2, arguments={"k": 10}, **shared),
+        ]
+        kept.append(LOCAL, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1, who)
+    kept.close()
+    return str(path)
+
+
+def mulligan(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "mulligan", "fixes", *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+def told(store, *arguments):
+    return json.loads(mulligan(*arguments, "--store", store, "--json").stdout)
+
+
+def test_fixes_are_listed_with_their_record(store):
+    done = mulligan("--store", store)
+    assert done.returncode == 0
+    assert done.stdout.startswith("1 fix, 0 of them tried without asking.")
+    assert "k=10" in done.stdout
+    assert "3 of 3" in done.stdout
+    (fix,) = told(store)
+    assert (fix["worked"], fix["principals"], fix["state"]) == (3, 2, "proposed")
+
+
+def test_one_is_shown_with_each_run_that_it_rests_on(store):
+    (fix,) = told(store)
+    done = mulligan("show", fix["id"][:8], "--store", store)
+    assert "worked   3 of 3 times" in done.stdout
+    assert "run_2" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert [each["principal"] for each in told(store, "show", fix["id"])["evidence"]].count("ann") == 2
+
+
+def test_one_is_approved_and_revoked(store):
+    (fix,) = told(store)
+    assert told(store, "approve", fix["id"])["state"] == "approved"
+    assert told(store, "revoke", fix["id"])["state"] == "revoked"
+    assert told(store, "--state", "approved") == []
+
+
+def test_what_rests_on_somebody_is_taken_back(store):
+    done = mulligan("revoke", "--principal", "ann", "--store", store)
+    assert done.stdout == "Taken back: 2 trials in 2 runs; 1 fix rested on them.\n"
+    assert told(store)[0]["tried"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("show", "fix_none"), "mulligan fixes"),
+        (("revoke",), "--principal"),
+        (("revoke", "fix_1", "--tool", "x"), "--principal"),
+        (("revoke", "--since", "soon"), "--since"),
+    ],
+)
+def test_what_cannot_be_done_says_what_to_type(store, arguments, said):
+    done = mulligan(*arguments, "--store", store)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_store_that_is_not_there_is_not_made(tmp_path):
+    assert mulligan("--store", str(tmp_path / "none.db")).stdout.startswith("Nothing is known yet")
+    assert mulligan("show", "fix_1", "--store", str(tmp_path / "none.db")).returncode == 2
+    assert not (tmp_path / "none.db").exists()
