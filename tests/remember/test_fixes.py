@@ -403,11 +403,16 @@ class Adversary(RuleBasedStateMachine):
         self.now = NOW
         self.count = 0
         self.needed = max(2, -(-(honest + 1) // 5))
-        for number in range(honest):  # they work with other tools and vote for nothing of this
-            write(self.store, RunStarted(Run(id=f"run_h{number}")), principal=f"honest{number}")
+        self.honest = honest
+        self.others_work()
         self.mine = [f"mallory{number}" for number in range(max(1, self.needed - 1))]
         for who in self.mine:
             write(self.store, RunStarted(Run(id=f"run_{who}")), principal=who)
+
+    def others_work(self):
+        """With other tools: they vote for nothing of this."""
+        for number in range(self.honest):
+            write(self.store, RunStarted(Run(id=f"run_h{number}")), principal=f"honest{number}")
 
     def send(self, who, worked, journal="", **how):
         self.count += 1
@@ -435,6 +440,7 @@ class Adversary(RuleBasedStateMachine):
     @rule(days=st.integers(1, 40))
     def waits(self, days):
         self.now += days * DAY
+        self.others_work()
 
     @rule()
     def asks_from_elsewhere(self):

@@ -422,6 +422,8 @@ class Attempts:
 
     def _tell(self, move: Move | None) -> None:
         """Publishes the attempt that has ended; where it was the last, with why."""
+        if isinstance(move, Ask) and move.question == self._known:
+            return  # memory is asked first: whether this was the last attempt is not decided yet
         untold, self._untold = self._untold, None
         if untold is None:
             return
