@@ -2,11 +2,11 @@
 
     python benchmarks/questions.py [--calls 1000000 10000000] [--folder DIR] [--keep] [--json]
 
-A store is filled by the store's own rows, sums and patterns: a month of calls of ten agents with twenty tools each, one
-in twelve of which fails. Ten million take some minutes and some gigabytes, which are removed afterwards. Then each
-question is asked in turn, by every way, for as many rounds; what is told is the median of the CPU time, of all threads.
-Before that every answer is held against DuckDB's: a fast wrong one would be worth nothing. The file is in the page
-cache throughout: run ids grow with time here, so that filling is quick, which makes no difference to reading.
+A store is filled in bulk (`filling.py`) with a month of calls. Ten million take some minutes and some gigabytes, which
+are removed afterwards. Then each question is asked in turn, by every way, for as many rounds; what is told is the
+median of the CPU time, of all threads. Before that every answer is held against DuckDB's: a fast wrong one would be
+worth nothing. The file is in the page cache throughout: run ids grow with time here, so that filling is quick, which
+makes no difference to reading.
 """
 
 from __future__ import annotations
@@ -25,227 +25,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
+from filling import NOW, Filler, hours, run_id
 
-from mulligan import calls, figures
-from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.figures import DAY, HOUR, Cells, StatsQuery
-from mulligan.records import Change, History, Recovery, Run, Status, Step, encode
-from mulligan.remember import rollups, rows, tallies
+from mulligan.figures import DAY, HOUR, StatsQuery
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL, PatternQuery
-from mulligan.remember.tallies import Seen
 from mulligan.report import stats as report
 
-DAYS = 30
-AGENTS = 10
-TOOLS = 20
-"""Of each agent."""
-CALLS = 10
-"""In a run."""
-NOW = 1_790_000_000_000 // DAY * DAY + 23 * HOUR + 25 * 60_000
-FIRST = NOW // DAY * DAY - (DAYS - 1) * DAY
 TARGETS = {"type and code, 7 d": 25, "success by tool, 7 d": 25, "top 10 patterns, 7 d": 100, "percentiles, 24 h": 25}
-
-KINDS = (
-    (Kind("tool", "timeout", Remedy.WAIT, Ran.UNKNOWN), 30.0),
-    (Kind("tool", "rate_limit", Remedy.WAIT, Ran.NO), 0.05),
-    (Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), 0.01),
-    (Kind("tool", "not_found", Remedy.TELL, Ran.NO), 0.1),
-    (Kind("tool", "connection_error", Remedy.WAIT, Ran.UNKNOWN), 1.0),
-    (Kind("tool", "auth_error", Remedy.STOP, Ran.NO), 0.08),
-)
-CLAMPED = (Change(path="top_k", how="clamp", before=50, after=10),)
-
-
-# Filling
-
-
-class Moved(NamedTuple):
-    """A step of any hour: its row and its JSON, but for the hour and the time."""
-
-    run: str
-    """What follows the hour's number in the id of the run."""
-    row: tuple[Any, ...]
-    """Seq, call, name, outcome, kind and fingerprint."""
-    started: int
-    head: bytes
-    tail: bytes
-    fact: str
-    seconds: float
-
-    def at(self, hour: int, base: int) -> tuple[Any, ...]:
-        body = b'{"run":"run_%06d%b%d%b' % (hour, self.head, base + self.started, self.tail)
-        return LOCAL, f"run_{hour:06d}{self.run}", *self.row, base + self.started, body
-
-
-MARK = 7_000_000_000_000
-"""Added to a time, so that it can be found in JSON."""
-
-
-def moved(step: Step) -> Moved:
-    row = rows.step_row(LOCAL, msgspec.structs.replace(step, started=MARK + step.started))
-    _, run, *about, _, body = row
-    head, found, tail = body.removeprefix(b'{"run":"run_000000').partition(b"%d" % (MARK + step.started))
-    assert found
-    kind, fingerprint = about[4] or "", about[5] or ""
-    fact = f"{step.name},{step.outcome},{kind},{fingerprint},{step.attempt},"
-    return Moved(run.removeprefix("run_000000"), tuple(about), step.started, head, tail, fact, step.seconds)
-
-
-Sums = dict[tuple[str, str], figures.Cell]
-"""By slice and value."""
-
-
-class Block(NamedTuple):
-    """One hour of calls, as it begins at 0."""
-
-    histories: list[tuple[History, Status, bool]]
-    """Each with its status, and whether nothing failed in it."""
-    steps: list[Moved]
-    sums: Sums
-    packed: list[tuple[str, str, bytes]]
-
-
-def run_id(hour: int, number: int) -> str:
-    return f"run_{hour:06d}{number:010d}"
-
-
-def block(chance: random.Random, number: int, size: int) -> Block:
-    histories = []
-    cells: Cells = {}
-    for place in range(max(1, size // CALLS)):
-        made = history(chance, number, place)
-        status = calls.status(made.run, made.steps, made.links)
-        histories.append((made, status, not any(step.has_failed for step in made.steps)))
-        figures.add(cells, figures.cells(made))
-    sums: Sums = {}
-    for place_, cell in cells.items():
-        for key in figures.slices(place_):
-            figures.merge(sums.setdefault(key, figures.Cell()), cell)
-    steps = [moved(step) for made, _, _ in histories for step in made.steps]
-    return Block(histories, steps, sums, packed(sums))
-
-
-def packed(sums: Sums) -> list[tuple[str, str, bytes]]:
-    return [(slice, value, figures.pack(cell)) for (slice, value), cell in sums.items()]
-
-
-def history(chance: random.Random, number: int, place: int) -> History:
-    agent = chance.randrange(AGENTS)
-    started = chance.randrange(HOUR - 60_000)
-    run = Run(
-        id=run_id(0, place),
-        agent=f"agent-{agent}",
-        version=f"1.{chance.randrange(2)}",
-        environment="production" if chance.random() < 0.8 else "staging",
-        started=started,
-        ended=started + 50_000,
-        end="finished" if chance.random() < 0.98 else "raised",
-    )
-    steps: list[Step] = []
-    for each in range(CALLS):
-        steps += call(chance, run, number, len(steps) + 1, agent, started + each * 4000)
-    return History(run=run, steps=tuple(steps), links=tuple(calls.overcame(steps)))
-
-
-def call(chance: random.Random, run: Run, number: int, seq: int, agent: int, started: int) -> Iterator[Step]:
-    name = f"tool-{agent * TOOLS + min(int(chance.expovariate(0.25)), TOOLS - 1):03d}"
-    arguments = {"query": "the weather in the capital", "top_k": 10}
-    seconds = round(chance.lognormvariate(-1.5, 0.8), 4)
-    about: dict[str, Any] = {"run": run.id, "call": seq, "name": name, "started": started}
-    if chance.random() >= 1 / 12:
-        yield Step(seq=seq, arguments=arguments, result={"found": 3}, seconds=seconds, **about)
-        return
-    kind, took = chance.choice(KINDS)
-    failure = Failure.of(
-        kind, "the service said no", fingerprint=f"1:{kind.code[:4]}{chance.randrange(12):02d}{number % 7}"
-    )
-    yield Step(seq=seq, arguments={**arguments, "top_k": 50}, outcome="failure", failure=failure, seconds=took, **about)
-    if kind.remedy in (Remedy.WAIT, Remedy.REPAIR):
-        again = Recovery(remedy=kind.remedy, seconds=0.5)
-        if kind.remedy is Remedy.REPAIR:
-            again = Recovery(remedy=kind.remedy, changes=CLAMPED, source="schema", confidence=0.9)
-        worked = chance.random() < 0.7
-        about |= {"attempt": 2, "after": again, "arguments": arguments}
-        if worked:
-            yield Step(seq=seq + 1, seconds=seconds, **about)
-        else:
-            yield Step(seq=seq + 1, outcome="failure", failure=failure, seconds=took, **about)
-
-
-class Filler:
-    """Puts days of calls into a store, with the rows, sums and patterns its own writer would have kept.
-
-    Every day has the same hours in another order, so that its sums are known beforehand.
-    """
-
-    def __init__(self, path: Path, facts: Path, calls: int) -> None:
-        SqliteStore(path).close()
-        self.path, self.facts = path, facts
-        chance = random.Random(20)
-        self.blocks = [block(chance, number, calls // (DAYS * 24)) for number in range(24)]
-        whole: Sums = {}
-        for each in self.blocks:
-            figures.add(whole, each.sums)
-        self.day = packed(whole)
-        self.calls = 0
-
-    def fill(self) -> None:
-        began = time.monotonic()
-        connection = sqlite3.connect(self.path, isolation_level=None)
-        for pragma in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-1000000"):
-            connection.execute(f"PRAGMA {pragma}").fetchall()
-        with self.facts.open("w") as facts:
-            for day in range(DAYS):
-                connection.execute("BEGIN")
-                seen: list[Seen] = []
-                for hour in range(day * 24, day * 24 + 24):
-                    self._fill_hour(connection, facts, hour, seen)
-                self._keep_sums(connection, "day", FIRST + day * DAY, self.day)
-                tallies.add(connection, LOCAL, seen)
-                connection.execute("COMMIT")
-                done, spent = (day + 1) / DAYS, time.monotonic() - began
-                show(f"  {self.calls:,} calls kept in {spent:.0f} s, about {spent / done - spent:.0f} s to go")
-        connection.execute("PRAGMA journal_mode=WAL").fetchall()
-        connection.close()
-
-    def _keep_sums(
-        self, connection: sqlite3.Connection, grain: str, at: int, sums: list[tuple[str, str, bytes]]
-    ) -> None:
-        rollups.put(connection, [value for slice, of, cell in sums for value in (LOCAL, grain, slice, at, of, cell)])
-
-    def _fill_hour(self, connection: sqlite3.Connection, facts: Any, hour: int, seen: list[Seen]) -> None:
-        here = self.blocks[(hour * 7 + hour // 24) % 24]
-        base = FIRST + hour * HOUR
-        rows.put(connection, rows.STEP, [step.at(hour, base) for step in here.steps])
-        facts.writelines(f"{step.fact}{base + step.started},{step.seconds}\n" for step in here.steps)
-        runs, links, used = [], [], []
-        for number, (made, status, is_plain) in enumerate(here.histories):
-            id = run_id(hour, number)
-            run = msgspec.structs.replace(
-                made.run, id=id, started=base + made.run.started, ended=base + (made.run.ended or 0)
-            )
-            row = rows.run_row(LOCAL, run, run.started, False, "local")
-            runs.append((*row[:8], status, *row[9:11], int(is_plain), row[12]))
-            used += [(LOCAL, "tool", name, run.started, id) for name in {step.name for step in made.steps}]
-            self.calls += CALLS
-            if is_plain:
-                continue
-            overcome = {link.failed for link in made.links}
-            for step in made.steps:
-                if step.has_failed:
-                    again = msgspec.structs.replace(step, run=id, started=base + step.started)
-                    seen.append(Seen(run, again, step.call in overcome, 1))
-            for link in made.links:
-                failed = made.steps[link.failed - 1]
-                fingerprint = failed.failure.fingerprint if failed.failure else ""
-                kept = encode(msgspec.structs.replace(link, run=id))
-                links.append((LOCAL, id, link.failed, failed.name, fingerprint, kept, link.overcame))
-        rows.put(connection, rows.RUN, runs)
-        rows.put(connection, rows.USED, sorted(used))
-        connection.executemany("INSERT INTO links VALUES (?, ?, ?, ?, ?, ?, ?)", links)
-        self._keep_sums(connection, "hour", base, here.packed)
 
 
 # Asking
@@ -307,12 +94,14 @@ def ways(store: SqliteStore) -> dict[str, Ways]:
     }
 
 
-def check(asked: dict[str, Ways], columns: Any) -> None:
-    """Every answer of ours is DuckDB's."""
+def check(asked: dict[str, Ways], raw: sqlite3.Connection, columns: Any) -> None:
+    """Every answer of ours is DuckDB's, and DuckDB has the rows that the store has."""
 
     def told(name: str) -> list[Any]:
         return list(columns.execute(asked[name].column).fetchall())
 
+    assert raw.execute("SELECT count(*) FROM steps").fetchall() == columns.execute("SELECT count(*) FROM facts").fetchall()
+    assert dict(raw.execute(asked["type and code, 7 d"].raw)) == dict(told("type and code, 7 d"))
     assert asked["type and code, 7 d"].ours() == dict(told("type and code, 7 d"))
     assert asked["success by tool, 7 d"].ours() == {name: (n, int(ok)) for name, n, ok in told("success by tool, 7 d")}
     counts = [count for *_, count in asked["top 10 patterns, 7 d"].ours()]
@@ -342,15 +131,18 @@ def measure(path: Path, facts: Path, rounds: int, raw_rounds: int) -> dict[str, 
     raw = sqlite3.connect(path)
     raw.execute("PRAGMA query_only=ON")
     raw.execute("PRAGMA mmap_size=8000000000")
-    columns = duckdb.connect(str(facts.with_suffix(".duckdb")))
+    columns = duckdb.connect()
+    columns.execute("CREATE TABLE hours (number INT, base BIGINT, block INT)")
+    columns.executemany("INSERT INTO hours VALUES (?, ?, ?)", [list(hour) for hour in hours()])
     columns.execute(
-        "CREATE TABLE facts AS SELECT * FROM read_csv(?, header=false, nullstr='', columns={'name': 'VARCHAR', "
-        "'outcome': 'VARCHAR', 'kind': 'VARCHAR', 'fingerprint': 'VARCHAR', 'attempt': 'INT', 'started': 'BIGINT', "
-        "'seconds': 'DOUBLE'}) ORDER BY started",
+        "CREATE TABLE facts AS SELECT name, outcome, kind, fingerprint, attempt, base + started AS started, seconds "
+        "FROM read_csv(?, header=false, nullstr='', columns={'block': 'INT', 'name': 'VARCHAR', 'outcome': 'VARCHAR', "
+        "'kind': 'VARCHAR', 'fingerprint': 'VARCHAR', 'attempt': 'INT', 'started': 'BIGINT', 'seconds': 'DOUBLE'}) "
+        "JOIN hours USING (block) ORDER BY started",
         [str(facts)],
     )
     asked = ways(store)
-    check(asked, columns)
+    check(asked, raw, columns)
     times: dict[str, dict[str, list[float]]] = {name: {"ours": [], "raw": [], "duckdb": []} for name in asked}
     for turn in range(rounds):
         for name, way in asked.items():
@@ -375,10 +167,10 @@ def overview(store: SqliteStore) -> None:
 def runs(store: SqliteStore) -> dict[str, float]:
     """One run, by its id: anyone of all."""
     chance = random.Random(4)
-    hours = DAYS * 24
+    known = len(list(hours()))
     spent = []
     for _ in range(2000):
-        id = run_id(chance.randrange(hours), 0)
+        id = run_id(chance.randrange(known), 0)
         began = time.process_time()
         found = store.run(LOCAL, id)
         spent.append((time.process_time() - began) * 1000)
@@ -454,8 +246,9 @@ def main() -> None:
             path, facts = folder / f"{count}.db", folder / f"{count}.csv"
             if not (path.exists() and facts.exists()):
                 show(f"{count:,} calls:")
-                Filler(path, facts, count).fill()
-            facts.with_suffix(".duckdb").unlink(missing_ok=True)
+                filler = Filler(path, count)
+                filler.write_facts(facts)
+                filler.fill(show)
             found[count] = measure(path, facts, given.rounds, given.raw_rounds) | {"bytes": path.stat().st_size}
             if not given.keep:
                 for left in folder.glob(f"{count}.*"):

@@ -14,6 +14,10 @@ from mulligan.remember.patterns import day_of, order_of, worded
 id_of = functools.lru_cache(maxsize=10_000)(pattern_id)
 
 
+Met = dict[tuple[str, int, str, str], int]
+"""How often a run met a pattern, by the pattern, when the run began, its id and the kind of the failure."""
+
+
 class Seen(NamedTuple):
     """A failed attempt that is counted, or no longer is."""
 
@@ -23,7 +27,7 @@ class Seen(NamedTuple):
     sign: int
 
 
-class _Sum:
+class Sum:
     """What becomes of one pattern."""
 
     def __init__(self, first: Step) -> None:
@@ -51,25 +55,35 @@ class _Sum:
 
 def add(writer: sqlite3.Connection, tenant: str, changes: Iterable[Seen]) -> set[str]:
     """Adds and takes back; the ids of the patterns of which nothing is left."""
-    sums: dict[str, _Sum] = {}
-    met: dict[tuple[str, int, str, str], int] = {}
+    sums, met = summed(changes)
+    return keep(writer, tenant, sums, _add_met(writer, tenant, met))
+
+
+def summed(changes: Iterable[Seen]) -> tuple[dict[str, Sum], Met]:
+    """What becomes of each pattern, and which runs met it."""
+    sums: dict[str, Sum] = {}
+    met: Met = {}
     for seen in changes:
         failure = seen.step.failure
         assert failure is not None
         id = id_of(seen.step.name, failure.fingerprint) if failure.fingerprint else ""
         if id:
             if id not in sums:
-                sums[id] = _Sum(seen.step)
+                sums[id] = Sum(seen.step)
             sums[id].add(seen)
         place = (id, seen.run.started, seen.run.id, str(failure.kind))
         met[place] = met.get(place, 0) + seen.sign
-    runs = _add_met(writer, tenant, met)
+    return sums, met
+
+
+def keep(writer: sqlite3.Connection, tenant: str, sums: dict[str, Sum], runs: dict[str, int]) -> set[str]:
+    """Adds sums, and how many more runs met each pattern; the patterns of which nothing is left."""
     gone = {id for id, sum in sums.items() if not _add_sum(writer, tenant, id, sum, runs.get(id, 0))}
     _add_parts(writer, tenant, sums)
     return gone
 
 
-def _add_met(writer: sqlite3.Connection, tenant: str, met: dict[tuple[str, int, str, str], int]) -> dict[str, int]:
+def _add_met(writer: sqlite3.Connection, tenant: str, met: Met) -> dict[str, int]:
     """Which runs met what; how many more runs each pattern was met in."""
     more: dict[str, int] = {}
     for (id, started, run, kind), count in met.items():
@@ -95,7 +109,7 @@ def _add_met(writer: sqlite3.Connection, tenant: str, met: dict[tuple[str, int, 
     return more
 
 
-def _add_sum(writer: sqlite3.Connection, tenant: str, id: str, sum: _Sum, runs: int) -> bool:
+def _add_sum(writer: sqlite3.Connection, tenant: str, id: str, sum: Sum, runs: int) -> bool:
     """Adds to a pattern, or makes it; whether anything is left of it."""
     known = writer.execute(
         "SELECT first, first_run, first_seq, count FROM patterns WHERE tenant = ? AND id = ?", (tenant, id)
@@ -134,7 +148,7 @@ def _set_first(writer: sqlite3.Connection, tenant: str, id: str, first: Step) ->
     )
 
 
-def _add_parts(writer: sqlite3.Connection, tenant: str, sums: dict[str, _Sum]) -> None:
+def _add_parts(writer: sqlite3.Connection, tenant: str, sums: dict[str, Sum]) -> None:
     _add_days(writer, tenant, sums)
     agents = [(tenant, id, agent, count) for id, sum in sums.items() for agent, count in sum.agents.items() if count]
     writer.executemany(
@@ -146,7 +160,7 @@ def _add_parts(writer: sqlite3.Connection, tenant: str, sums: dict[str, _Sum]) -
     writer.executemany("DELETE FROM pattern_agents WHERE tenant = ? AND id = ? AND agent = ? AND count <= 0", less)
 
 
-def _add_days(writer: sqlite3.Connection, tenant: str, sums: dict[str, _Sum]) -> None:
+def _add_days(writer: sqlite3.Connection, tenant: str, sums: dict[str, Sum]) -> None:
     days = [
         (tenant, day, id, count, overcome)
         for id, sum in sums.items()
@@ -164,11 +178,11 @@ def _add_days(writer: sqlite3.Connection, tenant: str, sums: dict[str, _Sum]) ->
 
 def add_days(writer: sqlite3.Connection, tenant: str, changes: Iterable[Seen]) -> None:
     """Adds to the days of patterns alone: all else about them is known better than the rows can tell."""
-    sums: dict[str, _Sum] = {}
+    sums: dict[str, Sum] = {}
     for seen in changes:
         if seen.step.failure is not None and seen.step.failure.fingerprint:
             id = id_of(seen.step.name, seen.step.failure.fingerprint)
-            sums.setdefault(id, _Sum(seen.step)).add(seen)
+            sums.setdefault(id, Sum(seen.step)).add(seen)
     _add_days(writer, tenant, sums)
 
 
