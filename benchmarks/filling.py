@@ -12,6 +12,7 @@ import csv
 import random
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,7 +75,7 @@ def run_id(hour: int, number: int) -> str:
 # Making an hour of calls, as if it began at 0
 
 
-def history(chance: random.Random, block: int, place: int) -> History:
+def history(chance: random.Random, place: int) -> History:
     agent = chance.randrange(AGENTS)
     started = chance.randrange(HOUR - 60_000)
     run = Run(
@@ -88,11 +89,11 @@ def history(chance: random.Random, block: int, place: int) -> History:
     )
     steps: list[Step] = []
     for each in range(CALLS):
-        steps += call(chance, run, block, len(steps) + 1, agent, started + each * 4000)
+        steps += call(chance, run, len(steps) + 1, agent, started + each * 4000)
     return History(run=run, steps=tuple(steps), links=tuple(calls.overcame(steps)))
 
 
-def call(chance: random.Random, run: Run, block: int, seq: int, agent: int, started: int) -> Iterator[Step]:
+def call(chance: random.Random, run: Run, seq: int, agent: int, started: int) -> Iterator[Step]:
     name = f"tool-{agent * TOOLS + min(int(chance.expovariate(0.25)), TOOLS - 1):03d}"
     arguments = {"query": "the weather in the capital", "top_k": 10}
     seconds = round(chance.lognormvariate(-1.5, 0.8), 4)
@@ -101,9 +102,9 @@ def call(chance: random.Random, run: Run, block: int, seq: int, agent: int, star
         yield Step(seq=seq, arguments=arguments, result={"found": 3}, seconds=seconds, **about)
         return
     kind, took = chance.choice(KINDS)
-    failure = Failure.of(
-        kind, "the service said no", fingerprint=f"1:{kind.code[:4]}{chance.randrange(12):02d}{block % 7}"
-    )
+    # A tool fails in some ways often and in a few seldom, and in the same ways however much it is called.
+    which = min(int(chance.expovariate(0.5)), 11)
+    failure = Failure.of(kind, "the service said no", fingerprint=f"1:{kind.code[:4]}{which:02d}")
     yield Step(seq=seq, arguments={**arguments, "top_k": 50}, outcome="failure", failure=failure, seconds=took, **about)
     if kind.remedy in (Remedy.WAIT, Remedy.REPAIR):
         again = Recovery(remedy=kind.remedy, seconds=0.5)
@@ -146,11 +147,12 @@ SHAPES = {
 ID = "'run_' || h.prefix || t.run"
 MOVE = {
     "steps": f"'{LOCAL}', {ID}, seq, call, name, outcome, kind, fingerprint, base + started, "
-    "CAST('{\"run\":\"run_' || prefix || head || (base + started) || tail AS BLOB)",
+    'CAST(\'{"run":"run_\' || prefix || head || (base + started) || tail AS BLOB)',
     "runs": f"'{LOCAL}', {ID}, agent, session, base + started, CAST('{{\"id\":\"run_' || prefix || head || "
     "(base + started) || middle || (base + ended) || tail AS BLOB), version, environment, status, base + started, 0, "
     "plain",
-    "links": f"'{LOCAL}', {ID}, failed, name, fingerprint, CAST('{{\"run\":\"run_' || prefix || head AS BLOB), overcame",
+    "links": f"'{LOCAL}', {ID}, failed, name, fingerprint, CAST('{{\"run\":\"run_' || prefix || head AS BLOB), "
+    "overcame",
     "used": f"'{LOCAL}', 'tool', name, base + started, {ID}",
     "met": f"'{LOCAL}', pattern, base + started, {ID}, kind, count",
 }
@@ -174,7 +176,7 @@ class Block:
 
     def __init__(self, chance: random.Random, number: int, size: int) -> None:
         self.number = number
-        self.histories = [history(chance, number, place) for place in range(max(1, size // CALLS))]
+        self.histories = [history(chance, place) for place in range(max(1, size // CALLS))]
         self.rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in SHAPES}
         seen: list[Seen] = []
         counted: Cells = {}
@@ -191,9 +193,7 @@ class Block:
         self.patterns, met = tallies.summed(seen)
         for (pattern, started, run, kind), count in met.items():
             self.rows["met"].append((number, pattern, started, run[10:], kind, count))
-        self.runs_of: dict[str, int] = {}
-        for pattern, run in {(pattern, run) for pattern, _, run, _ in met}:
-            self.runs_of[pattern] = self.runs_of.get(pattern, 0) + 1
+        self.runs_of = Counter(pattern for pattern, _ in {(pattern, run) for pattern, _, run, _ in met})
 
     def _add_rows(self, made: History) -> None:
         run, number = made.run, self.number
@@ -211,9 +211,7 @@ class Block:
             failed = made.steps[link.failed - 1]
             fingerprint = failed.failure.fingerprint if failed.failure else ""
             (body,) = _pieces(encode(link), '{"run":"run_000000')
-            self.rows["links"].append(
-                (number, run.id[10:], link.failed, failed.name, fingerprint, body, link.overcame)
-            )
+            self.rows["links"].append((number, run.id[10:], link.failed, failed.name, fingerprint, body, link.overcame))
         for name in {step.name for step in made.steps}:
             self.rows["used"].append((number, name, run.started, run.id[10:]))
 
@@ -304,10 +302,8 @@ class Filler:
 
     def _put_sums(self, connection: sqlite3.Connection) -> None:
         days: dict[int, Sums] = {}
-        hourly: list[tuple[int, list[tuple[str, str, bytes]]]] = []
+        hourly = [(hour.base, self.blocks[hour.block].packed) for hour in self.hours]
         whole: dict[tuple[int, ...], Sums] = {}
-        for hour in self.hours:
-            hourly.append((hour.base, self.blocks[hour.block].packed))
         for day in sorted({hour.base // DAY * DAY for hour in self.hours}):
             blocks = tuple(sorted(hour.block for hour in self.hours if hour.base // DAY * DAY == day))
             if blocks not in whole:  # most days have the same hours

@@ -100,7 +100,9 @@ def check(asked: dict[str, Ways], raw: sqlite3.Connection, columns: Any) -> None
     def told(name: str) -> list[Any]:
         return list(columns.execute(asked[name].column).fetchall())
 
-    assert raw.execute("SELECT count(*) FROM steps").fetchall() == columns.execute("SELECT count(*) FROM facts").fetchall()
+    assert (
+        raw.execute("SELECT count(*) FROM steps").fetchall() == columns.execute("SELECT count(*) FROM facts").fetchall()
+    )
     assert dict(raw.execute(asked["type and code, 7 d"].raw)) == dict(told("type and code, 7 d"))
     assert asked["type and code, 7 d"].ours() == dict(told("type and code, 7 d"))
     assert asked["success by tool, 7 d"].ours() == {name: (n, int(ok)) for name, n, ok in told("success by tool, 7 d")}

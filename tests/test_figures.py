@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections import Counter
+from typing import Any, get_args
 
 import hypothesis.strategies as st
 import pytest
@@ -195,6 +196,35 @@ def test_a_question_may_be_narrowed_and_divided():
 def test_an_answer_covers_whole_hours_or_whole_days_and_says_which(since, until, expected):
     stats = figures.stats([], StatsQuery(now=10 * DAY, since=since, until=until))
     assert (stats.grain, stats.since, stats.until) == expected
+
+
+@given(
+    st.integers(0, 4 * 24 - 1),
+    st.none() | st.integers(0, 5 * 24),
+    st.sampled_from([None, *get_args(figures.By)]),
+    st.sampled_from([{}, {"detail": True}, {"kind": "tool"}, {"agent": "x"}]),
+)
+def test_hours_put_together_of_days_are_each_counted_once(since, until, by, narrowed):
+    end = None if until is None else until * HOUR
+    query = StatsQuery(now=4 * DAY, since=since * HOUR, until=end, by=by, **narrowed)
+    for reading in filter(None, figures.readings(query)):
+        counted: Counter[int] = Counter()
+        for span in reading.spans:
+            length = DAY if span.grain == "day" else HOUR
+            assert (span.since or 0) % length == (span.until or 0) % length == 0
+            last = 6 * DAY if span.until is None else span.until
+            for hour in range(span.since or 0, last, HOUR):
+                counted[hour // HOUR] += span.sign
+                assert counted[hour // HOUR] >= 0  # nothing is taken before it was added
+        asked = range(since, 6 * 24 if until is None else until)
+        if reading.grain == "hour":
+            assert {hour for hour, times in counted.items() if times} == set(asked)
+            assert set(counted.values()) <= {0, 1}
+            if by == "tool" and "kind" not in narrowed:  # half a day at each end
+                hours = [
+                    range(span.since or 0, span.until or 0, HOUR) for span in reading.spans if span.grain == "hour"
+                ]
+                assert sum(map(len, hours)) <= 24
 
 
 def test_a_call_belongs_to_the_hour_in_which_it_began():

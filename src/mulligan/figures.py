@@ -555,6 +555,15 @@ class Stats(Record, frozen=True):
     until: int | None = None
 
 
+class Span(NamedTuple):
+    """Sums to be read from and until a bucket, and to be added or taken away."""
+
+    grain: Grain
+    since: int | None
+    until: int | None
+    sign: Literal[1, -1] = 1
+
+
 class Reading(NamedTuple):
     """Which sums are needed: of the grain, from and until a bucket, of a slice, of these values or of all."""
 
@@ -565,6 +574,8 @@ class Reading(NamedTuple):
     values: tuple[str, ...] | None
     outline: bool = False
     """Whether the outline of each sum is enough."""
+    spans: tuple[Span, ...] = ()
+    """How to come by it with few sums."""
 
 
 def readings(query: StatsQuery) -> tuple[Reading, Reading | None]:
@@ -575,11 +586,46 @@ def readings(query: StatsQuery) -> tuple[Reading, Reading | None]:
         asked.append("agent")
     slice, values = _narrowest(query, asked)
     by = _SLICE_OF.get(query.by or "")
+    whole = Reading(*span, slice, values, spans=_spans(query, *span))
     if by is None:
-        return Reading(*span, slice, values), None
+        return whole, None
     if asked:
-        return Reading(*span, "place", None), None
-    return Reading(*span, "all", ("",)), Reading(*span, by, None, not (query.detail or query.kind))
+        return whole._replace(slice="place", values=None), None
+    outline = not (query.detail or query.kind)
+    # Of a tool every counter is of a call. Elsewhere an outline may be empty, and what is left of a day seem nothing.
+    spans = _spans(query, *span, takes=query.by == "tool" or not outline)
+    return whole._replace(slice="all", values=("",)), Reading(*span, by, None, outline, spans)
+
+
+def _spans(
+    query: StatsQuery, grain: Grain, since: int | None, until: int | None, takes: bool = True
+) -> tuple[Span, ...]:
+    """Hours, as far as possible by the sums of days; also of a day begun, if the hours before may be taken away.
+
+    Not if it is asked by time; and nothing is taken if a kind is asked for, which may be at zero in all that is there.
+    """
+    if grain == "day" or since is None or query.by == "time":
+        return (Span(grain, since, until),)
+    first = -(-since // DAY) * DAY
+    last = None if until is None else until // DAY * DAY
+    takes = takes and not query.kind
+    if until is not None and last is not None:
+        if last < first:  # all of it within a day
+            return tuple(_hours(since, until, takes))
+        edges = [*_hours(since, first, takes), *_hours(last, until, takes)]
+    else:
+        edges = _hours(since, first, takes)
+    days = [Span("day", first, last)] if last is None or first < last else []
+    return tuple(sorted((*days, *edges), key=lambda span: -span.sign))  # nothing is taken before it was added
+
+
+def _hours(since: int, until: int, takes: bool) -> list[Span]:
+    """Hours of one day: themselves, or the day without the others if those are fewer."""
+    day = since // DAY * DAY
+    if not takes or until - since <= DAY // 2:
+        return [Span("hour", since, until)] if since < until else []
+    others = (Span("hour", start, end, -1) for start, end in ((day, since), (until, day + DAY)) if start < end)
+    return [Span("day", day, day + DAY), *others]
 
 
 _SLICE_OF: dict[str, Slice] = {
@@ -626,30 +672,39 @@ class Row(NamedTuple):
     bucket: int
     value: str
     cell: Outline
+    sign: Literal[1, -1] = 1
+    """Whether it is added or, because it is part of a larger sum and not asked for, taken away."""
 
 
 def answer(query: StatsQuery, whole: Iterable[Row], parts: Iterable[Row] = ()) -> Stats:
     """The answer, from the sums that `readings` asked for."""
     reading, separate = readings(query)
-    total, divided = Cell(), dict[str, Cell]()
+    total, divided, taken = Cell(), dict[str, Cell](), set[str]()
     for row in whole:
         place = Place(0, *row.value.split(_BETWEEN)) if reading.slice == "place" else None
         if place is not None and not _is_asked(query, place):
             continue
         cell = only(row.cell, query.kind) if query.kind else row.cell
-        merge(total, cell)
+        merge(total, cell, row.sign)
         if separate is None and query.by is not None:
             if query.by in ("kind", "attempt"):
-                add(divided, _inside(query.by, cell))
+                add(divided, _inside(query.by, cell), row.sign)
             elif (label := str(row.bucket) if query.by == "time" else _label(query.by, place)) is not None:
-                merge(divided.setdefault(label, Cell()), cell)
+                merge(divided.setdefault(label, Cell()), cell, row.sign)
+                if row.sign < 0:
+                    taken.add(label)
     for row in parts if separate is not None else ():
         label = _labelled(query.by, row.value)
         if label is not None:
             known = divided.get(label)
             if known is None:
                 known = divided[label] = Cell()
-            merge(known, only(row.cell, query.kind) if query.kind else row.cell)
+            merge(known, only(row.cell, query.kind) if query.kind else row.cell, row.sign)
+            if row.sign < 0:
+                taken.add(label)
+    for label in taken:
+        if divided[label] == _NOTHING:
+            del divided[label]
     if query.by in _SLICE_OF and not (query.detail or query.kind):
         divided = {label: _outlined(cell) for label, cell in divided.items()}
     return Stats(total=total, parts=divided, by=query.by, grain=reading.grain, since=reading.since, until=reading.until)

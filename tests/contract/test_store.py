@@ -423,6 +423,36 @@ def decide(store: Store, do: str, pattern: str, **fields: Any) -> Pattern | None
     return store.change(LOCAL, Command(do=do, pattern=pattern, **fields))
 
 
+@pytest.mark.parametrize("since", [0, 3 * DAY + 5, 7 * DAY, 9 * DAY])
+@pytest.mark.parametrize("limit", [1, 3, 10, 100])
+def test_the_most_frequent_patterns_since_a_day_are_those_that_add_up_to_most(store, write, since, limit):
+    failed: Counter[tuple[str, int]] = Counter()
+    for number in range(24):
+        for day in range(number % 3, 9, 1 + number % 4):
+            failed[f"f-{number:02d}", day * DAY] = 1 + (number * 7 + day * day * 3) % 11
+    steps = [(fingerprint, day) for (fingerprint, day), count in failed.items() for _ in range(count)]
+    write(
+        RunStarted(run("run_1", 0)),
+        *(
+            StepEnded(
+                step(seq, run="run_1", started=day, failure=msgspec.structs.replace(TIMEOUT, fingerprint=fingerprint))
+            )
+            for seq, (fingerprint, day) in enumerate(steps, 1)
+        ),
+    )
+
+    told = [(each.fingerprint, each.count) for each in found(store, since=since, limit=limit)]
+
+    expected: Counter[str] = Counter()
+    for (fingerprint, day), count in failed.items():
+        if day >= since // DAY * DAY and any(
+            failed[fingerprint, later * DAY] and later * DAY >= since for later in range(9)
+        ):
+            expected[fingerprint] += count
+    in_order = sorted(expected.items(), key=lambda item: (-item[1], pattern_id("search", item[0])))
+    assert told == in_order[:limit]
+
+
 def test_a_muted_pattern_is_not_listed_and_still_counted(store, write):
     write(*failed_then_worked("run_1", 1))
     assert decide(store, "mute", K).state == "muted"
@@ -808,6 +838,14 @@ QUESTIONS = [
     StatsQuery(now=NOW, kind="tool"),
     StatsQuery(now=2 * figures.DAY, since=figures.HOUR, until=2 * figures.HOUR),
     StatsQuery(now=NOW, since=2 * figures.HOUR, until=3 * figures.DAY),
+    # Hours that are put together of days, and of what is left of them.
+    *(
+        StatsQuery(now=2 * figures.DAY, since=figures.HOUR, by=by, **narrowed)
+        for by in (None, *get_args(figures.By))
+        for narrowed in ({}, {"detail": True}, {"agent": "x"}, {"kind": "tool/timeout"})
+    ),
+    StatsQuery(now=2 * figures.DAY, since=figures.HOUR, until=2 * figures.DAY + figures.HOUR, by="tool"),
+    StatsQuery(now=2 * figures.DAY, since=figures.HOUR, until=figures.DAY - figures.HOUR, by="tool", detail=True),
 ]
 
 

@@ -133,6 +133,8 @@ _COLUMNS = "id, tool, fingerprint, kind, server, message, template, count, overc
 _COUNTED = _COLUMNS.replace("count, overcome", "n, o")
 DAYS = 5000
 """Days of a pattern's life that are told."""
+FEW_DAYS = 100
+"""Days of which each is looked up by itself."""
 
 
 def found(read: Read, tenant: str, query: PatternQuery) -> list[Pattern]:
@@ -192,11 +194,43 @@ def _as_kept(read: Read, tenant: str, query: PatternQuery, more: int) -> list[Pa
         order = f"p.{query.order} DESC, p.id"
         sql = f"SELECT {_COLUMNS} FROM patterns p WHERE {where} ORDER BY {order} LIMIT ?"
         return [_pattern(row) for row in read(sql, (*where.values, limit))]
-    days = "SELECT id AS of, sum(count) AS n, sum(overcome) AS o FROM pattern_days WHERE tenant = ? AND day >= ?"
+    counted, values = _counted(read, tenant, query, where, limit)
     order = "n DESC, p.id" if query.order == "count" else f"p.{query.order} DESC, p.id"
-    counted = f"({days} GROUP BY id) CROSS JOIN patterns p ON p.id = of"
-    sql = f"SELECT {_COUNTED} FROM {counted} WHERE {where} ORDER BY {order} LIMIT ?"
-    return [_pattern(row) for row in read(sql, (tenant, patterns.day_of(query.since), *where.values, limit))]
+    sql = (
+        f"SELECT {_COUNTED} FROM ({counted}) CROSS JOIN patterns p ON p.id = of WHERE {where} ORDER BY {order} LIMIT ?"
+    )
+    return [_pattern(row) for row in read(sql, (*values, *where.values, limit))]
+
+
+def _counted(read: Read, tenant: str, query: PatternQuery, where: _Where, limit: int) -> tuple[str, tuple[Any, ...]]:
+    """What patterns come to since some day: of all, or where the most frequent are asked for, of those it can be.
+
+    The most frequent ones of all time came to something since then. To come to as much, another must have had a day
+    with its share of it; most patterns never had one, and are passed over without being added up.
+    """
+    start = patterns.day_of(query.since or 0)
+    ((latest,),) = read("SELECT max(day) FROM pattern_days WHERE tenant = ?", (tenant,))
+    days = range(start, (start if latest is None else latest) + 1, DAY)
+    least = 0
+    if query.order == "count" and 0 < len(days) <= FEW_DAYS:
+        given = encode(list(days)).decode()
+        own = "SELECT sum(count) FROM pattern_days d WHERE d.tenant = p.tenant AND d.id = p.id AND d.day IN"
+        frequent = read(
+            f"SELECT ({own} (SELECT value FROM json_each(?))) FROM patterns p WHERE {where} "
+            "ORDER BY p.count DESC LIMIT ?",
+            (given, *where.values, limit),
+        )
+        if len(frequent) == limit:
+            least = -(-min(count or 0 for (count,) in frequent) // len(days))
+    if least <= 1:
+        sql = "SELECT id AS of, sum(count) AS n, sum(overcome) AS o FROM pattern_days WHERE tenant = ? AND day >= ?"
+        return f"{sql} GROUP BY id", (tenant, start)
+    sql = (
+        "SELECT d.id AS of, sum(d.count) AS n, sum(d.overcome) AS o FROM (SELECT DISTINCT id FROM pattern_days "
+        "WHERE tenant = ? AND day >= ? AND count >= ?) c CROSS JOIN json_each(?) CROSS JOIN pattern_days d "
+        "ON d.tenant = ? AND d.day = value AND d.id = c.id GROUP BY d.id"
+    )
+    return sql, (tenant, start, least, given, tenant)
 
 
 def _pattern(row: tuple[Any, ...]) -> Pattern:

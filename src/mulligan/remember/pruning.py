@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from mulligan import figures
 from mulligan.records import History, Run
 from mulligan.remember import bodies, retention
 from mulligan.remember.ledger import Account
@@ -223,7 +224,9 @@ class Pruning:
                     self.runs, self.steps = self.runs + 1, self.steps + count
 
     def _hours(self, connection: sqlite3.Connection, what: str) -> sqlite3.Cursor:
-        until = self._now - self._policy.hours if self._policy.hours is not None else -(2**62)
+        # A question by the hour may take from the sum of a day the hours before it: those of a day more must be there.
+        least = figures.HOURS + figures.DAY
+        until = self._now - max(self._policy.hours, least) if self._policy.hours is not None else -(2**62)
         sql = f"{what} FROM rollups WHERE tenant = ? AND grain = 'hour' AND bucket < ?"
         return connection.execute(sql, (self._tenant, until))
 

@@ -110,19 +110,16 @@ def stats(read: Read, tenant: str, query: StatsQuery) -> Stats:
 
 
 def _rows(read: Read, tenant: str, reading: Reading) -> Iterator[Row]:
-    conditions = ["tenant = ?", "grain = ?", "slice = ?"]
-    values: list[Any] = [tenant, reading.grain, reading.slice]
-    if reading.since is not None:
-        conditions.append("bucket >= ?")
-        values.append(reading.since)
-    if reading.until is not None:
-        conditions.append("bucket < ?")
-        values.append(reading.until)
-    if reading.values is not None:
-        conditions.append(f"value IN ({', '.join('?' * len(reading.values))})")
-        values += reading.values
     unpack = figures.unpack_outline if reading.outline else figures.unpack
-    for bucket, value, cell in read(
-        f"SELECT bucket, value, cell FROM rollups WHERE {' AND '.join(conditions)}", values
-    ):
-        yield Row(bucket, value, unpack(cell))
+    asked = "tenant = ? AND slice = ?"
+    values: list[Any] = [tenant, reading.slice]
+    if reading.values is not None:
+        asked += f" AND value IN ({', '.join('?' * len(reading.values))})"
+        values += reading.values
+    for span in reading.spans:
+        where, bounds = f"{asked} AND grain = ?", [*values, span.grain]
+        for condition, bound in (("bucket >= ?", span.since), ("bucket < ?", span.until)):
+            if bound is not None:
+                where, bounds = f"{where} AND {condition}", [*bounds, bound]
+        for bucket, value, cell in read(f"SELECT bucket, value, cell FROM rollups WHERE {where}", bounds):
+            yield Row(bucket, value, unpack(cell), span.sign)

@@ -93,7 +93,7 @@ class Retention(Record, frozen=True):
     successes: int | None = 30 * DAY
     """Runs in which nothing did."""
     hours: int | None = 35 * DAY
-    """Counters by the hour; those by the day stay."""
+    """Counters by the hour, four days at least; those by the day stay."""
     size: int | None = None
     """Bytes of the file: beyond it the oldest runs go, those that worked first."""
     sample: float = 1.0
