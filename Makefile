@@ -45,7 +45,7 @@ format: ## rewrite the code in the house's style
 
 bench: ## measure mulligan beside what you would use instead; exit 1 if a target is missed
 	@scripts/environment base bench
-	@missed=0; for file in benchmarks/*.py; do .venv/bin/python $$file $(ARGS) || missed=1; done; exit $$missed
+	@missed=0; for file in $$(grep -l __main__ benchmarks/*.py); do .venv/bin/python $$file $(ARGS) || missed=1; done; exit $$missed
 
 eval-repair: ## measure repairs on calls broken on purpose, and on recorded failures where they are
 	@scripts/environment base

@@ -32,8 +32,8 @@ from mulligan.remember.rows import (
     links_since,
     put,
     put_links,
+    put_statuses,
     run_row,
-    set_status,
     step_row,
     steps_since,
 )
@@ -149,6 +149,10 @@ class Account:
         self.used: list[tuple[str, str, int, str]] = []
         self.news: list[learning.News] = []
         """What was tried after failures."""
+        self.begun: set[str] = set()
+        """Runs of which nothing was kept before."""
+        self.statuses: list[tuple[Status, int, str, str]] = []
+        """What `runs` is to say: the status, whether it is plain, of which tenant and run."""
         self._runs: dict[tuple[str, str | None, str | None, int, Status, bool], int] = {}
 
     def add(self, before: Part, after: Part) -> None:
@@ -160,6 +164,10 @@ class Account:
                 figures.add(self.cells, before.cells(id), -1)
                 self.seen += before.seen(id, -1)
             if id in after.calls:
+                steps = after.calls[id].steps
+                if len(steps) == 1 and _is_plain(steps[0]):
+                    figures.of_success(after.run, steps[0], self.cells)
+                    continue
                 figures.add(self.cells, after.cells(id))
                 self.seen += after.seen(id, 1)
 
@@ -255,10 +263,12 @@ class Ledger:
         steps = [step for about in news.values() for step in about.steps]
         kept += self._put_steps(writer, tenant, steps, news)
         account = Account()
+        compacted = writer.execute("SELECT 1 FROM compactions WHERE tenant = ? LIMIT 1", (tenant,)).fetchone()
         for id, about in news.items():
             old = before.get(id)
             run = about.ended[-1] if about.ended else about.started if old is None else old.run
-            self._account_for(writer, tenant, id, old, run, about.steps, id in orphans, account)
+            self._account_for(writer, tenant, id, old, run, about.steps, id in orphans, account, bool(compacted))
+        put_statuses(writer, account.statuses)
         kept += self._put_compactions(writer, tenant, compactions, account)
         self.settle(writer, tenant, account)
         if account.news:
@@ -275,7 +285,7 @@ class Ledger:
         """Brings sums and patterns up to date; the patterns of which nothing is left."""
         put(writer, USED, [(tenant, *used) for used in account.used])
         self.rollups.add(writer, tenant, account.counted())
-        return tallies.add(writer, tenant, account.seen) if account.seen else set()
+        return tallies.add(writer, tenant, account.seen, account.begun) if account.seen else set()
 
     def _make_room(self) -> None:
         if len(self._known) > KNOWN:
@@ -382,6 +392,7 @@ class Ledger:
         steps: list[Step],
         is_orphan: bool,
         account: Account,
+        is_compacted: bool,
     ) -> None:
         """What the news of a run change in everything that is derived from it."""
         if run is None:
@@ -398,14 +409,15 @@ class Ledger:
             if old is not None:
                 now.used = old.used
                 if status != old.status:
-                    set_status(writer, tenant, id, status, is_plain=True)
+                    account.statuses.append((status, 1, tenant, id))
         elif old is not None and not steps and _is_same_place(old.run, run) and (told := _told(old, run)):
             now = Known(run, told, old.is_plain, old.trail)
             now.used = old.used
             if told != old.status:
-                set_status(writer, tenant, id, told, old.is_plain)
+                account.statuses.append((told, int(old.is_plain), tenant, id))
         else:
-            now = self._recounted(writer, tenant, old, run, steps, is_orphan, account)
+            compactions = compactions_of(writer, tenant, run) if is_compacted else ()
+            now = self._recounted(writer, tenant, old, run, steps, is_orphan, account, compactions)
         account.add_run(old, run, now.status)
         if run.end is None:
             self._known[tenant, id] = now
@@ -423,9 +435,9 @@ class Ledger:
         steps: list[Step],
         is_orphan: bool,
         account: Account,
+        compactions: tuple[Compaction, ...],
     ) -> Known:
         """Goes back to the first call that changes, and on from there with the calls as they are now."""
-        compactions = compactions_of(writer, tenant, run)
         is_whole = is_orphan or not steps or bool(compactions) or any(step.call > step.seq for step in steps)
         if old is not None and not _is_same_place(old.run, run):
             is_whole = True
@@ -438,6 +450,8 @@ class Ledger:
         if trail is None or standing is None:
             trail, standing, start, is_whole = _Trail(), Standing(), FIRST, True
         is_new = old is None and not is_orphan
+        if is_new:
+            account.begun.add(run.id)
         everything = steps if is_new else steps_since(writer, tenant, run.id, start, steps)
         trail.is_odd = trail.is_odd or any(step.call > step.seq for step in everything)
         new = {step.seq for step in steps}
@@ -464,7 +478,7 @@ class Ledger:
         account.add(NOTHING if old is None else before, after)
         put_links(writer, tenant, run.id, linked, after.links, after.calls)
         status = trail.now.status(run)
-        set_status(writer, tenant, run.id, status, is_plain=False)
+        account.statuses.append((status, 0, tenant, run.id))
         now = Known(run, status, is_plain=False, trail=trail)
         if old is not None and old.trail is trail:
             now.used = old.used

@@ -81,23 +81,32 @@ def put(writer: sqlite3.Connection, rows: list[Any]) -> None:
 
 def _sums(tenant: str, counted: Cells) -> dict[Key, Cell]:
     """The sums these counters are part of. Mostly a sum gets one of them, and is not built but passed on."""
+    hours = _added(
+        ((tenant, "hour", slice, place.hour, value), cell)
+        for place, cell in counted.items()
+        for slice, value in figures.slices(place)
+    )
+    # A batch is mostly of one hour, and what it adds to the day is what it adds to the hour.
+    days = _added(
+        ((tenant, "day", slice, hour // DAY * DAY, value), cell) for (_, _, slice, hour, value), cell in hours.items()
+    )
+    return hours | days
+
+
+def _added(parts: Iterable[tuple[Key, Cell]]) -> dict[Key, Cell]:
     sums: dict[Key, Cell] = {}
     own: set[Key] = set()
-    for place, cell in counted.items():
-        hour = place.hour
-        day = hour // DAY * DAY
-        for slice, value in figures.slices(place):
-            for key in ((tenant, "hour", slice, hour, value), (tenant, "day", slice, day, value)):
-                known = sums.get(key)
-                if known is None:
-                    sums[key] = cell
-                    continue
-                if key not in own:
-                    own.add(key)
-                    first, known = known, Cell()
-                    figures.merge(known, first)
-                    sums[key] = known
-                figures.merge(known, cell)
+    for key, cell in parts:
+        known = sums.get(key)
+        if known is None:
+            sums[key] = cell
+            continue
+        if key not in own:
+            own.add(key)
+            first, known = known, Cell()
+            figures.merge(known, first)
+            sums[key] = known
+        figures.merge(known, cell)
     return sums
 
 

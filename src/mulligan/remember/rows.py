@@ -65,10 +65,14 @@ def run_row(tenant: str, run: Run, kept: int, is_imported: bool, principal: str)
     )  # fmt: skip
 
 
+def put_statuses(writer: sqlite3.Connection, statuses: Sequence[tuple[Status, int, str, str]]) -> None:
+    """Of many runs at once: the status, whether it is plain, of which tenant and run."""
+    if statuses:
+        writer.executemany("UPDATE runs SET status = ?, plain = ? WHERE tenant = ? AND id = ?", statuses)
+
+
 def set_status(writer: sqlite3.Connection, tenant: str, id: str, status: Status, is_plain: bool) -> None:
-    writer.execute(
-        "UPDATE runs SET status = ?, plain = ? WHERE tenant = ? AND id = ?", (status, int(is_plain), tenant, id)
-    )
+    put_statuses(writer, [(status, int(is_plain), tenant, id)])
 
 
 def extent(writer: sqlite3.Connection, tenant: str, id: str) -> tuple[int, int]:
@@ -105,15 +109,16 @@ def put_links(
     failed_calls: Mapping[int, Call],
 ) -> None:
     """Links kept where the success is kept, so that a crash cannot separate the two."""
-    gone = [(tenant, run, failed) for failed in known if failed not in links]
-    writer.executemany("DELETE FROM links WHERE tenant = ? AND run = ? AND failed = ?", gone)
+    if gone := [(tenant, run, failed) for failed in known if failed not in links]:
+        writer.executemany("DELETE FROM links WHERE tenant = ? AND run = ? AND failed = ?", gone)
     rows = []
     for failed, link in links.items():
         failure = failed_calls[failed].failure
         # Also where the link is the same: what was overcome may be another failure of the call than before.
         row = (failed_calls[failed].name, failure.fingerprint if failure else "", encode(link), link.overcame)
         rows.append((tenant, run, failed, *row))
-    writer.executemany("INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+    if rows:
+        writer.executemany("INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
 
 def compactions_of(connection: sqlite3.Connection, tenant: str, run: Run) -> tuple[Compaction, ...]:

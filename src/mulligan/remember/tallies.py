@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any, NamedTuple
 
 from mulligan.records import Run, Step, pattern_id
@@ -53,10 +53,20 @@ class Sum:
                 self.first = step
 
 
-def add(writer: sqlite3.Connection, tenant: str, changes: Iterable[Seen]) -> set[str]:
-    """Adds and takes back; the ids of the patterns of which nothing is left."""
+def add(
+    writer: sqlite3.Connection, tenant: str, changes: Iterable[Seen], begun: Container[str] = frozenset()
+) -> set[str]:
+    """Adds and takes back; the ids of the patterns of which nothing is left. Of runs begun nothing was kept before."""
     sums, met = summed(changes)
-    return keep(writer, tenant, sums, _add_met(writer, tenant, met))
+    fresh = {place: count for place, count in met.items() if count > 0 and place[2] in begun}
+    runs = _add_met(writer, tenant, {place: count for place, count in met.items() if place not in fresh})
+    writer.executemany(
+        "INSERT OR REPLACE INTO met VALUES (?, ?, ?, ?, ?, ?)",
+        [(tenant, *place, count) for place, count in fresh.items()],
+    )
+    for id, _ in {(id, run) for id, _, run, _ in fresh}:
+        runs[id] = runs.get(id, 0) + 1
+    return keep(writer, tenant, sums, runs)
 
 
 def summed(changes: Iterable[Seen]) -> tuple[dict[str, Sum], Met]:
