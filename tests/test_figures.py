@@ -333,15 +333,13 @@ def test_what_is_to_be_taken_away_can_wait_as_bytes(some, others):
     assert some == before
 
 
-@given(CELLS)
-def test_an_outline_is_the_beginning_of_the_whole(cell):
-    outline = figures.unpack_outline(figures.pack(cell))
-    assert (outline.calls, outline.micros, outline.seconds, outline.runs) == (
-        cell.calls,
-        cell.micros,
-        cell.seconds,
-        cell.runs,
-    )
+@given(st.lists(CELLS, min_size=1, max_size=4))
+def test_the_outline_of_many_is_that_of_their_sum(cells):
+    outline, total = figures.outline(map(figures.pack, cells)), Cell()
+    for cell in cells:
+        figures.merge(total, cell)
+    for name in figures.Outline.__struct_fields__:
+        assert getattr(outline, name) == getattr(total, name), name
 
 
 def test_parts_are_told_in_outline_unless_everything_is_wanted():

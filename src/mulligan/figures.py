@@ -62,10 +62,10 @@ class Histogram:
         if left:
             index = ((left & -left).bit_length() - 1) // (8 * LANE)
             left >>= index * 8 * LANE
-        data = left.to_bytes(-(-left.bit_length() // 8) + LANE, "little")
-        for start in range(0, len(data) - LANE, LANE):
-            count = int.from_bytes(data[start : start + LANE], "little")
-            if count:
+        data = left.to_bytes(-(-left.bit_length() // (8 * LANE)) * LANE, "little")
+        lanes = (data[byte::LANE] for byte in range(LANE))
+        for a, b, c, d, e in zip(*lanes, strict=True):  # faster than to cut out every lane
+            if count := a | b << 8 | c << 16 | d << 24 | e << 32:
                 found[index] = count
             index += 1
         return found
@@ -96,7 +96,11 @@ class Histogram:
 
     @classmethod
     def read(cls, data: bytes) -> Histogram:
-        return cls(int.from_bytes(data[1:], "little", signed=True) << (data[0] * 8 * LANE)) if data else cls()
+        return cls(_lanes(data) if data else 0)
+
+
+def _lanes(data: bytes) -> int:
+    return int.from_bytes(data[1:], "little", signed=True) << (data[0] * 8 * LANE)
 
 
 class Outline(msgspec.Struct, omit_defaults=True):
@@ -481,7 +485,6 @@ def _read(type: type, value: Any) -> Any:
 
 _packed = msgspec.msgpack.Encoder(enc_hook=bytes)
 _whole = msgspec.msgpack.Decoder(Cell, dec_hook=_read)
-_outline = msgspec.msgpack.Decoder(Outline, dec_hook=_read)
 
 
 def pack(cell: Cell) -> bytes:
@@ -493,9 +496,24 @@ def unpack(data: bytes) -> Cell:
     return _whole.decode(data)
 
 
-def unpack_outline(data: bytes) -> Outline:
-    """The outline of a packed cell, in a fraction of the time."""
-    return _outline.decode(data)
+_NUMBERS = tuple(field.name for field in msgspec.structs.fields(Outline) if field.type is int)
+_Bare = msgspec.defstruct(
+    "_Bare", [*((name, int, 0) for name in _NUMBERS), ("runs", dict[str, int], {}), ("seconds", bytes, b"")]
+)
+_bare = msgspec.msgpack.Decoder(_Bare)
+
+
+def outline(packed: Iterable[bytes]) -> Outline:
+    """The outline of the sum of packed cells: counter by counter, in a fraction of the time of adding up cells."""
+    *numbers, runs, seconds = zip(*map(msgspec.structs.astuple, map(_bare.decode, packed)), strict=True)
+    total = Outline()
+    for name, counts in zip(_NUMBERS, numbers, strict=True):
+        if any(counts):
+            setattr(total, name, sum(counts))
+    for of_some in filter(None, runs):
+        _merge_counts(total.runs, of_some, 1)
+    total.seconds.lanes = sum(map(_lanes, filter(None, seconds)))
+    return total
 
 
 # Slices: in which sums a place is kept, and which sums answer a question

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from mulligan import figures
 from mulligan.figures import DAY, Cell, Cells, Reading, Row, Stats, StatsQuery
@@ -119,16 +119,23 @@ def stats(read: Read, tenant: str, query: StatsQuery) -> Stats:
 
 
 def _rows(read: Read, tenant: str, reading: Reading) -> Iterator[Row]:
-    unpack = figures.unpack_outline if reading.outline else figures.unpack
     asked = "tenant = ? AND slice = ?"
     values: list[Any] = [tenant, reading.slice]
     if reading.values is not None:
         asked += f" AND value IN ({', '.join('?' * len(reading.values))})"
         values += reading.values
+    packed: dict[tuple[str, Literal[1, -1]], list[bytes]] = {}
     for span in reading.spans:
         where, bounds = f"{asked} AND grain = ?", [*values, span.grain]
         for condition, bound in (("bucket >= ?", span.since), ("bucket < ?", span.until)):
             if bound is not None:
                 where, bounds = f"{where} AND {condition}", [*bounds, bound]
-        for bucket, value, cell in read(f"SELECT bucket, value, cell FROM rollups WHERE {where}", bounds):
-            yield Row(bucket, value, unpack(cell), span.sign)
+        rows = read(f"SELECT bucket, value, cell FROM rollups WHERE {where}", bounds)
+        if reading.outline:
+            for _, value, cell in rows:
+                packed.setdefault((value, span.sign), []).append(cell)
+        else:
+            for bucket, value, cell in rows:
+                yield Row(bucket, value, figures.unpack(cell), span.sign)
+    for (value, sign), cells in packed.items():
+        yield Row(0, value, figures.outline(cells), sign)
