@@ -16,7 +16,7 @@ import mulligan
 
 SOURCE = Path(mulligan.__file__).parent
 
-BASE = ("failure", "redaction")
+BASE = ("failure", "redaction", "forks")
 ALLOWED: dict[str, tuple[str, ...]] = {
     # `python -m mulligan`
     "__main__": ("serve.cli",),
@@ -42,14 +42,15 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "figures": ("calls", "records", "failure"),
     # floor 2
     "classify": ("records", *BASE),
-    "recover": ("calls", "records", "failure", "conversation"),
+    "recover": ("calls", "records", "failure", "conversation", "forks"),
     "calls": ("records", "failure"),
     # floor 1
-    "records": ("failure",),
+    "records": ("failure", "forks"),
     "failure": ("redaction",),
     # floor 0
     "redaction": (),
     "conversation": (),
+    "forks": (),
     # The public names. All of it is for type checkers; at run time nothing is imported until a name is used.
     "": ("assembly", "events", "failure", "recover.model", "recover.policy", "remember.store"),
 }  # fmt: skip

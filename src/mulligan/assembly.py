@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from mulligan import forks
 from mulligan import settings as settings_file
 from mulligan.capture.advice import Advice, advise
 from mulligan.capture.answers import Empty, Errors
@@ -550,28 +550,14 @@ class Mulligan:
 _all: weakref.WeakSet[Mulligan] = weakref.WeakSet()
 
 
-_held: list[threading.Lock] = []
-
-
-def _before_fork() -> None:
-    # A thread that is making the parts, and importing for it, would leave the child waiting for both for ever.
-    _held[:] = [lock for lock in (each._lock for each in tuple(_all)) if lock.acquire(timeout=2.0)]
-
-
-def _after_fork_in_parent() -> None:
-    for lock in _held:
-        lock.release()
-    _held.clear()
-
-
-def _after_fork_in_child() -> None:
-    _held.clear()
+def _renew() -> None:
     for each in tuple(_all):
         each._lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+# A thread that is making the parts, and importing for it, would leave the child waiting for both for ever.
+forks.hold(lambda: [each._lock for each in tuple(_all)])
+forks.renew(_renew)
 
 default: Mulligan = Mulligan()
 """What the functions of `import mulligan` belong to."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from mulligan import forks
 from mulligan.failure import Failure, Kind, Remedy
 
 StepType = Literal["plan", "tool", "model", "retrieval", "respond", "custom", "run"]
@@ -288,8 +289,7 @@ def new_id(prefix: str = "run") -> str:
         return f"{prefix}_{drawn[:16]}"
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_ids.clear)  # or it would draw what its parent draws
+forks.renew(_ids.clear)  # or a child would draw what its parent draws
 
 
 def pattern_id(tool: str, fingerprint: str) -> str:

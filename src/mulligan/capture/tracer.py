@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any, Self, get_args
 
 import msgspec
 
-from mulligan import calls
+from mulligan import calls, forks
 from mulligan.capture.keeping import shapes
 from mulligan.capture.kit import NO_LIMITS, Here, Kit, Limits, reset
 from mulligan.classify.taxonomy import KINDS, ORCHESTRATION_UNCAUGHT_EXCEPTION
@@ -35,13 +34,12 @@ def lock() -> threading.RLock:
     return _lock
 
 
-def _after_fork() -> None:
+def _renew() -> None:
     global _lock  # a thread that held it is not in the child to let go of it
     _lock = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+forks.renew(_renew)
 SEEN = 32
 """Earlier calls of a run that a repair may take an id from."""
 TOLD = "__mulligan_told__"

@@ -5,12 +5,12 @@ Nothing here reads a clock: the time, in seconds of any clock that does not go b
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from mulligan import forks
 from mulligan.failure import Failure, Remedy
 from mulligan.recover.policy import Policy
 
@@ -34,13 +34,12 @@ _lock = threading.Lock()
 """One for all, held for a few comparisons; a forked child is given a new one."""
 
 
-def _after_fork() -> None:
+def _renew() -> None:
     global _lock  # a thread that held it is not in the child to let go of it
     _lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+forks.renew(_renew)
 
 
 class Bucket:

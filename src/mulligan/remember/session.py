@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -13,7 +12,7 @@ from typing import Self
 
 import msgspec
 
-from mulligan import calls, prompt
+from mulligan import calls, forks, prompt
 from mulligan.events import AnyEvent, ContextCompacted, RunStarted, StepEnded, Stream
 from mulligan.records import Compaction, Link, Step, new_id
 
@@ -178,10 +177,9 @@ def _link(failed: Step, success: Step) -> Link | None:
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
-def _after_fork() -> None:
+def _renew() -> None:
     for session in tuple(_sessions):  # a thread that held the lock is not in the child to let go of it
         session._lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+forks.renew(_renew)

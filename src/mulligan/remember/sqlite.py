@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mulligan import calls
+from mulligan import calls, forks
 from mulligan.events import AnyEvent
 from mulligan.failure import StoreError
 from mulligan.figures import Stats, StatsQuery
@@ -259,16 +259,14 @@ class SqliteStore:
             with connection.lock:
                 connection.close()
 
-    def before_fork(self) -> None:
+    def let_go(self) -> list[threading.Lock]:
         """Lets go of the file, so that no child inherits a connection: SQLite's locks do not survive a fork."""
-        self._held = (self._writer, *self._readers)
-        for connection in self._held:
+        held = []
+        for connection in (self._writer, *self._readers):
             connection.lock.acquire()
+            held.append(connection.lock)
             connection.close()
-
-    def after_fork(self) -> None:
-        for connection in self._held:
-            connection.lock.release()
+        return held
 
     def recall(self, tenant: str, question: Question) -> list[Precedent]:
         asked = (tenant, question.tool, question.fingerprint)
@@ -439,31 +437,16 @@ def _told(path: Path) -> Iterator[None]:
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
-_forking: list[SqliteStore] = []
-_one_fork = threading.RLock()
-"""Two threads that fork at once would otherwise let go of each other's stores."""
-_is_forking = False
 
 
-def _before_fork() -> None:
-    global _is_forking
-    _one_fork.acquire()
-    _is_forking = True
-    _forking[:] = _stores
-    for store in _forking:
-        store.before_fork()
+def _before_fork() -> Callable[[], None]:
+    held = [lock for store in tuple(_stores) for lock in store.let_go()]
+
+    def after() -> None:
+        for lock in held:
+            lock.release()
+
+    return after
 
 
-def _after_fork() -> None:
-    global _is_forking
-    if not _is_forking:
-        return  # this file was imported by one thread while another was in the middle of a fork
-    for store in _forking:
-        store.after_fork()
-    _forking.clear()
-    _is_forking = False
-    _one_fork.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+forks.around(_before_fork)
