@@ -22,6 +22,7 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "environment": ("a", "b", "c", "d"),
     "mode": ("observe", "suggest", "repair", "observe"),
     "record": ("full", "shape", "full", "off"),
+    "fsync": (True, False, True, False),
     "level": ("local", "shared", "local", "shared"),
     "secret": (("a",), ("b",), ("c",), ("d",)),
     "patterns": (("a",), ("b",), ("c",), ("d",)),

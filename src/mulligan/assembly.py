@@ -82,7 +82,10 @@ class Parts:
         self.stream = Stream(redactor)
         keeps_a_journal = opening is None and not settings.store_url.startswith("memory:")
         self.recorder = Recorder(
-            opening or self._open, self.stream, journals=self._journals if keeps_a_journal else None
+            opening or self._open,
+            self.stream,
+            journals=self._journals if keeps_a_journal else None,
+            fsync=settings.fsync,
         )
         self.stream.carry(self.recorder)
         own: dict[str, Any] = {
@@ -106,11 +109,11 @@ class Parts:
     def _open(self) -> Store:
         """The store of the settings, or, where that cannot be used, one in the temporary folder."""
         try:
-            return open_store(self.settings.store_url)
+            return open_store(self.settings.store_url, self.settings.fsync)
         except StoreError as error:
             place = refuge()
             log.warning("%s Until then, records are kept in %s.", error, place)
-            return open_store(str(place))
+            return open_store(str(place), self.settings.fsync)
 
     def _journals(self) -> Path:
         """Where this store's journals are; in the temporary folder, where they cannot be beside it."""

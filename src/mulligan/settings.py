@@ -39,6 +39,8 @@ class Settings:
     """How far recovery goes: observe only records, suggest also waits, repair also changes arguments."""
     record: Recording = "full"
     """How much is kept of a call: full, shape keeps no texts of arguments and no results, off keeps nothing."""
+    fsync: bool = False
+    """Whether a record survives the machine, and not the process alone: each call then waits for the disk."""
     level: Level = "local"
     """How much is hidden before anything is kept: local hides secrets, shared all values that are not listed."""
     secret: tuple[str, ...] = ()
@@ -218,7 +220,7 @@ _KINDS: dict[str, Any] = {
     **dict.fromkeys(("secret", "patterns", "allowed", "listed"), _texts),
     **dict.fromkeys(("first_wait", "longest_wait", "confidence", "retry_ratio"), _number),
     **dict.fromkeys(("attempts", "run_retries", "retry_burst", "repeats"), _whole),
-    **dict.fromkeys(("off", "breaker"), _switched),
+    **dict.fromkeys(("off", "breaker", "fsync"), _switched),
 }
 
 

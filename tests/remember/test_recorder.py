@@ -9,6 +9,7 @@ import errno
 import gc
 import logging
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -25,7 +26,7 @@ from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded, Stream
 from mulligan.failure import Failure, Kind, StoreError
 from mulligan.records import Run, Step, encode
 from mulligan.redaction import Redactor
-from mulligan.remember import backlog, intake, worker
+from mulligan.remember import backlog, intake, rows, worker
 from mulligan.remember import journal as journals
 from mulligan.remember import recorder as recording
 from mulligan.remember.adoption import adopt, events_of
@@ -272,9 +273,10 @@ class Place:
         self.store = folder / "a.db"
         self.journals = folder / "a.db.journals"
 
-    def recorder(self, opening: Callable[[], Any] | None = None) -> Recorder:
+    def recorder(self, opening: Callable[[], Any] | None = None, fsync: bool = False) -> Recorder:
         stream = Stream(Redactor())
-        made = Recorder(opening or (lambda: SqliteStore(self.store)), stream, journals=lambda: self.journals)
+        opening = opening or (lambda: SqliteStore(self.store, fsync=fsync))
+        made = Recorder(opening, stream, journals=lambda: self.journals, fsync=fsync)
         stream.carry(made)
         return made
 
@@ -685,6 +687,10 @@ def in_plain_writes(patch: pytest.MonkeyPatch, faults: Faults) -> None:
     patch.setattr(os, "pwrite", faults.around(os.pwrite, FULL))
 
 
+def in_the_disk(patch: pytest.MonkeyPatch, faults: Faults) -> None:
+    patch.setattr(journals, "_settle", faults.around(journals._settle, BROKEN))
+
+
 def in_the_store(error: Exception, is_kept: bool = False) -> Callable[[pytest.MonkeyPatch, Faults], None]:
     def install(patch: pytest.MonkeyPatch, faults: Faults) -> None:
         really = SqliteStore.append
@@ -727,6 +733,7 @@ def in_sqlite(patch: pytest.MonkeyPatch, faults: Faults) -> None:
         pytest.param(in_the_system("rename", BROKEN), id="naming the journal"),
         pytest.param(in_the_system("unlink", BROKEN), id="removing the journal"),
         pytest.param(in_plain_writes, id="writing the journal"),
+        pytest.param(in_the_disk, id="having the disk keep it"),
         pytest.param(in_the_store(StoreError("no room")), id="the store, in its own words"),
         pytest.param(in_the_store(RuntimeError("odd")), id="the store, in other words"),
         pytest.param(in_the_store(StoreError("not heard"), is_kept=True), id="the store, after all was kept"),
@@ -747,7 +754,7 @@ def test_whichever_write_fails_no_caller_is_harmed_nothing_uncounted_is_missing_
         faults.fails_at = k
         with monkeypatch.context() as patch:
             install(patch, faults)
-            recorder = place.recorder()
+            recorder = place.recorder(fsync=install is in_the_disk)
             recorder(RunStarted(Run(id="run_a", started=5)))
             for n in range(1, 16):
                 recorder.keep(success("run_a", n, alone=False, query="x"))
@@ -768,6 +775,111 @@ def test_whichever_write_fails_no_caller_is_harmed_nothing_uncounted_is_missing_
         if k > faults.count:  # it was not reached: each of them has failed once
             return
         k += 1
+
+
+def in_statements(patch: pytest.MonkeyPatch, faults: Faults) -> None:
+    error = sqlite3.OperationalError("database or disk is full")
+
+    class Connection(sqlite3.Connection):
+        def execute(self, sql: str, *args: Any) -> Any:
+            if sql.startswith(("INSERT", "UPDATE", "DELETE", "SAVEPOINT", "RELEASE", "COMMIT")):
+                faults(error)
+            return super().execute(sql, *args)
+
+        def executemany(self, *args: Any) -> Any:
+            faults(error)
+            return super().executemany(*args)
+
+    really = sqlite3.connect
+    patch.setattr(sqlite3, "connect", lambda *args, **more: really(*args, **more, factory=Connection))
+
+
+def test_whichever_statement_of_a_large_batch_fails_all_of_it_is_kept_in_the_end_and_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "PAUSE", 0.001)
+    SqliteStore(tmp_path / "empty.db").close()
+    count = 2 * rows.TOGETHER + 1
+    k = 0
+    while True:
+        place = Place(tmp_path / str(k))
+        place.store.parent.mkdir()
+        shutil.copy(tmp_path / "empty.db", place.store)
+        faults = Faults()
+        all_taken = threading.Event()
+
+        def opening(place=place, all_taken=all_taken):
+            assert all_taken.wait(PATIENCE)
+            return SqliteStore(place.store)
+
+        with monkeypatch.context() as patch:
+            in_statements(patch, faults)
+            recorder = place.recorder(opening)
+            for n in range(count):
+                recorder.keep(success(f"run_{n}", query="x"))
+            faults.fails_at = k and faults.count + k
+            all_taken.set()
+            assert recorder.close(PATIENCE), k
+            assert recorder.dropped == 0
+        assert place.kept() == {f"run_{n}": [1] for n in range(count)}, k
+        if k > faults.count:
+            assert k > 8  # runs, steps, what was used, sums, a commit ...
+            return
+        k += 1
+
+
+def test_a_record_is_on_the_disk_before_the_call_goes_on_where_that_is_asked_for(place, monkeypatch):
+    synced: list[int] = []
+    really = journals._settle
+
+    def settle(file: int) -> None:
+        really(file)
+        synced.append(os.fstat(file).st_size)
+
+    monkeypatch.setattr(journals, "_settle", settle)
+    store = Balky(StoreError("away"))
+    recorder = place.recorder(lambda: store, fsync=True)
+    for n in range(5):
+        recorder.keep(success(f"run_{n}", query="x"))
+        recorder(failed(f"run_f{n}", 1))
+        assert synced[-1] == recorder._intake.journal.offset  # the file is as long as what was written
+    assert len(synced) == 1 + 10  # the folder's, too: a file is gone that has no name
+    store.error = None
+    assert recorder.close(PATIENCE)
+
+
+def test_threads_that_wait_for_the_disk_wait_together(place, monkeypatch):
+    calls: list[int] = []
+    gate = threading.Event()
+    really = journals._settle
+
+    def settle(file: int) -> None:
+        calls.append(file)
+        if len(calls) == 2:  # the first is the folder's; the first of the journal's waits for all others
+            assert gate.wait(PATIENCE)
+        really(file)
+
+    monkeypatch.setattr(journals, "_settle", settle)
+    store = Balky(StoreError("away"))
+    recorder = place.recorder(lambda: store, fsync=True)
+    threads = [threading.Thread(target=recorder.keep, args=(success(f"run_{n}"),)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(recorder._intake.waiting) == 8)
+    assert any(thread.is_alive() for thread in threads)
+    gate.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len(calls) <= 3
+    store.error = None
+    assert recorder.close(PATIENCE)
+    assert len(kept_of(store, [f"run_{n}" for n in range(8)])) == 8
+
+
+def test_a_store_that_survives_the_machine_commits_to_the_disk(place):
+    for fsync, synchronous in ((False, 1), (True, 2)):
+        store = SqliteStore(place.store, fsync=fsync)
+        with store._writer as writer:
+            assert writer.execute("PRAGMA synchronous").fetchone() == (synchronous,)
+        store.close()
 
 
 # Real processes

@@ -101,7 +101,7 @@ def _success(payload: bytes) -> list[AnyEvent]:
 
 def thinned(journal: Journal) -> tuple[Journal, int]:
     """A journal without the successes of this one, beside it; and how many these were."""
-    new = Journal(journal.path.parent)
+    new = Journal(journal.path.parent, journal.is_lasting)
     lost = 0
     try:
         for frame in frames(journal.path):
@@ -109,6 +109,8 @@ def thinned(journal: Journal) -> tuple[Journal, int]:
                 lost += 1
             else:
                 new.write(framed(frame.sort, frame.payload))
+        if new.is_lasting:
+            new.sync(new.offset)  # before the other is removed
     except BaseException:
         new.close(remove=True)
         raise

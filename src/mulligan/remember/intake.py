@@ -36,8 +36,12 @@ Waiting = tuple[int, AnyEvent | Success]
 class Intake:
     """Takes records from any thread and never blocks it; gives them to one thread, which says when they are kept."""
 
-    def __init__(self, journals: Callable[[], Path] | None, known: Callable[[Form], object]) -> None:
+    def __init__(
+        self, journals: Callable[[], Path] | None, known: Callable[[Form], object], fsync: bool = False
+    ) -> None:
         self._journals = journals
+        self._fsync = fsync
+        """Whether a record survives the machine before the caller goes on, and not the process alone."""
         self._known = known
         """Works out what may be told of a form."""
         self.rouse: Callable[[], object] = lambda: None
@@ -121,6 +125,7 @@ class Intake:
     def _take(self, frame: bytes | None, record: AnyEvent | Success) -> None:
         # The frame is made before: nobody waits for the lock while somebody else encodes.
         offset = 0
+        journal = None
         self._acquire()  # by hand: `with` takes twice as long, at every call
         try:
             if frame is not None:
@@ -138,6 +143,15 @@ class Intake:
             self._release()
         if self.is_unheard:
             self.rouse()
+        if self._fsync and offset and journal is not None:
+            self._sync(journal, offset)
+
+    def _sync(self, journal: Journal, upto: int) -> None:
+        # Without the lock: others write meanwhile, and are served by one of us together.
+        try:
+            journal.sync(upto)
+        except Exception as error:  # noqa: BLE001 - it waits in memory all the same, and goes into the store
+            self.complain("fsync", f"the journal does not survive the machine ({error})")
 
     def _has_room(self, journal: Journal, record: AnyEvent | Success) -> bool:
         # The last resort: the recorder's thread, which would have made room, hangs in the store.
@@ -151,7 +165,7 @@ class Intake:
             return None
         self._next_journal = now + 10  # before it is made: nobody makes a second one in the middle of it
         try:
-            self.journal = Journal(self._journals())
+            self.journal = Journal(self._journals(), self._fsync)
             self._next_journal = 0.0
         except Exception as error:  # noqa: BLE001 - memory must do
             self.complain("journal", f"there can be no journal ({error}); a killed process would lose records")
@@ -251,7 +265,7 @@ class Intake:
         if self._journals is None:
             return
         try:
-            new = Journal(self._journals())
+            new = Journal(self._journals(), self._fsync)
             with self._lock, self.progress:
                 for started in tuple(self._open_runs.values()):
                     new.write(event_frame(started))
@@ -278,7 +292,7 @@ class Intake:
         if len(self.waiting) > FEW:
             return  # callers would wait while they are copied
         try:
-            new = Journal(self._journals())
+            new = Journal(self._journals(), self._fsync)
         except Exception as error:  # noqa: BLE001 - the old one does
             self.complain("journal", f"the journal cannot be begun anew ({error})")
             return
@@ -289,6 +303,8 @@ class Intake:
                     new.write(event_frame(started))  # so that whoever adopts it knows that the run was still open
                 moved = new.offset - self._kept_upto
                 new.write(old.since(self._kept_upto))
+                if self._fsync:
+                    new.sync(new.offset)  # those who still wait for the old one have their records here
                 waiting = deque((offset and offset + moved, record) for offset, record in self.waiting)
             except Exception as error:  # noqa: BLE001 - the old one does
                 self.complain("journal", f"the journal cannot be begun anew ({error})")

@@ -13,6 +13,7 @@ import mmap
 import os
 import struct
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Iterator
@@ -54,14 +55,21 @@ class Journal:
     Where the system can promise the room beforehand, the file is written through memory: a copy of a few hundred
     bytes, which the kernel keeps whatever becomes of us. A system call would let go of the interpreter's lock, and with
     several threads each call would then wait for its turn. Where there is no such promise, a full disk would end the
-    process, so there it is a system call all the same.
+    process, so there it is a system call all the same. So is it where the journal is to survive the machine
+    (`is_lasting`): then whoever writes calls `sync` before it goes on.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, is_lasting: bool = False) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = folder / f"{os.getpid()}-{new_id('j')}{SUFFIX}"
         self.name = self.path.stem
         self.offset = 0
+        self.is_lasting = is_lasting
+        self._appending = 0
+        """How many frames are being appended: one, or more where a signal handler writes in the middle of it."""
+        self._written = self._synced = 0
+        """Where the frames end that are whole, and those that the death of the machine does not take any more."""
+        self._syncing = threading.RLock()
         # Locked before it has its name: nobody can take it for an orphan in the moment between the two.
         unnamed = self.path.with_suffix(UNNAMED)
         self._file = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR | CLOSE_ON_EXEC, 0o600)
@@ -69,12 +77,15 @@ class Journal:
         self._room = 0
         try:
             _lock(self._file)
-            if _can_promise(self._file, ROOM):
+            if not is_lasting and _can_promise(self._file, ROOM):
                 self._memory = mmap.mmap(self._file, ROOM)
                 self._room = ROOM
             unnamed.rename(self.path)
+            if is_lasting:
+                _settle_folder(folder)
         except BaseException:
             unnamed.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
             self.abandon()
             raise
 
@@ -122,9 +133,24 @@ class Journal:
         other.close()
 
     def _append(self, frame: bytes, start: int) -> None:
-        # Half a frame is no frame: the next one is written over it.
-        if os.pwrite(self._file, frame, start) != len(frame):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._appending += 1
+        try:
+            # Half a frame is no frame: the next one is written over it.
+            if os.pwrite(self._file, frame, start) != len(frame):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            self._appending -= 1
+        if not self._appending:
+            self._written = self.offset
+
+    def sync(self, upto: int) -> None:
+        """Answers when the frames up to this place survive the machine. Those who wait together are served together."""
+        with self._syncing:
+            if self._synced >= upto or self._file < 0:  # one that is closed was moved into another, or is kept
+                return
+            end = self._written  # asked before: what is written meanwhile may not be on the disk
+            _settle(self._file)
+            self._synced = end
 
     def since(self, start: int) -> bytes:
         """The frames from an offset on, as they were written."""
@@ -134,11 +160,12 @@ class Journal:
 
     def close(self, remove: bool) -> None:
         """Lets go of the file; removes it when everything in it is in the store."""
-        try:
-            if remove:
-                self.path.unlink(missing_ok=True)
-        finally:
-            self.abandon()
+        with self._syncing:  # the number of a file that is closed may be another's the next moment
+            try:
+                if remove:
+                    self.path.unlink(missing_ok=True)
+            finally:
+                self.abandon()
 
     def abandon(self) -> None:
         """Lets go of the handle alone: in a forked child, the file is the parent's."""
@@ -159,6 +186,24 @@ CHUNK = 1024 * 1024
 """Bytes that are read at a time."""
 ROOM = 1024 * 1024
 """Bytes that are promised at a time."""
+
+
+def _settle(file: int) -> None:
+    """Has the disk keep what was written. Where the system has two words for it, the one that is true."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(file)
+
+
+def _settle_folder(folder: Path) -> None:
+    """The same for the names in a folder, where these need it."""
+    if hasattr(os, "O_DIRECTORY"):
+        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | CLOSE_ON_EXEC)
+        try:
+            _settle(file)
+        finally:
+            os.close(file)
 
 
 def _can_promise(file: int, room: int) -> bool:

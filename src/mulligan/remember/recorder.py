@@ -37,12 +37,13 @@ class Recorder:
         stream: Stream,
         tenant: str = LOCAL,
         journals: Callable[[], Path] | None = None,
+        fsync: bool = False,
     ) -> None:
         self._opening = opening
         self._journals = journals
         self._stream = stream
         self._tenant = tenant
-        self._intake = Intake(journals, stream.known)
+        self._intake = Intake(journals, stream.known, fsync)
         self._worker = Worker(self._intake, self._turn)
         self._intake.rouse = self._worker.rouse
         self.keep: Callable[[Success], None] = self._intake.keep  # not by way of another call: it is made at every call

@@ -85,12 +85,14 @@ class _Connection:
 class SqliteStore:
     """Keeps everything in one SQLite file, made with its folder when it is not there."""
 
-    def __init__(self, path: Path, clock: Callable[[], int] = now) -> None:
+    def __init__(self, path: Path, clock: Callable[[], int] = now, fsync: bool = False) -> None:
         self.path = path
         self._clock = clock
         self._ledger = Ledger()
         self._threads = threading.local()
-        self._writer = _Connection(self._connect, "PRAGMA synchronous=NORMAL", "PRAGMA secure_delete=ON")
+        # A commit survives the process; where it is asked for, the machine too: then each waits for the disk.
+        lasting = ("PRAGMA synchronous=FULL", "PRAGMA fullfsync=ON") if fsync else ("PRAGMA synchronous=NORMAL",)
+        self._writer = _Connection(self._connect, *lasting, "PRAGMA secure_delete=ON")
         self._readers: list[_Connection] = []
         self._is_closed = False
         if sort := remote(path):

@@ -13,15 +13,18 @@ from mulligan.remember.store import journals_of as journals_of
 SCHEMES = "memory:, sqlite:///PATH or a path"
 
 
-def open_store(url: str) -> Store:
-    """The store at this URL. Each is imported when it is named, so that nobody pays for the others."""
+def open_store(url: str, fsync: bool = False) -> Store:
+    """The store at this URL; with `fsync`, what it keeps survives the machine.
+
+    Each is imported when it is named, so that nobody pays for the others.
+    """
     if url in ("memory:", "memory://"):
         from mulligan.remember.memory import MemoryStore
 
         return MemoryStore()
     from mulligan.remember.sqlite import SqliteStore
 
-    return SqliteStore(sqlite_path(url))
+    return SqliteStore(sqlite_path(url), fsync=fsync)
 
 
 def sqlite_path(url: str) -> Path:

@@ -71,7 +71,7 @@ def opened(settings: Settings) -> Store | None:
         return None
     except OSError as error:
         raise StoreError(f"{path} cannot be read ({error.strerror}). Check its rights, or set MULLIGAN_HOME.") from None
-    store = open_store(url)
+    store = open_store(url, settings.fsync)  # or what is adopted would survive less than its journal
     if journals:
         try:
             adopt(store, LOCAL, journals_of(path))
