@@ -15,5 +15,6 @@ with mulligan.session() as session, mulligan.run("coder", session=session):
         edit("main.py", "prnt(", "print(")
     session.turn()
     print(f"before: {session.reminder()!r}")
+    print(f"for the summariser: {session.summary_note()}")
     session.compacted(chars_before=120_000, chars_after=4_000)  # your agent has summarised its conversation
     print(f"after:\n{session.reminder()}")

@@ -86,8 +86,8 @@ EXAMPLES: dict[str, str] = {
     "a reminder": prompt.reminder(
         [
             {
-                "kind": "tool/edit_mismatch", "tool": "edit", "turn": 12, "count": 3,
-                "message": "old_string was not found in src/app.py", "worked": "another old_string",
+                "kind": "tool/edit_mismatch", "tool": "edit", "turn": 12, "count": 3, "about": "src/app.py",
+                "message": "the text to replace was not found", "worked": "read the file again first", "times": (2, 3),
             },
             {
                 "kind": "tool/timeout", "tool": "forecast", "turn": 15, "count": 1,
@@ -95,6 +95,7 @@ EXAMPLES: dict[str, str] = {
             },
         ]
     ).rstrip("\n"),
+    "a note for a summariser": prompt.kept_elsewhere([("tool/edit_mismatch", "edit"), ("tool/timeout", "forecast")]),
 }  # fmt: skip
 
 _BLOCK = r"(<!-- {} -->\n```\w*\n)(.*?)(\n```)"

@@ -29,6 +29,7 @@ from mulligan.recover.tool import Mode
 from mulligan.redaction import Redactor
 from mulligan.remember.recorder import Recorder
 from mulligan.remember.session import Session
+from mulligan.remember.shelf import RecorderShelf
 from mulligan.remember.store import LOCAL, FixQuery, Question, Store
 from mulligan.remember.urls import journals_of, open_store, refuge, sqlite_path
 from mulligan.settings import Level, Settings
@@ -87,6 +88,7 @@ class Parts:
             journals=self._journals if keeps_a_journal else None,
             fsync=settings.fsync,
         )
+        self.shelf = RecorderShelf(self.recorder, self._open if keeps_a_journal else None)
         self.stream.carry(self.recorder)
         own: dict[str, Any] = {
             "publish": self.stream.publish,
@@ -464,9 +466,12 @@ class Mulligan:
     def session(self, id: str | None = None) -> Session:
         """Remembers failures across a compaction: `with mulligan.session() as session:`.
 
-        Runs take part that were started with `mulligan.run(..., session=session)`.
+        Runs take part that were started with `mulligan.run(..., session=session)`. With the `id` of an earlier one it
+        goes on where that one was, also in another process.
         """
-        return Session(self._stream(), None if id is None else self._nameable(id))
+        stream = self._stream()
+        shelf = self._parts.shelf if self._parts is not None else None
+        return Session(stream, None if id is None else self._nameable(id), shelf)
 
     def _nameable(self, id: str) -> str:
         """The id of a session as it may be kept: one that is a person's address or a secret is known by its hash."""

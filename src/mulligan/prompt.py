@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mulligan.calls import TOOL
 from mulligan.failure import Failure, Ran
-from mulligan.records import Ahead, Change, Precedent, Recovery
+from mulligan.records import Ahead, Change, Link, Precedent, Recovery
 from mulligan.redaction import FOREIGN, clean, plain, quote
 from mulligan.redaction.names import secret
 
@@ -273,32 +273,81 @@ def retell(text: str, limit: int) -> str:
 def reminder(failures: Sequence[Mapping[str, Any]]) -> str:
     """What went wrong before the conversation was made shorter, a line each; nothing if nothing did.
 
-    At most `REMINDER` tokens: long messages are cut first, then the oldest failures go.
+    At most `REMINDER` tokens: long messages are cut first, then left out of the oldest, and then these go.
     """
-    lines = [""]
+    lines: list[_Line] = []
     for limit in (120, 60, 30):
         lines = [_remembered(each, limit) for each in failures]
         if _fits(lines):
             break
+    for place, each in enumerate(failures):
+        if _fits(lines):
+            break
+        lines[place] = _remembered(each, 0)
     while lines and not _fits(lines):
         lines = lines[1:]
-    return "\n".join([_BEFORE, *lines, ""]) if lines else ""
+    return _joined(lines) if lines else ""
 
 
-def _fits(lines: list[str]) -> bool:
-    # Ours in a line is at least sixty characters; the rest is what strangers chose, names included.
-    return sum(len(line) - 60 for line in lines) <= FOREIGN and tokens("\n".join([_BEFORE, *lines])) <= REMINDER
+class _Line(NamedTuple):
+    text: str
+    foreign: int
+    """Characters of it that strangers chose, names included."""
 
 
-_BEFORE = "Recent failures of this session, from before the conversation was shortened. Avoid repeating them:"
+def _fits(lines: list[_Line]) -> bool:
+    return sum(line.foreign for line in lines) <= FOREIGN and tokens(_joined(lines)) <= REMINDER
 
 
-def _remembered(each: Mapping[str, Any], limit: int) -> str:
+def _joined(lines: list[_Line]) -> str:
+    return "\n".join([_BEFORE, *(line.text for line in lines), ""])
+
+
+_BEFORE = "Recent Failures of this session, from before the conversation was shortened. Avoid repeating these patterns:"
+
+
+def _remembered(each: Mapping[str, Any], limit: int) -> _Line:
     times = f", {each['count']} times" if each["count"] > 1 else ""
-    worked = f" What worked: {_line(each['worked'], limit)}" if each.get("worked") else ""
-    tool = _line(each["tool"], min(limit, PATH)) or "tool"
-    said = quote(_line(each["message"], limit), who=tool)
-    return f"- {_line(each['kind'], NAME)} in {tool} (turn {each['turn']}{times}): {said}{worked}"
+    kind, tool = _line(each["kind"], NAME), _line(each["tool"], PATH) or "tool"
+    line = f"- {kind} in {tool} (turn {each['turn']}{times})"
+    foreign = len(tool) + (0 if _CODE.fullmatch(kind) else len(kind))
+    # What it is about is somebody's text like the message, and so in the same quotation.
+    about, message = (" ".join(str(each.get(name) or "").split()) for name in ("about", "message"))
+    said = _line(message, limit)
+    if about and about not in said:
+        said = f"{_line(about, max(limit, PATH))}: {said}" if said else _line(about, max(limit, PATH))
+    if limit:
+        line += f": {quote(said, who=tool)}"
+        foreign += len(said)
+    if each.get("worked"):
+        worked, met = each.get("times") or (1, 1)
+        often = f", {worked} of {met} times" if met > 1 else ""
+        told = _line(each["worked"], limit or PATH)
+        line += f" What worked{often}: {told}"
+        foreign += len(told)
+    return _Line(line, foreign)
+
+
+def overcame(link: Link, *, was_reread: bool = False) -> str:
+    """What worked after a failure of the same session, in a few words: names and closed values, nobody's texts."""
+    if was_reread and link.how in ("agent", "recipe") and all(change.path != TOOL for change in link.changes):
+        return "read the file again first"
+    if link.changes:
+        return "; ".join(change(each) for each in link.changes[:CHANGES])
+    first = ", ".join(name for name in map(_name, link.between[-CHANGES:]) if name)
+    return f"the same call after {first}" if link.how == "recipe" and first else "the same call, later"
+
+
+def kept_elsewhere(failures: Sequence[tuple[str, str]]) -> str:
+    """Tells a summariser which failures, of which kind and tool, it need not write down; nothing if there are none."""
+    told = dict.fromkeys(f"{_line(kind, NAME)} in {_line(tool, PATH) or 'tool'}" for kind, tool in failures)
+    if not told:
+        return ""
+    names = "; ".join(list(told)[-LINES:])
+    return (
+        "The failures listed here are kept by mulligan and told again after the summary, with what worked. "
+        f"Do not repeat them in it; keep what was decided because of them. {names}."
+    )
 
 
 def tokens(text: str) -> int:

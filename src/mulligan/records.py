@@ -102,6 +102,8 @@ class Step(Record, frozen=True):
     metadata: dict[str, Any] | None = None
     sampled: float = 1.0
     """The share of its kind that is kept, so that a kept success can stand for several."""
+    effects: Effects | None = None
+    """Of a failed attempt: what calls of its tool do, where that is known."""
 
     @property
     def has_failed(self) -> bool:

@@ -1,8 +1,13 @@
-"""The few failures that must survive a compaction (E1 to E3 of the product)."""
+"""The few failures that must survive a compaction (E1 to E4 of the product)."""
 
 from __future__ import annotations
 
+import logging
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -10,19 +15,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from mulligan import prompt, redaction
+from mulligan.assembly import Mulligan
 from mulligan.events import AnyEvent, ContextCompacted, RunStarted, StepEnded, Stream
 from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.records import Change, Recovery, Run, Step
+from mulligan.records import Change, Compaction, Recovery, Run, Step
 from mulligan.redaction import Redactor
+from mulligan.remember.memory import MemoryStore
 from mulligan.remember.session import CAPACITY, RECENT, Session
+from mulligan.remember.store import LOCAL, Shelf
 
 
 class Conversation:
     """A session, and what happens in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, shelf: Shelf | None = None) -> None:
         self.stream = Stream(Redactor())
-        self.session = Session(self.stream, "session_a")
+        self.session = Session(self.stream, "session_a", shelf)
         self.seq = 0
         self.begin("run_a", "session_a")
 
@@ -272,3 +280,200 @@ def test_whatever_failed_the_reminder_is_presentable_and_within_its_tokens(faile
     assert redaction.faults(said) == []
     assert prompt.tokens(said) <= prompt.REMINDER + 1
     assert len(said.splitlines()) <= 1 + CAPACITY
+
+
+# Where a door can only append
+
+
+def test_the_reminder_is_injected_once_for_each_compaction(talk):
+    talk.fails()
+    assert talk.session.injection() == ""
+    talk.session.compacted()
+    assert talk.session.injection() == talk.session.reminder() != ""
+    assert talk.session.injection() == ""
+    talk.session.compacted()
+    assert talk.session.injection() != ""
+
+
+def test_nothing_is_injected_when_nothing_failed(talk):
+    talk.session.compacted()
+    assert talk.session.injection() == ""
+
+
+# A compaction that recovery made
+
+
+@pytest.mark.parametrize("about", [{"run": "run_a"}, {"run": "run_x", "session": "session_a"}])
+def test_a_compaction_that_recovery_made_fixes_the_reminder_too(talk, about):
+    talk.fails("one")
+    talk.stream.publish(ContextCompacted(Compaction(reason="overflow", **about)))
+    assert "it said one" in talk.session.reminder()
+
+
+def test_a_compaction_of_another_session_does_not(talk):
+    talk.fails()
+    talk.stream.publish(ContextCompacted(Compaction(run="run_b")))
+    talk.stream.publish(ContextCompacted(Compaction(run="run_b", session="session_b")))
+    assert talk.session.reminder() == ""
+    assert len(talk.session.rates()) == 1
+
+
+def test_ones_own_compaction_is_not_counted_twice(talk):
+    talk.session.compacted()
+    assert len(talk.session.rates()) == 2
+
+
+# How good the summary was
+
+
+def test_failures_that_rise_after_a_compaction_are_said_once(talk, caplog):
+    for _ in range(30):
+        talk.step()
+    talk.session.compacted()
+    assert talk.session.rise() == ""
+    with caplog.at_level(logging.WARNING, logger="mulligan"):
+        for n in range(20):
+            talk.fails(f"{n}")
+    assert [(each.calls, each.failed) for each in talk.session.rates()] == [(30, 0), (20, 20)]
+    assert "20 of 20 calls failed, before it 0 of 30" in talk.session.rise()
+    (record,) = [each for each in caplog.records if "Failures rose" in each.getMessage()]
+    assert "session_a" in record.getMessage()
+
+
+def test_a_summariser_need_not_repeat_what_is_kept(talk):
+    assert talk.session.summary_note() == ""
+    talk.fails(tool="weather")
+    assert "tool/timeout in weather" in talk.session.summary_note()
+
+
+# The session object is swapped
+
+
+def test_two_objects_of_one_id_are_one_session(talk):
+    talk.fails("before")
+    other = Session(talk.stream, "session_a")
+    talk.session.close()
+    other.turn()
+    talk.fails("after")
+    other.compacted()
+    assert other.turns == 1
+    assert "it said before" in other.reminder()
+    assert "it said after" in other.reminder()
+    other.close()
+    talk.fails("unheard")
+    other.compacted()
+    assert "unheard" not in other.reminder()
+
+
+def test_a_session_goes_on_from_its_json(talk):
+    talk.fails("one")
+    talk.session.turn()
+    elsewhere = Session(Stream(Redactor()), "session_b")
+    elsewhere.restore(talk.session.to_json())
+    elsewhere.compacted()
+    assert elsewhere.turns == 1
+    assert "it said one" in elsewhere.reminder()
+
+
+def test_what_is_not_its_json_is_refused_and_changes_nothing(talk):
+    talk.fails()
+    with pytest.raises(ValueError, match="to_json"):
+        talk.session.restore("{")
+    assert len(talk.lines()) == 1
+
+
+def test_a_session_is_picked_up_from_the_shelf():
+    shelf = MemoryStore()
+    first = Conversation(shelf=shelf)
+    first.fails("one")
+    first.session.turn()
+    first.session.compacted()
+    said = first.session.reminder()
+    assert first.session.injection() == said
+    first.session.close()
+    again = Conversation(shelf=shelf)
+    again.seq = first.seq
+    assert again.session.turns == 1
+    assert again.session.reminder() == said
+    assert again.session.injection() == ""  # it was said
+    again.fails("one")
+    assert "(turn 1, 2 times)" in again.lines()[0]
+
+
+class BrokenShelf:
+    def get(self, tenant: str, kind: str, key: str) -> bytes | None:
+        raise OSError("the disk is gone")
+
+    def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
+        raise OSError("the disk is gone")
+
+
+def test_a_shelf_that_is_broken_costs_memory_and_not_the_session(caplog):
+    talk = Conversation(shelf=BrokenShelf())
+    talk.fails("one")
+    assert "it said one" in talk.reminder()
+    talk.session.close()
+    assert "begins anew" in caplog.text
+    assert "could not be kept" in caplog.text
+
+
+def test_what_cannot_be_read_on_the_shelf_begins_anew(caplog):
+    shelf = MemoryStore()
+    shelf.put(LOCAL, "session", "session_a", b"{")
+    talk = Conversation(shelf=shelf)
+    talk.fails()
+    assert len(talk.lines()) == 1
+    assert "begins anew" in caplog.text
+
+
+def test_a_store_in_memory_keeps_sessions_too():
+    mulligan = Mulligan(store="memory:")
+
+    @mulligan.tool
+    def edit(path: str) -> None:
+        raise ValueError(f"no match in {path}")
+
+    with mulligan.session("chat-7") as session, mulligan.run("coder", session=session):
+        with pytest.raises(ValueError, match="no match"):
+            edit("main.py")
+        session.compacted()
+    with mulligan.session("chat-7") as session:
+        assert "in edit (turn 0)" in session.reminder()
+
+
+WORK = """
+import sys, mulligan
+
+@mulligan.tool(effects="none")
+def edit(path):
+    raise ValueError("no match in " + path)
+
+session = mulligan.session("chat-7")
+print(session.turns, bool(session.reminder()), bool(session.injection()))
+with mulligan.run("coder", session=session):
+    try:
+        edit("main.py")
+    except ValueError:
+        pass
+    session.turn()
+    if sys.argv[1] == "compact":
+        session.compacted()
+    mulligan.flush()
+    session.close()
+"""
+
+
+def test_another_process_goes_on_where_the_last_one_was(tmp_path):
+    env = {**os.environ, "MULLIGAN_STORE": f"sqlite:///{tmp_path}/m.db", "PYTHONPATH": os.pathsep.join(sys.path)}
+    work = Path(tmp_path, "work.py")
+    work.write_text(WORK)
+
+    def played(how: str) -> str:
+        done = subprocess.run([sys.executable, work, how], env=env, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    assert played("plain") == "0 False False"
+    assert played("compact") == "1 False False"
+    assert played("plain") == "2 True True"
+    assert played("plain") == "3 True False"

@@ -413,7 +413,10 @@ class Attempts:
                 failure = self._keeping.failure(failure, self._given)
                 tokens = self._keeping.tokens(result)
                 result = self._keeping.result(result)
-            self._last = msgspec.structs.replace(step, outcome=outcome, failure=failure, seconds=seconds, tokens=tokens)
+            effects = None if failure is None else self.tool.effects
+            self._last = msgspec.structs.replace(
+                step, outcome=outcome, failure=failure, seconds=seconds, tokens=tokens, effects=effects
+            )
             self._untold = self._last, result
             if self.failure is None or outcome == "cancelled":
                 self._tell(None)

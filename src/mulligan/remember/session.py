@@ -1,157 +1,120 @@
-"""The few failures that must survive a compaction."""
+"""The object through which an agent keeps the few failures that must survive a compaction.
+
+What is kept and said is decided in tracker.py. Here it listens, is guarded against threads, and goes to the shelf of
+the store, so that another object, or another process, with the same id picks it up where it was.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
-from mulligan import calls, forks, prompt
+from mulligan import forks
 from mulligan.events import AnyEvent, ContextCompacted, RunStarted, StepEnded, Stream
-from mulligan.records import Compaction, Link, Step, new_id
+from mulligan.records import Compaction, new_id
+from mulligan.remember import tracker
+from mulligan.remember.store import LOCAL, Shelf
+from mulligan.remember.tracker import CAPACITY, RECENT, Stretch, Tracker
 
-CAPACITY = 10
-BY_AGENT = "agent"
-"""The reason of a compaction that the agent itself has told of."""
-RECENT = 2
-"""Turns within which the same failure only raises a count."""
+__all__ = ["CAPACITY", "RECENT", "Session", "Stretch"]
 
+log = logging.getLogger("mulligan")
 
-@dataclass(slots=True)
-class Remembered:
-    """One failure of this session."""
-
-    step: Step
-    """The attempt that failed last."""
-    turn: int
-    count: int = 1
-    worked: str = ""
-
-    @property
-    def is_of(self) -> tuple[str, str]:
-        """What makes it the same failure again."""
-        return self.step.name, self.step.failure.fingerprint if self.step.failure else ""
+KIND = "session"
+"""What sessions are called on the shelf."""
 
 
 class Session:
     """Remembers this conversation's failures, and speaks of them only once they may have been forgotten.
 
-    A turn is one answer of the model: each successful `model` step of its runs, or a call of `turn()`.
+    A turn is one answer of the model: each successful `model` step of its runs, or a call of `turn()`. Two objects of
+    one id, at once or one after the other, are the same session.
     """
 
-    def __init__(self, stream: Stream, id: str | None = None) -> None:
-        self.id = id or new_id("session")
-        self.turns = 0
-        self._stream = stream
-        self._failures: list[Remembered] = []
-        self._pending: dict[tuple[str, int], Step] = {}
-        """Calls that failed in this turn. One that is overcome before the turn ends taught nobody anything."""
-        self._runs: set[str] = set()
-        self._reminder = ""
-        self._lock = threading.Lock()
-        _sessions.add(self)
-        self._deafen: Callable[[], None] | None = stream.listen(self.hear, when="caller")
+    def __init__(self, stream: Stream, id: str | None = None, shelf: Shelf | None = None) -> None:
+        self._kept = _found(stream, id, shelf)
+        self._is_closed = False
 
-    def hear(self, event: AnyEvent) -> None:
-        with self._lock:
-            match event:
-                case RunStarted(run) if run.session == self.id:
-                    self._runs.add(run.id)
-                case StepEnded(step) if step.run in self._runs:
-                    self._heard(step)
-                case ContextCompacted(made) if made.session == self.id and made.reason != BY_AGENT:
-                    self._remind()  # recovery made a conversation of ours shorter
+    @property
+    def id(self) -> str:
+        return self._kept.id
 
-    def _heard(self, step: Step) -> None:
-        if step.outcome == "success":
-            self._overcome(step)
-            if step.type == "model":
-                self._turned()
-        elif step.has_failed and step.failure is not None and step.type != "run":
-            self._pending[step.run, step.call] = step
-
-    def _turned(self) -> None:
-        self._settle()
-        self.turns += 1
-
-    def _settle(self) -> None:
-        for step in self._pending.values():
-            self._remember(step)
-        self._pending.clear()
-
-    def _remember(self, step: Step) -> None:
-        new = Remembered(step, self.turns)
-        for known in self._failures:
-            if known.is_of == new.is_of:
-                new.count = known.count + 1 if self.turns - known.turn <= RECENT else 1
-                self._failures.remove(known)
-                break
-        if len(self._failures) >= CAPACITY:
-            alike = [each for each in self._failures if (_kind(each.step), each.step.name) == (_kind(step), step.name)]
-            self._failures.remove((alike or self._failures)[0])  # the oldest: they stand in the order they came
-        self._failures.append(new)
-
-    def _overcome(self, step: Step) -> None:
-        self._pending.pop((step.run, step.call), None)
-        for failed in [failed for failed in self._pending.values() if _link(failed, step)]:
-            del self._pending[failed.run, failed.call]
-        for known in self._failures:
-            if link := _link(known.step, step):
-                changes = "; ".join(prompt.change(change) for change in link.changes)
-                known.worked = changes or "the same call, later"
+    @property
+    def turns(self) -> int:
+        """How many answers of the model there were."""
+        return self._kept.tracker.turns
 
     def turn(self) -> None:
         """Says that the model has answered, where no wrapped model call says so."""
-        with self._lock:
-            self._turned()
+        with self._kept.changing() as known:
+            known.turn()
 
     def compacted(self, *, chars_before: int | None = None, chars_after: int | None = None) -> None:
         """Says that the conversation was made shorter: from now on the reminder speaks of what came before."""
-        with self._lock:
-            self._remind()
-        self._stream.publish(
-            ContextCompacted(
-                Compaction(
-                    session=self.id,
-                    at=int(time.time() * 1000),
-                    reason=BY_AGENT,
-                    chars_before=chars_before,
-                    chars_after=chars_after,
-                )
-            )
+        made = Compaction(
+            session=self.id,
+            at=int(time.time() * 1000),
+            reason="agent",
+            chars_before=chars_before,
+            chars_after=chars_after,
         )
-
-    def _remind(self) -> None:
-        # Fixed here and unchanged until the next compaction, so that the prompt's cache holds.
-        self._settle()
-        self._reminder = prompt.reminder(
-            [
-                {
-                    "kind": _kind(known.step),
-                    "tool": known.step.name,
-                    "turn": known.turn,
-                    "count": known.count,
-                    "message": known.step.failure.message if known.step.failure else "",
-                    "worked": known.worked,
-                }
-                for known in self._failures
-            ]
-        )
+        with self._kept.changing() as known:
+            known.compact()
+        self._kept.publish(ContextCompacted(made))
+        self._kept.save()
 
     def reminder(self) -> str:
-        """Recent failures, for the system prompt; empty until the first compaction."""
-        return self._reminder
+        """Recent failures, for the system prompt; empty until the first compaction, and the same until the next."""
+        return self._kept.tracker.reminder
+
+    def injection(self) -> str:
+        """The reminder, once for each compaction and then empty: for whoever can only append to the conversation."""
+        with self._kept.changing() as known:
+            said = known.injection()
+        if said:
+            self._kept.save()  # another process must not say it again
+        return said
+
+    def summary_note(self) -> str:
+        """For the prompt of whatever summarises the conversation: what it need not repeat. Empty if nothing failed."""
+        with self._kept.lock:
+            return self._kept.tracker.note()
+
+    def rates(self) -> list[Stretch]:
+        """Calls made, and failed at first, before each compaction and since the last; the oldest first."""
+        with self._kept.lock:
+            return [Stretch(each.calls, each.failed) for each in self._kept.tracker.stretches]
+
+    def rise(self) -> str:
+        """Says that more calls fail since the last compaction than before it; empty where that may be chance."""
+        with self._kept.lock:
+            return self._kept.tracker.rise()
+
+    def to_json(self) -> bytes:
+        """All that is remembered, for whoever keeps it elsewhere."""
+        with self._kept.lock:
+            return tracker.kept(self._kept.tracker)
+
+    def restore(self, data: bytes | str) -> None:
+        """Goes on from what `to_json` gave, in place of what is remembered now."""
+        try:
+            known = tracker.restored(data.encode() if isinstance(data, str) else data)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise ValueError(f"this is not what Session.to_json gives: {error}") from None
+        self._kept.replace(known)
 
     def close(self) -> None:
-        if self._deafen is not None:
-            self._deafen()
-            self._deafen = None
+        """Hears no more, and leaves what it knows on the shelf."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._kept.let_go()
 
     def __enter__(self) -> Self:
         return self
@@ -162,24 +125,151 @@ class Session:
         self.close()
 
 
-def _kind(step: Step) -> str:
-    return str(step.failure.kind) if step.failure else ""
+class _Kept:
+    """One session of one stream, however many objects speak for it."""
+
+    def __init__(self, stream: Stream, id: str, shelf: Shelf | None) -> None:
+        self.id = id
+        self.lock = threading.RLock()
+        self._saving = threading.Lock()
+        self._stream = stream
+        self._shelf = shelf
+        self._version = self._saved = 0
+        self._holders = 0
+        self._ends: list[Callable[[], None]] = []
+        self.tracker = Tracker()
+
+    def hold(self) -> None:
+        self._holders += 1
+        if not self._ends:
+            self._ends = [self._stream.listen(self.hear, when="caller")]
+            if self._shelf is not None:
+                # After what the recorder has kept, on its thread: no call of the user's waits for this.
+                self._ends.append(self._stream.listen(lambda event: self.save(waits=False), when="recorder"))
+
+    def let_go(self) -> None:
+        with _finding:
+            self._holders -= 1
+            if self._holders > 0:
+                return
+            ends, self._ends = self._ends, []
+            for end in ends:
+                end()
+            if self._shelf is not None:  # whoever comes next finds it there, with what others did meanwhile
+                _all.get(self._stream, {}).pop(self.id, None)
+        self.save()
+
+    def changing(self) -> _Changing:
+        return _Changing(self)
+
+    def changed(self) -> None:
+        self._version += 1
+
+    def replace(self, known: Tracker) -> None:
+        with self.lock:
+            self.tracker = known
+            self._version += 1
+        self.save()
+
+    def publish(self, event: ContextCompacted) -> None:
+        self._stream.publish(event)
+
+    def hear(self, event: AnyEvent) -> None:
+        match event:
+            case RunStarted(run) if run.session == self.id:
+                with self.changing() as known:
+                    known.begin(run.id)
+            case StepEnded(step) if step.run in self.tracker.runs:
+                with self.changing() as known:
+                    known.hear(step)
+                self._warn()
+            case ContextCompacted(compaction) if self._is_of_recovery(compaction):
+                with self.changing() as known:
+                    known.compact()
+
+    def _is_of_recovery(self, compaction: Compaction) -> bool:
+        # What a session says itself names no run.
+        return compaction.run is not None and (compaction.session == self.id or compaction.run in self.tracker.runs)
+
+    def _warn(self) -> None:
+        with self.lock:
+            if self.tracker.has_warned or not (said := self.tracker.rise()):
+                return
+            self.tracker.has_warned = True
+        log.warning("session %s: %s", self.id, said)
+
+    def load(self) -> None:
+        """Goes on from what is on the shelf."""
+        if self._shelf is None:
+            return
+        try:
+            data = self._shelf.get(LOCAL, KIND, self.id)
+            if data is not None:
+                self.tracker = tracker.restored(data)
+        except Exception as error:  # noqa: BLE001 - a broken disk costs the memory of a session, never the agent
+            log.warning("session %s begins anew: what was kept of it cannot be read (%s).", self.id, error)
+
+    def save(self, waits: bool = True) -> None:
+        """Puts it on the shelf, if it is not there as it is."""
+        if self._shelf is None or self._saved == self._version:
+            return
+        if not self._saving.acquire(blocking=waits):  # the newest is written last
+            return  # whoever is at it may wait for the recorder, which must not wait for them
+        try:
+            with self.lock:
+                version, data = self._version, tracker.kept(self.tracker)
+            self._saved = version
+            self._shelf.put(LOCAL, KIND, self.id, data)
+        except Exception as error:  # noqa: BLE001 - as above; tried again after the next change
+            log.warning("session %s could not be kept (%s): it lives as long as this process.", self.id, error)
+        finally:
+            self._saving.release()
 
 
-def _link(failed: Step, success: Step) -> Link | None:
-    """Whether a success is plausibly the failed call done right, and what was different."""
-    if success.run != failed.run:  # another run of the session counts its steps for itself
-        success = msgspec.structs.replace(success, run=failed.run, seq=failed.seq + 1, call=failed.seq + 1, after=None)
-    links = calls.overcame([failed, success])
-    return links[0] if links else None
+class _Changing:
+    """The tracker, for one thread at a time; what is done with it is kept afterwards."""
+
+    def __init__(self, kept: _Kept) -> None:
+        self._kept = kept
+
+    def __enter__(self) -> Tracker:
+        self._kept.lock.acquire()
+        return self._kept.tracker
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._kept.changed()
+        self._kept.lock.release()
 
 
-_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+_finding = threading.RLock()
+_all: weakref.WeakKeyDictionary[Stream, dict[str, weakref.ref[_Kept]]] = weakref.WeakKeyDictionary()
+
+
+def _found(stream: Stream, id: str | None, shelf: Shelf | None) -> _Kept:
+    """The session of this id that somebody still speaks for, else the one on the shelf, else a new one."""
+    with _finding:
+        sessions = _all.setdefault(stream, {})
+        known = sessions.get(id) if id is not None else None
+        kept = known() if known is not None else None
+        if kept is None:
+            kept = _Kept(stream, id or new_id("session"), shelf)
+            if id is not None:
+                kept.load()
+            sessions[kept.id] = weakref.ref(kept)
+        kept.hold()
+        return kept
 
 
 def _renew() -> None:
-    for session in tuple(_sessions):  # a thread that held the lock is not in the child to let go of it
-        session._lock = threading.Lock()
+    global _finding
+    _finding = threading.RLock()  # a thread that held a lock is not in the child to let go of it
+    for sessions in tuple(_all.values()):
+        for known in tuple(sessions.values()):
+            kept = known()
+            if kept is not None:
+                kept.lock, kept._saving = threading.RLock(), threading.Lock()
 
 
 forks.renew(_renew)

@@ -1,0 +1,304 @@
+"""What a session keeps of its failures, and what it says of them: plain decisions about plain data.
+
+No clock, no lock, no listener: those are in session.py. A tracker is JSON and back without loss.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from mulligan import calls, prompt
+from mulligan.records import Link, Step, decode, encode
+from mulligan.remember import lookups
+
+CAPACITY = 10
+RECENT = 2
+"""Turns within which the same failure only raises a count."""
+PENDING = 100
+"""Calls of one turn that may still be overcome in it."""
+RUNS = 100
+"""Runs of a session whose steps are listened to: the newest."""
+STRETCHES = 50
+"""Times between two compactions whose figures are kept: the newest."""
+ENOUGH = 10
+"""Calls before and after a compaction without which their rates are not compared."""
+SURE = 1.64
+"""Standard errors by which a rate must be higher: chance alone does it once in twenty times."""
+
+
+class Remembered(msgspec.Struct, omit_defaults=True):
+    """One failure of this session."""
+
+    step: Step
+    """The attempt that failed last."""
+    turn: int
+    """When that was."""
+    count: int = 1
+    """How often it was met without a pause of more than `RECENT` turns."""
+    total: int = 1
+    """How often it was met in this session."""
+    about: str = ""
+    """The file, the test or the code."""
+    worked: dict[str, int] = {}
+    """What overcame it, and how often."""
+    is_open: bool = True
+    """Whether nothing has overcome it since it was met last."""
+    since: list[str] = []
+    """The names of what has succeeded since."""
+    was_reread: bool = False
+    """Whether its file was read since."""
+
+    @property
+    def is_of(self) -> tuple[str, str | None, str]:
+        """What makes it the same failure again."""
+        failure = self.step.failure
+        return self.step.name, self.step.server, (failure.fingerprint or str(failure.kind)) if failure else ""
+
+    @property
+    def kind(self) -> str:
+        return str(self.step.failure.kind) if self.step.failure else ""
+
+    @property
+    def sort(self) -> tuple[str, str, str | None]:
+        return self.kind, self.step.name, self.step.server
+
+
+class Stretch(msgspec.Struct, omit_defaults=True):
+    """The calls between two compactions, and how many of them failed at the first attempt."""
+
+    calls: int = 0
+    failed: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        """None where nothing was called."""
+        return self.failed / self.calls if self.calls else None
+
+
+class Tracker(msgspec.Struct, omit_defaults=True):
+    """The failures of one session: at most `CAPACITY`, in the order in which they were met last."""
+
+    turns: int = 0
+    failures: list[Remembered] = []
+    pending: list[Remembered] = []
+    """Calls that failed in this turn. One that is overcome before the turn ends taught nobody anything."""
+    runs: list[str] = []
+    stretches: list[Stretch] = msgspec.field(default_factory=lambda: [Stretch()])
+    reminder: str = ""
+    """Fixed at a compaction, and unchanged until the next, so that the prompt's cache holds."""
+    is_told: bool = True
+    """Whether the reminder was handed to somebody who can only append it."""
+    has_warned: bool = False
+    """Whether it was said that failures rose after the last compaction."""
+
+    def begin(self, run: str) -> None:
+        """A run of the session has begun."""
+        if run not in self.runs:
+            self.runs = [*self.runs[1 - RUNS :], run]
+
+    def hear(self, step: Step) -> None:
+        """An attempt of one of its runs has ended."""
+        if step.type == "run":
+            return
+        has_failed = step.has_failed and step.failure is not None
+        if step.type != "model" and step.attempt == 1 and (has_failed or step.outcome == "success"):
+            self.stretches[-1].calls += 1
+            self.stretches[-1].failed += has_failed
+        if step.outcome == "success":
+            self._succeeded(step)
+            if step.type == "model":
+                self.turn()
+        elif has_failed:
+            self._failed(step)
+
+    def turn(self) -> None:
+        """The model has answered."""
+        self._settle()
+        self.turns += 1
+
+    def compact(self) -> None:
+        """The conversation was made shorter: from now on the reminder speaks of what came before."""
+        self._settle()
+        self.reminder = prompt.reminder([_told(each) for each in self.failures])
+        self.is_told = not self.reminder
+        self.stretches = [*self.stretches[1 - STRETCHES :], Stretch()]
+        self.has_warned = False
+
+    def injection(self) -> str:
+        """The reminder, once for each compaction."""
+        said = "" if self.is_told else self.reminder
+        self.is_told = True
+        return said
+
+    def note(self) -> str:
+        """What a summariser need not write down, because the reminder will say it."""
+        known = [*self.failures, *self.pending]
+        return prompt.kept_elsewhere([(each.kind, each.step.name) for each in known])
+
+    def rise(self) -> str:
+        """Says that more calls fail since the last compaction than before it; empty where that may be chance."""
+        if len(self.stretches) < 2:
+            return ""
+        before, after = self.stretches[-2:]
+        if before.calls < ENOUGH or after.calls < ENOUGH:
+            return ""
+        overall = (before.failed + after.failed) / (before.calls + after.calls)
+        error = math.sqrt(overall * (1 - overall) * (1 / before.calls + 1 / after.calls))
+        if after.failed / after.calls - before.failed / before.calls <= SURE * error:
+            return ""
+        return (
+            f"Failures rose after the last compaction: {after.failed} of {after.calls} calls failed, "
+            f"before it {before.failed} of {before.calls}. The summary may have left out what mattered."
+        )
+
+    def _failed(self, step: Step) -> None:
+        self.pending = [each for each in self.pending if not _is_same_call(each.step, step)]
+        if lookups.is_miss(step):
+            return
+        self.pending.append(Remembered(_kept(step), self.turns, about=about(step)))
+        if len(self.pending) > PENDING:
+            self._remember(self.pending.pop(0))
+
+    def _settle(self) -> None:
+        pending, self.pending = self.pending, []
+        for each in pending:
+            self._remember(each)
+
+    def _remember(self, new: Remembered) -> None:
+        known = next((each for each in self.failures if each.is_of == new.is_of), None)
+        if known is not None:
+            is_again = not _is_same_call(known.step, new.step)  # else one more attempt at what is known to have failed
+            is_recent = new.turn - known.turn <= RECENT
+            new.count = known.count + is_again if is_recent else 1
+            new.total = known.total + is_again
+            new.worked = known.worked
+            self.failures.remove(known)
+        elif len(self.failures) >= CAPACITY:
+            self.failures.remove(self._least(new))
+        self.failures.append(new)
+
+    def _least(self, new: Remembered) -> Remembered:
+        """What makes way: the oldest like it, else the oldest; what may have changed something only if all may have."""
+        alike = [each for each in self.failures if each.sort == new.sort]
+        harmless = [each for each in self.failures if lookups.only_looks(each.step)]
+        return (alike or harmless or self.failures)[0]
+
+    def _succeeded(self, step: Step) -> None:
+        self.pending = [each for each in self.pending if not _link(each, step)]
+        for each in self.failures:
+            if each.is_open and (link := _link(each, step)):
+                said = prompt.overcame(link, was_reread=each.was_reread)
+                each.worked = {**each.worked, said: each.worked.get(said, 0) + 1}
+                each.is_open = False
+        if step.type in ("tool", "retrieval", "custom"):
+            for each in (*self.pending, *self.failures):
+                _came_between(each, step)
+
+
+def restored(data: bytes) -> Tracker:
+    """A tracker from what `kept` made of it; raises `msgspec.MsgspecError` for anything else."""
+    tracker = decode(data, Tracker)
+    if not tracker.stretches:
+        raise msgspec.ValidationError("there is always a stretch that has begun")
+    return tracker
+
+
+def kept(tracker: Tracker) -> bytes:
+    """A tracker as JSON."""
+    return encode(tracker)
+
+
+def _kept(step: Step) -> Step:
+    """As much of a failed attempt as its correction is known by, and a line can tell."""
+    failure = step.failure
+    assert failure is not None
+    return msgspec.structs.replace(
+        step,
+        result=None,
+        ending=None,
+        metadata=None,
+        failure=msgspec.structs.replace(failure, detail="", hint="", evidence=()),
+    )
+
+
+def _told(each: Remembered) -> dict[str, object]:
+    worked, times = max(each.worked.items(), key=lambda item: item[1], default=("", 0))
+    return {
+        "kind": each.kind,
+        "tool": each.step.name,
+        "turn": each.turn,
+        "count": each.count,
+        "about": each.about,
+        "message": each.step.failure.message if each.step.failure else "",
+        "worked": worked,
+        "times": (times, each.total),
+    }
+
+
+def _is_same_call(one: Step, other: Step) -> bool:
+    return one.run == other.run and one.call == other.call
+
+
+def _link(each: Remembered, success: Step) -> Link | None:
+    """Whether a success is plausibly the failed call done right, and what was different."""
+    failed = each.step
+    if _is_same_call(failed, success):
+        links = calls.overcame([failed, success])
+    else:
+        if success.run != failed.run:  # another run of the session counts its steps for itself
+            seq = failed.seq + 1
+            success = msgspec.structs.replace(success, run=failed.run, seq=seq, call=seq, after=None)
+        standing = calls.Standing((calls.Open(calls.Call(steps=(failed,)), tuple(each.since)),))
+        _, links = standing.after(calls.Call(steps=(success,)))
+    return next((link for link in links if link.failed == failed.call), None)
+
+
+def _came_between(each: Remembered, success: Step) -> None:
+    if not each.is_open or _is_same_call(each.step, success):
+        return
+    if success.name not in each.since and len(each.since) < calls.BETWEEN:
+        each.since = [*each.since, success.name]
+    path = _path(each.step.arguments)
+    if path and path == _path(success.arguments) and lookups.is_reading(success):
+        each.was_reread = True
+
+
+PATHS = ("file_path", "path", "absolute_path", "notebook_path", "target_file", "filename", "file")
+
+
+def _path(arguments: object) -> str:
+    if not isinstance(arguments, Mapping):
+        return ""
+    named = (arguments.get(name) for name in PATHS)
+    return next((value for value in named if isinstance(value, str) and value), "")
+
+
+# What test runners and compilers call what went wrong. Their words are in the message or in the rest of the output.
+_TESTS = re.compile(
+    r"^(?:FAILED|ERROR) (\S{1,200}::\S{1,200})"  # pytest
+    r"|^\s{0,12}--- FAIL: (\S{1,200})"  # go test
+    r"|^test (\S{1,200}) \.\.\. FAILED"  # cargo test
+    r"|^\s{0,8}(?:FAIL|not ok \d{1,6} -?)\s{1,4}(\S{1,200})",  # jest and vitest; TAP
+    re.MULTILINE,
+)
+_CODE = re.compile(r"\b(?:error(?:\[|:? )|fatal error )?((?:TS|CS|E|C|LNK|F)\d{3,5})\b")
+_PLACE = re.compile(r"(?<![\w./-])((?:[\w.-]{1,80}/){0,12}[\w.-]{1,80}\.[a-zA-Z]\w{0,9}):\d{1,7}\b")
+READ = 8000
+"""Characters of an output in which a name is looked for."""
+
+
+def about(step: Step) -> str:
+    """The file, the test or the code that a failure is about, where it can be told."""
+    failure = step.failure
+    if failure is None:
+        return ""
+    said = f"{failure.message}\n{failure.detail[:READ]}"[: 2 * READ]
+    if failure.kind.code == "test_failure" and (found := _TESTS.search(said)):
+        return next(filter(None, found.groups()))
+    if failure.kind.code in ("build_failure", "test_failure") and (found := _PLACE.search(said) or _CODE.search(said)):
+        return found[1]
+    return _path(step.arguments) or failure.code
