@@ -477,3 +477,18 @@ def test_another_process_goes_on_where_the_last_one_was(tmp_path):
     assert played("compact") == "1 False False"
     assert played("plain") == "2 True True"
     assert played("plain") == "3 True False"
+
+
+@pytest.mark.parametrize(("effects", "is_told"), [("none", False), ("once", True)])
+def test_a_tool_that_only_looks_and_finds_nothing_is_not_remembered(effects, is_told):
+    mulligan = Mulligan(store="memory:")
+
+    @mulligan.tool(effects=effects)
+    def load(path: str) -> None:
+        raise FileNotFoundError(2, "No such file or directory", path)
+
+    with mulligan.session() as session, mulligan.run("coder", session=session):
+        with pytest.raises(FileNotFoundError):
+            load("main.py")
+        session.compacted()
+    assert ("tool/file_not_found in load" in session.reminder()) is is_told

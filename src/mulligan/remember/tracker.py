@@ -298,7 +298,7 @@ def about(step: Step) -> str:
         return ""
     said = f"{failure.message}\n{failure.detail[:READ]}"[: 2 * READ]
     if failure.kind.code == "test_failure" and (found := _TESTS.search(said)):
-        return next(filter(None, found.groups()))
+        return str(next(filter(None, found.groups())))
     if failure.kind.code in ("build_failure", "test_failure") and (found := _PLACE.search(said) or _CODE.search(said)):
-        return found[1]
+        return str(found[1])
     return _path(step.arguments) or failure.code
