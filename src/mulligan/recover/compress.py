@@ -341,11 +341,12 @@ def _climbed(
 ) -> Generator[Ask, Any, _Work]:
     """The conversation as far down the ladder as it takes: the older half first, then all of it."""
     work = _Work(messages, limit, scale)
-    middle = len(messages) // 2
+    # An exchange is of one half: the one in the middle of the conversation is of the newer.
+    middle = next((part.start for part in work.parts if len(messages) // 2 in part), 0)
     older, newer = range(middle), range(middle, len(messages))
     for numbers, parts in (
         (older, list(reversed(work.droppable(older)))),
-        (range(len(messages)), work.droppable(newer) + _across(work, middle)),
+        (range(len(messages)), work.droppable(newer)),
     ):
         long = work.shortenable(numbers, observations=True, over=threshold)
         if summarise is not None:
@@ -392,11 +393,6 @@ def _refill(work: _Work, last: range, cut: list[_Text]) -> None:
         work.leave_out(last)
     left = [text for text in cut if not any(text.message in part for part in work.gone.values())]
     work.level([text for text in left if text.now is not text.slot.text], least=LEAST)
-
-
-def _across(work: _Work, middle: int) -> list[range]:
-    """The exchange that is in both halves, if there is one."""
-    return [part for part in work.parts if part.start < middle < part.stop and work.untouchable.isdisjoint(part)]
 
 
 def _retold(work: _Work, retell: Callable[[str, int], Any], limit: float) -> Generator[Ask, Any, dict[int, str]]:
