@@ -15,13 +15,13 @@ from mulligan.capture.wrap import ToolOptions, Wrapped
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS, TOOL_UNKNOWN_TOOL
 from mulligan.failure import AgentError, InfraError, Remedy, SettingsError
 from mulligan.records import Change, Recovery
+from mulligan.recover import near
+from mulligan.recover.confidence import sureness
 from mulligan.recover.tool import Tool
 
 Tools = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
 OURS = "mulligan"
 """The key under which we add to a tool's own answer."""
-SURE = 0.95
-"""How sure we are of a name or a text that can only have been meant in one way."""
 Made = Callable[[Mapping[str, Any]], Any]
 
 
@@ -132,12 +132,17 @@ class Asked:
         self.tools = named(tools)
         self.called = name if isinstance(name, str) else str(name)
         self.name = self.called
-        if isinstance(name, str) and name not in self.tools:
-            self.name = meant(name, self.tools) or name
-        from mulligan.capture import written  # it needs json, and only agents' loops come here
+        self._families: list[str] = []
+        """What was mended, by how sure we are of it."""
+        if isinstance(name, str) and name not in self.tools and (match := near.named(name, list(self.tools))):
+            self.name = match.name
+            self._families.append(f"tool {match.how}")
+        from mulligan.recover import written  # it needs json, and only agents' loops come here
 
         self.given = arguments
         self.written = written.read(arguments)
+        if self.written.mended:
+            self._families.append("parse")
         function = self.tools.get(self.name)
         # A method that was wrapped in its class is known there as a function, and `self` is for us to give.
         self._args = (function.__self__,) if inspect.ismethod(function) and known_as(function) else ()
@@ -182,12 +187,20 @@ class Asked:
 
     def _may_mend(self, wrapped: Wrapped, run: ActiveRun) -> bool:
         policy = wrapped.options.policy or self.kit.policy
-        return wrapped.rules(self.kit, run.limits).mode == "repair" and policy.attempts > 1 and policy.confidence < SURE
+        return (
+            wrapped.rules(self.kit, run.limits).mode == "repair"
+            and policy.attempts > 1
+            and self._sure > policy.confidence
+        )
+
+    @property
+    def _sure(self) -> float:
+        return sureness(self._families)
 
     def _mended(self, fault: AgentError, wrapped: Wrapped) -> Mended:
         changes = []
         if self.name != self.called:
-            changes.append(Change(path=calls.TOOL, how="trim", before=self.called, after=self.name, from_="call"))
+            changes.append(Change(path=calls.TOOL, how="rename", before=self.called, after=self.name, from_="call"))
         if self.written.mended:
             changes.append(Change(path="", how="parse", before=self.given, after=self.written.value, from_="call"))
         policy = wrapped.options.policy or self.kit.policy
@@ -196,7 +209,7 @@ class Asked:
             seconds=policy.wait(2, None, self.kit.chance()) or 0.0,
             changes=tuple(changes),
             source="call",
-            confidence=SURE,
+            confidence=self._sure,
         )
         failure = self.kit.failure(fault, source="tool", tool=self.called, arguments=self._shown())
         return Mended(self.called, self._shown(), failure, recovery)
@@ -234,7 +247,7 @@ class Asked:
             failure,
             tool=self.called if self.wrapped is None else self.name,
             precedents=given_up.precedents[:3] if given_up else (),
-            names=nearest(self.called, self.tools) if self.wrapped is None else (),
+            names=near.nearest(self.called, list(self.tools)) if self.wrapped is None else (),
             closed=self.wrapped.closed() if self.wrapped else (),
             has_effects=not call.tool.is_repeatable,
             offered=call.ending.offered if call.ending is not None else (),
@@ -277,30 +290,6 @@ def named(tools: Tools) -> dict[str, Callable[..., Any]]:
     if isinstance(tools, Mapping):
         return dict(tools)
     return {known.name if (known := known_as(tool)) else name_of(tool): tool for tool in tools}
-
-
-def meant(name: str, names: Iterable[str]) -> str | None:
-    """The one known name that is left when junk and case are taken away; None where there is none, or more."""
-    bare = {each for each in _bare(name) if each}
-    found = [known for known in names if bare & {next(_bare(known))}]
-    return found[0] if len(found) == 1 else None
-
-
-def _bare(name: str) -> Iterator[str]:
-    """Letters and digits of a name; then without what models put before and behind one."""
-    yield "".join(filter(str.isalnum, name[:200])).casefold()
-    rest = name[:200].partition("<|")[0].partition("(")[0].strip(" \t\r\n\"'`*:;<>")
-    for mark in (".", "::", "/"):
-        before, found, behind = rest.rpartition(mark)
-        if found and before.casefold() in ("functions", "function", "tools", "tool", "default_api", "api"):
-            rest = behind
-    yield "".join(filter(str.isalnum, rest)).casefold()
-
-
-def nearest(name: str, names: Iterable[str], limit: int = 3) -> list[str]:
-    """Known names that may have been meant, the likeliest first."""
-    ranked = sorted(((calls.similarity(name, known), known) for known in names), reverse=True)
-    return [known for likeness, known in ranked if likeness >= 0.6][:limit]
 
 
 def known_as(function: Callable[..., Any]) -> Wrapped | None:

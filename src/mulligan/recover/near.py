@@ -11,12 +11,15 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from mulligan.calls import similarity
 from mulligan.recover.provenance import words
 
 LONGEST = 200
 """Characters of a name or a value that are compared."""
 MOST = 500
 """Known names that are compared; more are not a choice that anyone can make."""
+ALIKE = 0.6
+"""How alike the name of a tool must be to be offered."""
 
 
 class Match(NamedTuple):
@@ -145,6 +148,14 @@ def named(text: str, known: Sequence[str]) -> Match | None:
                 return Match(tails[0], "part")
             return Match(tails[0], "other") if _tail(tails[0]) == tails[0] else None
     return meant(bare or text, known)
+
+
+def nearest(text: str, known: Sequence[str], limit: int = 3) -> list[str]:
+    """Known tools that may have been meant, the likeliest first."""
+    match = named(text, known)
+    first = [match.name] if match is not None else []
+    ranked = sorted(((similarity(text[:LONGEST], name), name) for name in known[:MOST]), reverse=True)
+    return [*first, *(name for likeness, name in ranked if likeness >= ALIKE and name not in first)][:limit]
 
 
 def _bare(text: str) -> str:

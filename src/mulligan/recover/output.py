@@ -1,20 +1,14 @@
-"""What a model answered, where it cannot be used: found, and mended where there is only one way to read it.
-
-Mending is our own and not a package's: those make something of everything, and a guess at half an answer is worse than
-to ask again. Here only what surrounds JSON, and what has exactly one reading, is changed.
-"""
+"""What a model answered, where it cannot be used: found, and mended where there is only one way to read it."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mulligan.conversation import Path, field, replaced
+from mulligan.recover.written import mend
 
-LONGEST = 1_000_000
-"""Characters of an answer that are mended."""
 _CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
 _DONE = frozenset({"stop", "end_turn", "completed", "tool_calls", "tool_use", "eos", "stop_sequence", "function_call"})
 
@@ -197,93 +191,3 @@ def _unreadable(path: Path, text: str, name: str, is_cut: bool) -> Fault | None:
         return Fault(f"{what} {were} cut off, because the answer was too long.", True, path, text)
     are = "are not a JSON object" if is_call else "is not valid JSON"
     return Fault(f"{what} {are}.", False, path, text)
-
-
-# Mending
-
-
-def mend(text: str, *, is_object: bool = False) -> str | None:
-    """The JSON that a text can only mean, or None."""
-    if len(text) > LONGEST:
-        return None
-    if is_object and not text.strip():
-        return "{}"  # what several models send for a call without arguments
-    found: list[str] = []
-    for candidate in _candidates(text):
-        try:
-            value = json.loads(candidate)
-        except (ValueError, RecursionError):
-            continue
-        if is_object and isinstance(value, str):  # encoded twice
-            inner = mend(value, is_object=True) if value.strip()[:1] == "{" else None
-            if inner is None:
-                continue
-            candidate, value = inner, json.loads(inner)
-        if (isinstance(value, dict) or (not is_object and isinstance(value, list))) and candidate not in found:
-            found.append(candidate)
-    return found[0] if len({json.dumps(json.loads(each), sort_keys=True) for each in found}) == 1 else None
-
-
-_FENCE = re.compile(r"```(?:json|JSON)?\s*\n(.*?)\n?\s*```", re.DOTALL)
-
-
-def _candidates(text: str) -> Iterator[str]:
-    """The same text, with one or more of the usual slips put right."""
-    inner = text.strip().lstrip("\ufeff")
-    fenced = _FENCE.findall(inner)
-    if len(fenced) == 1:
-        inner = fenced[0].strip()
-    elif inner[:1] not in ("{", "[", '"') or inner[-1:] not in ("}", "]", '"'):
-        # Words around one value; with two values nobody knows which is meant.
-        start = min((place for place in (inner.find("{"), inner.find("[")) if place >= 0), default=-1)
-        end = max(inner.rfind("}"), inner.rfind("]"))
-        if start < 0 or end <= start:
-            return
-        inner = inner[start : end + 1]
-    yield inner
-    repaired = _slips(inner)
-    if repaired is not None and repaired != inner:
-        yield repaired
-
-
-_PYTHON = {"True": "true", "False": "false", "None": "null"}
-_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-def _slips(text: str) -> str | None:
-    """Trailing commas, single quotes, Python's constants and bare line breaks in strings; None if in doubt."""
-    made: list[str] = []
-    at, size = 0, len(text)
-    while at < size:
-        sign = text[at]
-        if sign in "\"'":
-            end = at + 1
-            inside: list[str] = []
-            while end < size and text[end] != sign:
-                if text[end] == "\\" and end + 1 < size:
-                    follows = text[end + 1]
-                    inside.append("'" if follows == "'" else text[end : end + 2])
-                    end += 2
-                    continue
-                inside.append('\\"' if text[end] == '"' else _ESCAPES.get(text[end], text[end]))
-                end += 1
-            if end >= size:
-                return None  # it never ends: what was meant to follow is not known
-            made.append(f'"{"".join(inside)}"')
-            at = end + 1
-        elif sign == ",":
-            rest = text[at + 1 :].lstrip()
-            if rest[:1] not in ("}", "]"):
-                made.append(sign)
-            at += 1
-        elif sign.isalpha():
-            word = re.match(r"[A-Za-z_]+", text[at:])
-            assert word is not None or not sign.isascii()
-            if word is None:
-                return None
-            made.append(_PYTHON.get(word[0], word[0]))
-            at += len(word[0])
-        else:
-            made.append(sign)
-            at += 1
-    return "".join(made)

@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from mulligan.calls import TOOL, same, similarity
+from mulligan.calls import TOOL, same
 from mulligan.failure import Failure, Ran, Remedy
 from mulligan.records import Change, Fix
 from mulligan.recover import earlier, paths, proven
 from mulligan.recover.bounds import bound_in, expected_in
 from mulligan.recover.confidence import SURENESS, sureness
 from mulligan.recover.mend import Mended, mend, strangers
-from mulligan.recover.near import named
+from mulligan.recover.near import named, nearest
 from mulligan.recover.provenance import is_privileged
 from mulligan.recover.schema import Fault, Path, Pinned, pinned
 from mulligan.recover.tool import Arguments, Seen, Tool
@@ -144,8 +144,7 @@ class _Repair:
         if match is not None:
             yield match.name, self._under(match.name, f"tool {match.how}", "there is one tool of this name")
             return
-        ranked = sorted(((similarity(self.tool.name, name), name) for name in list(self.tools)[:500]), reverse=True)
-        near = [name for likeness, name in ranked[:3] if likeness >= 0.6]
+        near = nearest(self.tool.name, list(self.tools))
         for name in near:
             yield name, self._under(name, "tool near", "its name is the nearest")
         if not near:
