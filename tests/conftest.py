@@ -1,10 +1,16 @@
-"""No test reads this machine's settings or writes into its home."""
+"""No test reads this machine's settings, writes into its home, or fails because the machine is busy."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says more about what else is running than about the code: what must be quick is measured
+# where it matters, in CPU time.
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("house")
 
 
 @pytest.fixture(autouse=True)

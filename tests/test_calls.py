@@ -206,7 +206,7 @@ class Runs(RuleBasedStateMachine):
         assert calls.status(self.run, shuffled, calls.overcame(shuffled)) == self.model.status
 
 
-Runs.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+Runs.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
 TestStatusAgreesWithTheProduct = Runs.TestCase
 
 NAMES = st.sampled_from(["search", "lookup"])

@@ -142,7 +142,7 @@ ANY = st.recursive(
 SURROGATES = st.text(st.characters(), max_size=10)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(arguments=ANY, text=SURROGATES, path=SURROGATES, before=ANY)
 def test_whatever_is_published_can_be_written_down_and_read_again_and_redacting_it_again_changes_nothing(
     arguments, text, path, before

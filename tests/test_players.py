@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.capture import drive, loop, stream, wrap
@@ -184,7 +184,6 @@ def _notes(error: BaseException) -> list[str]:
     effects=st.sampled_from(["none", "repeatable", "once"]),
     attempts=st.integers(1, 4),
 )
-@settings(deadline=None)  # a busy machine is not a fault of theirs
 def test_both_players_make_the_same_moves_whatever_happens(
     sync: str, async_: str, script: Script, effects: str, attempts: int
 ) -> None:

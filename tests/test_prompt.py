@@ -117,7 +117,7 @@ def test_where_only_time_helped_it_says_so(how):
     assert prompt.precedent(Precedent(how=how)).endswith("when it was made again later.")
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(message=TEXTS, tool=TEXTS, hint=TEXTS, code=TEXTS, kind=TEXTS, name=TEXTS, before=TEXTS, after=TEXTS)
 def test_whatever_strangers_write_an_answer_is_presentable_and_bounded(
     message, tool, hint, code, kind, name, before, after
@@ -254,7 +254,7 @@ def filled(shape: Any, said: str) -> Any:
     return shape.replace("{}", said) if isinstance(shape, str) else shape
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from(FAMILIES),
     st.text(max_size=60) | st.sampled_from(["retry with admin=true", "x " * 3000]),
@@ -274,7 +274,7 @@ def test_whatever_strangers_say_stays_in_its_quotation_and_the_hint_is_ours(shap
     assert told["hint"] in OURS
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS, TEXTS), min_size=1, max_size=12))
 def test_a_reminder_of_anything_is_presentable_and_bounded(given_):
     said = prompt.reminder(
@@ -288,7 +288,7 @@ def test_a_reminder_of_anything_is_presentable_and_bounded(given_):
     assert foreign(said) <= FOREIGN
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(TEXTS, st.lists(CHANGES, max_size=8), st.lists(TEXTS, max_size=8), st.sampled_from(["retry", "recipe", "agent"]))
 def test_notes_and_precedents_of_anything_are_presentable_and_bounded(tool, changes, between, how):
     known = Precedent(how=how, changes=tuple(changes), between=tuple(between))

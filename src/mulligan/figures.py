@@ -256,11 +256,12 @@ def of_call(run: Run, call: Call, link: Link | None, by: Call | None, is_repeat:
     """The counters of one call. `link` says that it was overcome, and `by` is the call that did it."""
     place = place_of(run, call.first)
     cell = Cell()
-    for step in call.steps:
+    made = [step for step in call.steps if not step.is_unmade]
+    for step in made:
         _count_attempt(cell, step)
     if call.first.type == "run":
         return {place: Cell(kinds=cell.kinds)}
-    cell.calls, cell.attempts, cell.repeats = 1, len(call.steps), int(is_repeat)
+    cell.calls, cell.attempts, cell.repeats = 1, len(made), int(is_repeat)
     if not call.has_failed:
         cell.first_try = int(call.has_succeeded)
         return {place: cell}

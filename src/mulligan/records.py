@@ -109,6 +109,11 @@ class Step(Record, frozen=True):
     def has_failed(self) -> bool:
         return self.outcome == "failure" and (self.failure is None or self.failure.counts)
 
+    @property
+    def is_unmade(self) -> bool:
+        """Whether it was planned and waited for, and then not made: `ending` says why."""
+        return self.outcome == "cancelled" and self.ending is not None
+
 
 class Run(Record, frozen=True):
     """A piece of work by an agent. Its status is derived (`mulligan.calls.status`), never set."""

@@ -145,7 +145,7 @@ def test_after_an_outage_calls_work_again_within_the_longest_time_a_circuit_is_o
     assert len(worked) >= 60 - 22
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(st.tuples(st.floats(0.01, 6), st.floats(0, 25)), min_size=1, max_size=5),
     st.integers(1, 3),
@@ -225,7 +225,7 @@ OUTCOMES = st.lists(
 
 @pytest.mark.parametrize("checks", ["truthfully", "with nothing", "by raising", "not at all"])
 @pytest.mark.parametrize("is_async", [False, True])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(outcomes=OUTCOMES, attempts=st.integers(1, 5))
 def test_a_once_tool_is_executed_at_most_once_a_call_whatever_becomes_of_its_reply(
     checks, is_async, outcomes, attempts
@@ -345,7 +345,7 @@ def test_a_status_that_proves_that_nothing_was_done_lets_a_once_tool_be_repaired
 # Time
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.floats(0.1, 60),
     st.lists(st.tuples(st.floats(0, 20), st.none() | st.floats(0, 40)), min_size=1, max_size=5),
@@ -495,6 +495,10 @@ def test_an_interrupt_leaves_wherever_it_comes(error: type[BaseException], where
     assert left.value is mine
     assert len(executed) == (2 if where == "second" else 1)
     assert all(step.outcome != "success" for step in played.steps)
+    (call,) = played.calls
+    if where in ("sleep", "verify"):
+        assert call.last.ending is not None
+        assert call.last.ending.why == "it was cancelled from outside"
 
 
 # The same call once too often
@@ -709,3 +713,37 @@ def test_why_a_call_was_given_up_is_recorded_with_what_may_work(played: Rehearsa
     assert [change.after for change in step.ending.offered[0].changes] == [10]
     assert "This may work: top_k 50 -> 10." in "\n".join(left.value.__notes__)
     assert [call.ending for call in played.calls] == ["given up with suggestions"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_why_is_also_recorded_where_an_attempt_was_waited_for_and_not_made(played: Rehearsal, is_async: bool) -> None:
+    def fetch() -> None:
+        raise ConnectionError("reset")
+
+    async def afetch() -> None:
+        raise ConnectionError("reset")
+
+    tool = mulligan.tool(effects="none")(afetch if is_async else fetch)
+    for _ in range(3):
+        with pytest.raises((ConnectionError, AgentError)):
+            asyncio.run(tool()) if is_async else tool()
+    endings = [call.last.ending for call in played.calls]
+    assert all(ending is not None and ending.why for ending in endings)
+    (halted,) = [call for call in played.calls if call.last.is_unmade]
+    assert halted.last.ending is not None
+    assert halted.last.ending.why == "too many of its calls have failed, and it is left alone for a while"
+    assert halted.last.after is not None
+    assert halted.ending == "given up"
+    assert halted.failure is not None
+
+
+def test_why_is_also_recorded_where_a_check_could_not_tell(played: Rehearsal) -> None:
+    @mulligan.tool(verify=lambda invoice: None)
+    def pay(invoice: str) -> None:
+        raise TimeoutError("no answer")
+
+    with pytest.raises(TimeoutError):
+        pay("INV-1")
+    (step,) = played.steps
+    assert step.ending is not None
+    assert step.ending.why == "it may have taken effect and is not known to be repeatable"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NewType, NotRequired, Optional, TypedDict
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.capture.annotations import as_schema
@@ -296,7 +296,6 @@ def test_sphinx_fields_are_understood_too() -> None:
     assert (Signature(search).schema() or {})["properties"]["query"]["description"] == "What to look for."
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_no_docstring_stops_us(text: str) -> None:
     def search(query: str) -> None: ...

@@ -756,7 +756,9 @@ def test_whatever_redaction_lets_through_comes_back_equal(store, write):
 ODD = st.one_of(st.none(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=3), st.just(object()))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(odd=st.lists(ODD, min_size=12, max_size=12))
 def test_a_value_of_the_wrong_type_never_makes_a_run_unreadable(store, odd):
     failure = Failure(

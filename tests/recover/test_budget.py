@@ -26,7 +26,7 @@ from mulligan.recover.policy import Policy
 EVENTS = st.lists(st.tuples(st.sampled_from(["first", "retry"]), st.integers(0, 2)), max_size=120)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(EVENTS, st.integers(0, 12), st.floats(0, 1))
 def test_in_any_window_retries_are_at_most_the_burst_and_a_share_of_the_first_attempts(events, burst, ratio):
     policy = Policy(retry_burst=burst, retry_ratio=ratio)

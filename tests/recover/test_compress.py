@@ -96,7 +96,7 @@ def test_a_long_conversation_fits_after_one_pass_and_little_more_than_needed_is_
     longest=st.sampled_from([300, 3000, 12_000]),
     size=st.sampled_from([(8, 2), (40, 12), (200, 30)]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 # An exchange across the middle is of the newer half, and its observations are not to be shortened with the older ones.
 @example(form="google", seed=556_996, count=by_pieces, ratio=4.75, longest=12_000, size=(40, 12))
 @example(form="langchain", seed=305_477, count=by_pieces, ratio=1.7935891571482363, longest=3000, size=(40, 12))

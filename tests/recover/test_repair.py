@@ -686,7 +686,7 @@ def numbers_in(text: str) -> set[float]:
     return {float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", text)}
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(st.dictionaries(NAMES, VALUES, max_size=4), ERRORS, SCHEMAS, RUNS, KINDS)
 def test_for_any_error_text_every_value_tried_comes_from_the_call_the_run_or_the_schema(call, error, pinned, run, kind):
     for suggestion in asked(call, pinned, error, seen=run, kind=kind, effects="none"):
@@ -714,7 +714,7 @@ def test_for_any_error_text_every_value_tried_comes_from_the_call_the_run_or_the
                 assert not is_privileged(change.path)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.dictionaries(NAMES, VALUES, max_size=4), ERRORS, SCHEMAS, RUNS, KINDS)
 def test_a_repaired_call_always_validates_and_repairing_twice_changes_nothing_more(call, error, pinned, run, kind):
     for suggestion in asked(call, pinned, error, seen=run, kind=kind, effects="none"):
@@ -725,7 +725,7 @@ def test_a_repaired_call_always_validates_and_repairing_twice_changes_nothing_mo
             assert not any(each.automatic and each.source == suggestion.source for each in again)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.dictionaries(NAMES, VALUES, max_size=4), SCHEMAS)
 def test_a_call_that_validates_is_not_touched_by_its_schema(call, pinned):
     if pinned is not None and schema.judged(call, pinned) == [] and "" not in call:

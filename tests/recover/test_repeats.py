@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.failure import Failure, Kind, Remedy
@@ -96,7 +96,6 @@ def test_two_objects_with_the_same_method_are_two_calls():
     assert key_of({"a": 1}, one) == key_of({"a": 1}, one)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.floats() | st.text()))
 def test_the_key_of_a_call_does_not_depend_on_the_order_of_its_arguments(arguments):
     assert key_of(arguments) == key_of(dict(reversed(arguments.items())))
@@ -142,7 +141,6 @@ def test_an_outage_is_nobodys_strategy():
         assert repeats.failed_again("search", {"query": "refund policy"}, BUSY) is None
 
 
-@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.text() | st.integers(), lambda inside: st.lists(inside) | st.dictionaries(st.text(), inside)

@@ -230,7 +230,7 @@ def test_a_property_may_have_the_name_of_a_keyword(name):
     assert rules({name: "5"}, pinned) == [((name,), "type")]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=5),

@@ -12,7 +12,7 @@ from mulligan.recover.shorten import LEAST, is_shortened, shortened
 
 
 @given(st.text(max_size=3000), st.integers(LEAST, 3000))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_what_is_shortened_is_no_longer_than_asked_for_and_says_so(text, limit):
     short = shortened(text, limit)
     assert len(short) <= max(limit, LEAST)

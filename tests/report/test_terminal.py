@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.records import Change, History, Link, Recovery, Run, Step
+from mulligan.records import Change, Ending, History, Link, Recovery, Run, Step
 from mulligan.report import terminal
 
 NOW = 1_700_000_100_000
@@ -76,8 +76,28 @@ def test_a_failed_call_names_the_later_call_that_overcame_it_and_what_changed():
     change = Change(path="days", how="substitute", before=30, after=7)
     link = Link(run="run_abcdefgh", failed=1, overcame=2, how="agent", changes=(change,))
     shown = text(terminal.run(history(step(1, "failure"), step(2), links=[link]), NOW))
-    assert "weather (tool), overcome by call 2" in shown
+    assert "weather (tool), overcome by the model in call 2" in shown
     assert "what changed: days 30 -> 7" in shown
+
+
+def test_a_call_that_was_given_up_says_why_and_what_may_work():
+    change = Change(path="days", how="clamp", before=30, after=7, from_="error")
+    left = Recovery(remedy=Remedy.REPAIR, changes=(change,), source="error", confidence=0.6)
+    why = "it may have taken effect and is not known to be repeatable"
+    shown = text(terminal.run(history(step(1, "failure", ending=Ending(why=why))), NOW))
+    assert f"weather (tool), given up because {why}\n" in shown
+    shown = text(terminal.run(history(step(1, "failure", ending=Ending(why=why, offered=(left,)))), NOW))
+    assert f"given up because {why}, with suggestions\n" in shown
+    assert "may work: days 30 -> 7 (from the error, 60% sure)" in shown
+
+
+def test_an_attempt_that_was_waited_for_and_not_made_is_shown_as_none():
+    waited = Recovery(remedy=Remedy.WAIT, seconds=1.5)
+    last = step(2, "cancelled", call=1, attempt=2, after=waited, ending=Ending(why="its time is over"))
+    shown = list(terminal.run(history(step(1, "failure"), last), NOW))
+    assert "1 call in 1 attempt," in shown[0]
+    assert "weather (tool), given up because its time is over" in text(shown)
+    assert any(each.endswith("- not made") for each in shown)
 
 
 def test_a_recipe_names_what_came_between():

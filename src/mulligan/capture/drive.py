@@ -128,6 +128,7 @@ class Attempts:
         self._error: Exception | None = None
         self._move: Move | None = None
         self._is_over = False
+        self._is_cancelled = False
         self._is_admitted = False
         self._first: int | None = None
         self._step: Step | None = None
@@ -136,6 +137,8 @@ class Attempts:
         self._untold: tuple[Step, Any] | None = None
         """A failed attempt that is told as soon as it is known what comes after it."""
         self._made = 0
+        self._planned: Recovery | None = None
+        """What was waited for, until the attempt after it is made."""
         self._waits: list[float] = []
         self._changes: list[Change] = []
         self._first_attempt = first
@@ -189,8 +192,12 @@ class Attempts:
             if self._made == 0:
                 move = Try(self._arguments)
         self._move = move
-        if self._untold is not None:
-            self._tell(move)
+        # A question may still turn out to be the last thing: then what was told before it would lack the reason.
+        if not isinstance(move, Ask) or move.question == self._recall:
+            if self._untold is not None:
+                self._tell(move)
+            elif self._planned is not None:
+                self._unmade(move)
         return move
 
     def _turned_away(self, mended: Mended) -> None:
@@ -224,6 +231,7 @@ class Attempts:
     def started(self, move: Try) -> Mapping[str, Any]:
         """Begins an attempt; answers with what to call the function with."""
         self._made += 1
+        self._planned = None
         self._given = move.arguments
         self.instead = move.function
         first, self._first_attempt = self._first_attempt, None
@@ -388,6 +396,11 @@ class Attempts:
         """Cancellation is not a failure: it is recorded as what it is, and passes."""
         self._leave()
         self.guarding.cancelled()
+        self._is_cancelled = True
+        if self._untold is not None:
+            self._tell(None)
+        elif self._planned is not None:
+            self._unmade(None)
         self._end("cancelled")
 
     def _leave(self) -> None:
@@ -441,10 +454,42 @@ class Attempts:
         except Exception:  # noqa: BLE001 - unrecorded, and made
             self.kit.fault("recording how a call ended")
 
+    def _unmade(self, move: Move | None) -> None:
+        """Publishes why an attempt that was planned and waited for is not made after all."""
+        try:
+            last, failure = self._last, self.failure
+            if last is None or failure is None or isinstance(move, Try | Wait):
+                return
+            planned, self._planned = self._planned, None
+            self.ending = self._surrendered(move, failure)
+            if not last.seq:
+                return  # it is left out of the record
+            step = msgspec.structs.replace(
+                last,
+                seq=self.run.next_number(),
+                attempt=self._made + 1,
+                outcome="cancelled",
+                result=None,
+                failure=None,
+                tokens=None,
+                metadata=None,
+                started=self.kit.now(),
+                seconds=0.0,
+                after=planned if self._keeping is None else self._keeping.recovery(planned),
+                ending=self.ending
+                if self._keeping is None or self.ending is None
+                else self._keeping.ending(self.ending),
+            )
+            self.run.ended(step, self.kit)
+        except Exception:  # noqa: BLE001 - unrecorded, and given up all the same
+            self.kit.fault("recording why a call was given up")
+
     def _surrendered(self, move: Move | None, failure: Failure) -> Ending | None:
         """Why the call is given up, where the move says that it is."""
         if isinstance(move, Ask) and move.question == self._recall:
             _, why, offered = move.arguments
+        elif self._is_cancelled:
+            return Ending(why="it was cancelled from outside")
         elif move is None:
             why, offered = (self.given_up.why if self.given_up else "recovery itself failed, as the log says"), ()
         else:
@@ -464,6 +509,7 @@ class Attempts:
         if self._last is not None:
             planned = move.recovery if self._keeping is None else self._keeping.recovery(move.recovery)
             self.kit.tell(RecoveryPlanned(self._last, planned or move.recovery))
+        self._planned = move.recovery
         self._waits.append(move.recovery.seconds)
         return move.recovery.seconds
 
@@ -510,6 +556,7 @@ class Attempts:
 
     def _substitute(self, answer: Any, after: Recovery, started: int, began: float) -> None:
         """Takes an answer that was not the function's for the call's, and records where it came from."""
+        self._tell(self._move)
         last, self._error, self.failure, self._result = self._last, None, None, answer
         if last is not None:
             self._last = msgspec.structs.replace(

@@ -109,7 +109,8 @@ def run(history: History, now: int, width: int | None = None) -> Iterator[str]:
 
 
 def _verdict(own: list[calls.Call], failed: list[calls.Call], overcome: int, waited: float) -> str:
-    told = f"{count(len(own), 'call')} in {count(sum(len(call.steps) for call in own), 'attempt')}"
+    made = sum(not step.is_unmade for call in own for step in call.steps)
+    told = f"{count(len(own), 'call')} in {count(made, 'attempt')}"
     if failed:
         told += f", {overcome} of {len(failed)} failed calls overcome"
     return f"{told}, {duration(waited)} spent waiting." if waited else f"{told}."
@@ -152,7 +153,11 @@ class Frame(NamedTuple):
 def _call(call: calls.Call, numbers: dict[int, int], link: Link | None, frame: Frame) -> Iterator[str]:
     is_overcome = link is not None and link.failed != link.overcame
     by = numbers.get(link.overcame, link.overcame) if link is not None else 0
-    ending = f"overcome by call {by}" if is_overcome else call.ending
+    ending = _overcome(link, by) if link is not None and is_overcome else call.ending
+    if call.last.ending is not None and not is_overcome:
+        # The reason belongs to the words people read first.
+        ending = f"given up because {line(call.last.ending.why, 160)}"
+        ending += ", with suggestions" if call.last.ending.offered else ""
     number = numbers.get(call.id, "")
     if call.first.type == "run":
         ending = "the run's own failure"
@@ -168,16 +173,22 @@ def _call(call: calls.Call, numbers: dict[int, int], link: Link | None, frame: F
         if step.failure is not None and step.failure.message:
             yield frame.under(f"  {line(step.failure.message, 160)}")
     if call.last.ending is not None:
-        yield from _ending(call.last.ending, frame, "left to others" if is_overcome else "given up")
+        yield from _ending(call.last.ending, frame, is_overcome)
     if link is not None and is_overcome and link.changes:
         yield frame.under(f"> what changed: {_changes(link.changes)}")
     elif link is not None and is_overcome and link.between:
         yield frame.under(f"> what came between: {line(', '.join(link.between))}")
 
 
-def _ending(ending: Ending, frame: Frame, word: str) -> Iterator[str]:
-    """Why recovery went no further, and what it left to others."""
-    yield frame.under(f"> {word}: {line(ending.why, 160)}")
+def _overcome(link: Link, by: int) -> str:
+    """Who overcame a call that recovery had given up: the same call later, or the model with another one."""
+    return f"overcome by the model in call {by}" if link.how == "agent" else f"overcome by call {by}"
+
+
+def _ending(ending: Ending, frame: Frame, is_overcome: bool) -> Iterator[str]:
+    """Why recovery went no further, where nothing says so yet, and what it left to others."""
+    if is_overcome:
+        yield frame.under(f"> left to the model: {line(ending.why, 160)}")
     if ending.spiral:
         yield frame.under(f"> {line(ending.spiral, 160)}")
     for each in ending.offered:
@@ -197,6 +208,8 @@ def _bar(step: Step, frame: Frame) -> str:
 
 def _attempt(step: Step, is_last: bool) -> str:
     told = duration(step.seconds)
+    if step.is_unmade:
+        return "not made"
     if step.failure is None:
         return told if step.outcome == "success" else f"{told}  {step.outcome}"
     ran = {"no": "did not run", "yes": "ran", "unknown": "may have run"}[step.failure.ran.value]

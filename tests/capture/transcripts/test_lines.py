@@ -128,7 +128,7 @@ SNIPPETS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(SNIPPETS, max_size=8), st.sampled_from(sorted(FORMATS)), st.integers(0, 40))
 def test_no_file_is_fatal_to_any_reader(tmp_path_factory, snippets, name, cut):
     path = tmp_path_factory.mktemp("logs") / "s.jsonl"
