@@ -296,6 +296,42 @@ def test_cause_and_context_of_an_exception_stay_as_they_were(played: Rehearsal) 
     assert left.value.__cause__.__context__ is None
 
 
+def test_an_exception_that_refuses_every_look_at_it_leaves_as_itself(played: Rehearsal) -> None:
+    class Closed(Exception):
+        def __getattribute__(self, name: str) -> Any:
+            if name.startswith("__"):
+                return super().__getattribute__(name)
+            raise RuntimeError(name)
+
+        def __str__(self) -> str:
+            raise RuntimeError("str")
+
+        __repr__ = __str__
+
+    @mulligan.tool(effects="none")
+    def closed() -> None:
+        raise Closed
+
+    with pytest.raises(Closed):
+        closed()
+    assert [step.outcome for step in played.steps] == ["failure"]
+
+
+def test_a_call_with_arguments_that_hold_each_other_fails_as_it_would_without_us(played: Rehearsal) -> None:
+    parent: dict[str, Any] = {"children": []}
+    parent["children"] += [{"parent": parent, "root": parent} for _ in range(3)]
+
+    @mulligan.tool(effects="none")
+    def draw(node: dict[str, Any], width: int) -> None:
+        raise ValueError("width must be at most 10")
+
+    with mulligan.run("agent"):
+        for _ in range(2):
+            with pytest.raises(ValueError, match="at most 10"):
+                draw(parent, "wide")
+    assert {step.outcome for step in played.steps} == {"failure"}
+
+
 def test_an_exception_that_leaves_is_not_kept_alive(played: Rehearsal) -> None:
     import gc
     import weakref

@@ -387,6 +387,22 @@ def test_no_attempt_begins_after_the_deadline_and_no_wait_goes_beyond_it(timeout
     assert all(each < timeout for each in slept)
 
 
+def test_where_a_wait_took_longer_than_it_should_no_attempt_follows_it(played: Rehearsal) -> None:
+    kit = played.parts.kit
+    object.__setattr__(kit, "sleep", lambda seconds: played.waits.append(seconds + 60))
+    executed: list[int] = []
+
+    @mulligan.tool(effects="none", timeout=30)
+    def fetch() -> None:
+        executed.append(1)
+        raise ConnectionError("reset")
+
+    with pytest.raises(ConnectionError) as left:
+        fetch()
+    assert len(executed) == 1
+    assert "its time is over" in left.value.__notes__[0]
+
+
 def test_an_async_tool_that_hangs_is_cut_off_in_time(played: Rehearsal) -> None:
     cut: list[bool] = []
 

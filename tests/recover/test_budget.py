@@ -78,6 +78,17 @@ def test_in_any_number_of_threads_no_more_is_taken_than_there_is():
     assert 10 <= len(taken) <= 10 + 0.1 * 8 * 500
 
 
+def test_what_many_tools_retry_together_is_bounded_by_the_process_and_the_reason_says_so():
+    policy = Policy(retry_burst=3, retry_ratio=0.5)
+    budget = Budget(policy)
+    guards = [budget.guard(f"tool {number}", policy) for number in range(10)]
+    why = [budget.spend(guard) for guard in guards]
+    assert why == [""] * 3 + ["the budget of retries of this process is used up"] * 7
+    for guard in guards[:2]:  # two first attempts earn one retry, whoever made them
+        guard.made += 1
+    assert [budget.spend(guard) for guard in guards[5:7]] == ["", "the budget of retries of this process is used up"]
+
+
 def test_tools_beyond_those_that_are_counted_share_one_guard():
     budget = Budget()
     guards = {budget.guard(f"tool {number}", Policy()) for number in range(TOOLS + 50)}

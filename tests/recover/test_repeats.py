@@ -150,6 +150,12 @@ def test_the_words_of_any_arguments_can_be_read(value):
     assert len(words_of({"a": value})) <= 40
 
 
+def test_values_that_hold_each_other_and_no_word_come_to_an_end():
+    around: dict[str, Any] = {"number": 1}
+    around["a"] = around["b"] = [around, around]
+    assert words_of(around) == frozenset()
+
+
 @pytest.mark.parametrize(
     ("one", "other", "expected"),
     [

@@ -224,6 +224,47 @@ def test_ordinary_schemas_with_references_and_recursion_are_affordable():
     assert (fault.path, fault.rule, fault.limit) == (("k",), "type", "integer")
 
 
+OPEN = {"type": "object", "properties": {"k": {"type": "array"}, "n": {"type": "integer"}}}
+
+
+def doubled(levels: int) -> Any:
+    """A few lists that are more values than anyone can count."""
+    value: Any = []
+    for _ in range(levels):
+        value = [value, value]
+    return value
+
+
+def holding_itself() -> Any:
+    value: list[Any] = []
+    value += [value, value, {"again": value}]
+    return value
+
+
+@pytest.mark.parametrize("value", [doubled(60), holding_itself()], ids=["doubled", "holding itself"])
+def test_of_arguments_that_have_no_end_nothing_is_said(value):
+    assert schema.judged({"k": value, "n": "5"}, OPEN) is None
+
+
+def test_a_value_that_is_held_twice_counts_twice_and_depth_is_bounded():
+    assert cost.extent_of({"a": [1, 2], "b": {}}) == (2, 5)
+    assert cost.extent_of(doubled(10)) == (11, 2**11 - 1)
+    assert cost.extent_of(holding_itself())[0] == cost.DEEP
+    assert cost.extent_of(5) == (0, 1)
+
+
+def test_in_a_very_large_call_faults_are_not_counted_one_by_one():
+    numbers = {"type": "object", "properties": {"k": {"type": "array", "items": {"type": "integer"}}}}
+    assert schema.judged({"k": [1] * (cost.MANY + 1)}, numbers) == []
+    assert schema.judged({"k": ["x"] * (cost.MANY + 1)}, numbers) is None
+    assert len(schema.judged({"k": ["x"] * 100}, numbers)) == 100
+
+
+def test_a_pattern_that_cannot_be_tried_to_its_end_accuses_nobody():
+    endless = {"type": "object", "properties": {"k": {"type": "string", "pattern": r"(a*)*\1b"}}}
+    assert schema.judged({"k": "a" * 60 + "c"}, endless) is None
+
+
 @pytest.mark.parametrize("name", ["type", "default", "items", "$ref"])
 def test_a_property_may_have_the_name_of_a_keyword(name):
     pinned = {"type": "object", "properties": {name: ANY_NUMBER}}

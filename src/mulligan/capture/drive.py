@@ -263,7 +263,7 @@ class Attempts:
         if error is None:
             raise Answered(first.answer)
         # From its own frames on: that it passed through our hands before says nothing to a reader.
-        raise error.with_traceback(error.__traceback__)
+        raise error
 
     def _begin(self, move: Try) -> None:
         inside = self.kit.step_of(self.run)

@@ -8,6 +8,10 @@ from typing import Any
 MOST = 20_000
 """Nodes of a schema that may be looked at for one call. The largest schemas of real tools need a few hundred."""
 DEEP = 64
+MANY = 10_000
+"""Values of a call in which each fault may be looked for. All faults of a call come at once, however many they are."""
+ENDLESS = 1_000_000
+"""Values of a call that are not looked at at all: a few lists that hold each other may be more than anyone can count."""
 
 _INSIDE = frozenset(
     (
@@ -34,15 +38,30 @@ def is_affordable(schema: Mapping[str, Any], arguments: object) -> bool:
         return False
 
 
-def depth_of(value: object, limit: int = DEEP) -> int:
+def depth_of(value: object) -> int:
     """How deeply a value is nested; what is deeper than the limit counts as the limit."""
-    if limit <= 0:
-        return 0
-    if isinstance(value, Mapping):
-        return 1 + max((depth_of(each, limit - 1) for each in value.values()), default=0)
-    if isinstance(value, list | tuple):
-        return 1 + max((depth_of(each, limit - 1) for each in value), default=0)
-    return 0
+    return extent_of(value)[0]
+
+
+def extent_of(value: object) -> tuple[int, int]:
+    """How deeply a value is nested, and how many values there are in it: one that is held twice counts twice."""
+    return _extent(value, DEEP, {})
+
+
+def _extent(value: object, limit: int, known: dict[tuple[int, int], tuple[int, int]]) -> tuple[int, int]:
+    if limit <= 0 or not isinstance(value, Mapping | list | tuple):
+        return 0, 1
+    place = id(value), limit
+    if place not in known:  # each is visited once at each depth, also where it holds itself
+        deepest, count = 0, 1
+        for each in value.values() if isinstance(value, Mapping) else value:
+            if isinstance(each, Mapping | list | tuple):
+                deep, inside = _extent(each, limit - 1, known)
+                deepest, count = max(deepest, deep), count + inside
+            else:
+                count += 1
+        known[place] = deepest + 1, count
+    return known[place]
 
 
 class _Refused(Exception):

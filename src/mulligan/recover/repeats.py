@@ -26,6 +26,8 @@ WORDS = 40
 """Words of a call that are compared."""
 READ = 2000
 """Characters of a call in which its words are looked for."""
+VISITED = 1000
+"""Values of a call in which its words are looked for."""
 
 _encoder = msgspec.json.Encoder(order="sorted")
 
@@ -134,7 +136,9 @@ def words_of(arguments: Mapping[str, Any]) -> frozenset[str]:
     """The words of a call's values, without what varies from one try to the next: numbers, case, order."""
     found: list[str] = []
     waiting = [arguments]
-    while waiting and len(found) < WORDS:
+    for _ in range(VISITED):  # values may hold each other, and no word at all
+        if not waiting or len(found) >= WORDS:
+            break
         value: Any = waiting.pop()
         if isinstance(value, Mapping):
             waiting.extend(list(value.values())[:WORDS])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mulligan.recover.cost import depth_of, is_affordable
+from mulligan.recover.cost import ENDLESS, MANY, extent_of, is_affordable
 from mulligan.recover.dialect import TooLarge, mapped
 
 Schema = Mapping[str, Any]
@@ -54,25 +54,31 @@ class Pinned:
     def faults(self, arguments: Mapping[str, Any]) -> list[Fault] | None:
         """Every way in which arguments break it, or None where nothing can be said."""
         schema = self.schema
-        if schema is None or not self._is_affordable(schema, arguments):
+        if schema is None:
+            return None
+        depth, values = extent_of(arguments)
+        if values > ENDLESS or not self._is_affordable(schema, arguments, depth):
             return None
         try:
             if self._validator is None:
                 import jsonschema_rs  # 25 ms to import, and only failures and checked calls come here
 
                 self._validator = jsonschema_rs.validator_for(schema, retriever=_refuse)
+            if values > MANY:
+                return [] if self._validator.is_valid(dict(arguments)) else None
             errors = list(self._validator.iter_errors(dict(arguments)))
         except (ValueError, TypeError, OverflowError, RecursionError):
             return None
         found = []
         for error in errors:
+            if type(error.kind).__name__ == "BacktrackLimitExceeded":
+                return None  # its pattern would take too long: whether the value fits is not known
             if error.schema_path:
                 node, limit = _node(schema, error.schema_path)
                 found.append(Fault(tuple(error.instance_path), str(error.schema_path[-1]), limit, error.message, node))
         return found
 
-    def _is_affordable(self, schema: Schema, arguments: Mapping[str, Any]) -> bool:
-        depth = depth_of(arguments)
+    def _is_affordable(self, schema: Schema, arguments: Mapping[str, Any], depth: int) -> bool:
         known = self._affordable.get(depth)
         if known is None:
             known = self._affordable[depth] = is_affordable(schema, arguments)
