@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import mulligan
 from mulligan import AgentError, InfraError, Policy
 from mulligan.failure import SettingsError
+from mulligan.recover.budget import Guard
 from mulligan.testing import Rehearsal, rehearsal
 
 
@@ -732,7 +733,11 @@ def test_why_a_call_was_given_up_is_recorded_with_what_may_work(played: Rehearsa
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_why_is_also_recorded_where_an_attempt_was_waited_for_and_not_made(played: Rehearsal, is_async: bool) -> None:
+def test_why_is_also_recorded_where_an_attempt_was_waited_for_and_not_made(
+    played: Rehearsal, is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Guard, "is_open", lambda *about: False)  # as if it opened while the call waited
+
     def fetch() -> None:
         raise ConnectionError("reset")
 
