@@ -62,6 +62,14 @@ class Signature:
             bound.pop(self._names[0], None)
         return bound
 
+    def beyond(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        """The values that `bind` gives, in its order, of a call with positions beyond the names; None for any other."""
+        named = len(self._names)
+        if len(args) <= named or REST in kwargs:
+            return None
+        first = 1 if self.is_method and named else 0
+        return (*args[first:named], list(args[named:]), *kwargs.values())
+
     def spread(self, arguments: Mapping[str, Any], args: tuple[Any, ...] = ()) -> tuple[list[Any], dict[str, Any]]:
         """Arguments by name in the form of a call: what was given by position, or can be given only so, stays there."""
         positional = list(args)

@@ -15,7 +15,7 @@ from mulligan.capture.first import First, begin
 from mulligan.capture.guarding import Unfit
 from mulligan.capture.keeping import Keeping
 from mulligan.capture.kit import MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording, Source, strictest
-from mulligan.capture.signature import Signature, code_of, name_of
+from mulligan.capture.signature import REST, Signature, code_of, name_of
 from mulligan.capture.stream import astreaming, streaming
 from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.failure import SettingsError
@@ -293,6 +293,9 @@ class Wrapped:
         self, known: dict[tuple[Any, ...], Form], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Form, tuple[Any, ...]]:
         """The form of a call, and the values of its arguments; known from now on where others will be like it."""
+        packed = self.signature.beyond(args, kwargs)
+        if packed is not None and (found := known.get((REST, *kwargs, *map(type, packed)))) is not None:
+            return found, packed
         arguments = self.signature.bind(args, kwargs)
         values = tuple(arguments.values())
         kinds = tuple(map(type, values))
@@ -300,6 +303,8 @@ class Wrapped:
         # Types of users are not held on to: there may be no end to them.
         if len(known) < FORMS and USUAL.issuperset(kinds):
             known[(*arguments, *kinds)] = form
+            if packed is not None:
+                known[(REST, *kwargs, *kinds)] = form
             given = (*(args[1:] if self.signature.is_method else args), *kwargs.values())
             if len(given) == len(values) and all(map(operator.is_, given, values)):
                 known[(*kwargs, *kinds)] = form  # as it is looked for first: without names for what has a place
