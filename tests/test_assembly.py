@@ -45,6 +45,28 @@ def test_settings_are_read_on_first_use(monkeypatch: pytest.MonkeyPatch) -> None
     assert run.record.agent == "set-later"
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="it has another word for it")
+def test_with_fsync_in_the_environment_a_call_returns_when_the_disk_has_its_record(tmp_path: Path) -> None:
+    code = """if True:
+        import os
+        synced = []
+        really = os.fsync
+        os.fsync = lambda file: synced.append(really(file))
+        import mulligan
+        look = mulligan.tool(lambda n: n, name="look")
+        counts = [(look(n), len(synced))[1] for n in range(3)]
+        print(*counts)
+        """
+    said = {}
+    for fsync in ("0", "1"):
+        env = {**os.environ, "MULLIGAN_STORE": str(tmp_path / fsync / "a.db"), "MULLIGAN_FSYNC": fsync}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True
+        )
+        said[fsync] = done.stdout.split()
+    assert said == {"0": ["0", "0", "0"], "1": ["2", "3", "4"]}  # the name of the journal is one
+
+
 def test_configure_comes_before_the_first_recorded_call(tmp_path: Path) -> None:
     mulligan = Mulligan()
     mulligan.configure(store="memory:", agent="first")
