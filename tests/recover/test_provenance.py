@@ -29,7 +29,16 @@ def test_a_name_is_known_in_every_spelling_and_at_every_depth(name):
     assert is_privileged(name)
 
 
-@pytest.mark.parametrize("name", ["top_k", "limit", "query", "days", "tokenizer", "scopeful", "customs", "units", ""])
+@pytest.mark.parametrize(
+    "name", "emails users accountIds ADDRESSES to_hosts amounts passwords branches directories files api_keys".split()
+)
+def test_many_are_as_privileged_as_one(name):
+    assert is_privileged(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["max_tokens", "tos", "top_k", "limit", "query", "days", "tokenizer", "scopeful", "customs", "units", ""]
+)
 def test_ordinary_arguments_are_not(name):
     assert not is_privileged(name)
 

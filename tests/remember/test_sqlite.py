@@ -5,6 +5,7 @@ What it has in common with every other store is in `tests/contract/test_store.py
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import subprocess
@@ -44,6 +45,21 @@ def test_only_its_owner_can_read_the_file_and_its_folder(tmp_path):
     assert len(files) >= 2  # the write-ahead log holds arguments too
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
     store.close()
+
+
+def test_who_opens_a_store_need_not_wait_for_those_who_write(tmp_path, monkeypatch):
+    monkeypatch.setattr("mulligan.remember.sqlite.BUSY_MS", 50)
+    SqliteStore(tmp_path / "a.db").append(LOCAL, batch("run_a"), "j", 1)
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")  # as long as it takes to forget something in millions of calls
+        writer.execute("DELETE FROM steps")
+        reader = SqliteStore(tmp_path / "a.db")
+        assert [step.name for step in reader.run(LOCAL, "run_a").steps] == ["search"]
+        with pytest.raises(StoreError, match="held by another process"):
+            reader.append(LOCAL, batch("run_b"), "j", 2)
+        writer.execute("ROLLBACK")
+    assert reader.append(LOCAL, batch("run_b"), "j", 2) > 0
+    reader.close()
 
 
 def test_reopening_keeps_everything(tmp_path):

@@ -235,8 +235,9 @@ class Guard:
 
     def watch(self, run: str) -> None:
         """In this run the same call was given up so often that the next must not be made."""
-        self.runs.add(run)
-        self.is_careful = True
+        with _lock:  # else somebody who relaxes at this very moment would have seen no run to look at
+            self.runs.add(run)
+            self.is_careful = True
 
     def unwatch(self, run: str) -> None:
         self.runs.discard(run)

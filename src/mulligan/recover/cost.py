@@ -11,7 +11,7 @@ DEEP = 64
 MANY = 10_000
 """Values of a call in which each fault may be looked for. All faults of a call come at once, however many they are."""
 ENDLESS = 1_000_000
-"""Values of a call that are not looked at: lists that hold each other may be more than anyone can count."""
+"""Values of a call that are not looked at: a few lists that hold each other may be more than anyone can count."""
 
 _INSIDE = frozenset(
     (

@@ -18,8 +18,8 @@ PRIVILEGED: dict[str, str] = {
     ),
     "money": "amount price total payment pay currency iban card fee discount refund balance credit debit salary",
     "destination": (
-        "to cc bcc recipient recipients email mail phone address path paths file filename filepath dir directory "
-        "folder url uri urls host hostname domain endpoint webhook port bucket target destination dest branch remote"
+        "to cc bcc recipient receiver payee beneficiary email mail phone address path file filename filepath dir directory "
+        "folder url uri host hostname domain endpoint webhook port bucket target destination dest branch remote"
     ),
     "code": (
         "header headers command cmd commands script code sql query_sql statement shell exec env environment body html "
@@ -29,6 +29,9 @@ PRIVILEGED: dict[str, str] = {
 """Words in an argument's name that mark what must not be changed without being asked."""
 
 _WORDS = frozenset(word for words in PRIVILEGED.values() for word in words.split())
+_PLURALS = (("s", ""), ("es", ""), ("ies", "y"))
+_COUNTED = frozenset({"tokens"})
+"""Plurals that are mostly counted: `max_tokens` bounds an answer and lets nobody in."""
 
 
 LONGEST = 200
@@ -49,4 +52,11 @@ def is_privileged(path: str, declared: Collection[str] = (), released: Collectio
         return False
     if any(part in declared for part in (path, *parts)):
         return True
-    return len(path) > LONGEST or any(word.casefold() in _WORDS for word in words(path))
+    return len(path) > LONGEST or any(_is_marked(word.casefold()) for word in words(path))
+
+
+def _is_marked(word: str) -> bool:
+    """Whether it is one of the words, or many of what it names."""
+    if word in _WORDS or word in _COUNTED or len(word) < 4:
+        return word in _WORDS
+    return any(word.endswith(end) and word.removesuffix(end) + instead in _WORDS for end, instead in _PLURALS)

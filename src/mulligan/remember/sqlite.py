@@ -392,6 +392,8 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Pragmas and migrations. Several processes may come here at once, so migrating happens under one lock."""
+    if _is_ready(connection, path):
+        return
     connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before WAL, or it stays off for the life of the file
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("BEGIN IMMEDIATE")
@@ -409,6 +411,13 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _is_ready(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether nothing has to be written before it can be used: who only reads need not wait for those who write."""
+    (owner,) = connection.execute("PRAGMA application_id").fetchone()
+    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    return bool(owner == APPLICATION and mode == "wal" and _version(connection, path) == len(MIGRATIONS))
 
 
 @contextlib.contextmanager
