@@ -572,6 +572,17 @@ def test_a_privileged_argument_is_never_changed_without_asking(name):
     assert tried({name: "a5"}, None, "not found", kind=TOOL_NOT_FOUND, seen=seen, effects="none") is None
 
 
+@pytest.mark.parametrize(
+    ("misspelt", "name"), [("usr_id", "user_id"), ("amuont", "amount"), ("recipeint", "recipient")]
+)
+def test_nothing_is_renamed_to_a_privileged_argument_without_asking(misspelt, name):
+    pinned = closed([name], **{name: ANY_NUMBER})
+    (offered,) = asked({misspelt: 5}, pinned, f"unexpected argument {misspelt}")
+    assert offered.arguments == {name: 5}
+    assert not offered.automatic
+    assert name in offered.why
+
+
 def test_a_bound_in_the_error_is_not_even_suggested_for_a_privileged_argument():
     assert asked({"amount": 40.0}, None, "amount must be at least 9500") == []
 

@@ -177,6 +177,16 @@ def test_a_store_is_kept_within_its_size_and_the_file_shrinks(store, tmp_path):
     assert "run_119" in left
 
 
+def test_what_was_imported_does_not_go_for_its_size_unless_that_is_said(store):
+    for n in range(20):
+        events = a_run(f"run_{n:03}", *(worked(f"run_{n:03}", seq, result="x" * 900) for seq in range(1, 11)))
+        append(store, *events, journal=f"{IMPORTED}file" if n < 10 else "own")
+    store.prune(LOCAL, Retention(size=1), START)
+    assert ids(store) == [f"run_{n:03}" for n in range(10)]
+    store.prune(LOCAL, Retention(size=1, imports=True), START)
+    assert ids(store) == []
+
+
 def test_counters_by_the_hour_go_and_those_by_the_day_stay(store):
     append(store, *a_run("run_a", worked("run_a")))
     assert store.prune(LOCAL, Retention(successes=None, hours=DAY), START + 3 * DAY).counters == 0  # still asked for

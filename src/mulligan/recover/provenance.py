@@ -18,8 +18,9 @@ PRIVILEGED: dict[str, str] = {
     ),
     "money": "amount price total payment pay currency iban card fee discount refund balance credit debit salary",
     "destination": (
-        "to cc bcc recipient receiver payee beneficiary email mail phone address path file filename filepath dir directory "
-        "folder url uri host hostname domain endpoint webhook port bucket target destination dest branch remote"
+        "to cc bcc recipient receiver payee beneficiary email mail phone address path file filename filepath dir "
+        "directory folder url uri host hostname domain endpoint webhook port bucket target destination dest branch "
+        "remote"
     ),
     "code": (
         "header headers command cmd commands script code sql query_sql statement shell exec env environment body html "
