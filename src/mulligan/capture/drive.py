@@ -499,10 +499,11 @@ class Attempts:
             self.run.announce(spiral)
         left = tuple(
             Recovery(remedy=Remedy.REPAIR, changes=each.changes, source=each.source, confidence=each.confidence)
-            for each in offered[:OFFERED]
-            if each.changes and not each.first
+            for each in offered
+            # What memory says is told with its record, as what worked before.
+            if each.changes and not each.first and each.source != "memory"
         )
-        return Ending(why=why, offered=left, spiral=spiral)
+        return Ending(why=why, offered=left[:OFFERED], spiral=spiral)
 
     def planned(self, move: Wait) -> float:
         # Publish before sleeping, so that a process killed while it waits still leaves a trace of why.
