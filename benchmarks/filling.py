@@ -3,7 +3,7 @@
 A month of ten agents with twenty tools each, one call in twelve of which fails. Only 24 different hours are made; every
 day has them in another order. So each row is known but for its hour and its times, which the database itself puts in,
 and sums and patterns are counted once for each of the 24 and written once. `tests/test_filling.py` holds a small store
-made so against one that was given the same calls one batch after another.
+made so against one that was given the same calls one batch after another. What is learned from calls is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mulligan import calls, figures
 from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.figures import DAY, HOUR, Cells
 from mulligan.records import Change, History, Recovery, Run, Step, encode
-from mulligan.remember import rollups, rows, tallies
+from mulligan.remember import fixes, rollups, rows, tallies
 from mulligan.remember.ledger import part_of
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL
@@ -150,7 +150,7 @@ MOVE = {
     'CAST(\'{"run":"run_\' || prefix || head || (base + started) || tail AS BLOB)',
     "runs": f"'{LOCAL}', {ID}, agent, session, base + started, CAST('{{\"id\":\"run_' || prefix || head || "
     "(base + started) || middle || (base + ended) || tail AS BLOB), version, environment, status, base + started, 0, "
-    "plain",
+    f"plain, '{fixes.OWN}'",
     "links": f"'{LOCAL}', {ID}, failed, name, fingerprint, CAST('{{\"run\":\"run_' || prefix || head AS BLOB), "
     "overcame",
     "used": f"'{LOCAL}', 'tool', name, base + started, {ID}",
