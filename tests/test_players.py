@@ -8,7 +8,7 @@ import inspect
 import itertools
 import textwrap
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -117,14 +117,44 @@ HAPPENINGS: list[Callable[[], BaseException | None]] = [
 Script = list[Callable[[], BaseException | None]]
 
 
+class Options(NamedTuple):
+    """What a developer may say of a tool."""
+
+    effects: Any = "none"
+    attempts: int = 3
+    verify: tuple[Any, ...] = ()
+    """What the developer's check answers: nothing for none, an error to raise, or whether it had happened."""
+    rejects: tuple[int, ...] = ()
+    timeout: float | None = None
+
+
+OPTIONS = st.builds(
+    Options,
+    effects=st.sampled_from(["none", "repeatable", "once"]),
+    attempts=st.integers(1, 4),
+    verify=st.sampled_from([(), (None,), (False,), ("it is there",), (Bug("the check is broken"),)]),
+    rejects=st.sampled_from([(), (429,), (422, 429)]),
+    timeout=st.sampled_from([None, 0.4, 2.5, 60.0]),
+)
+
+
 class Play:
     """The same tool, played once: what happened, and what it came to."""
 
-    def __init__(self, script: Script, effects: Any, attempts: int, shape: str) -> None:
+    def __init__(self, script: Script, options: Options, shape: str) -> None:
         self.script = list(script)
-        self.rehearsal = Rehearsal(policy=Policy(attempts=attempts))
+        self.options = options
+        self.checked: list[int] = []
+        self.rehearsal = Rehearsal(policy=Policy(attempts=options.attempts))
         made: Callable[..., Any] = getattr(self, shape)
-        tool = self.rehearsal.mulligan.tool(effects=effects, name="tool")(made)
+        check = self.check if shape in ("sync", "generator") else self.acheck
+        tool = self.rehearsal.mulligan.tool(
+            effects=options.effects,
+            name="tool",
+            verify=check if options.verify else None,
+            rejects=options.rejects,
+            timeout=options.timeout,
+        )(made)
         try:
             self.came_to: Any = self.read(shape, tool)
         except BaseException as error:  # noqa: BLE001 - compared with what comes out of the other
@@ -135,6 +165,16 @@ class Play:
         if error is not None:
             raise error
         return n
+
+    def check(self, n: int) -> Any:
+        self.checked.append(n)
+        (answer,) = self.options.verify
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def acheck(self, n: int) -> Any:
+        return self.check(n)
 
     def sync(self, n: int) -> int:
         return self.happens(n)
@@ -166,12 +206,12 @@ class Play:
     @property
     def told(self) -> Any:
         steps = [
-            (step.seq, step.call, step.attempt, step.arguments, step.outcome, step.result, step.after)
+            (step.seq, step.call, step.attempt, step.arguments, step.outcome, step.result, step.after, step.ending)
             for step in self.rehearsal.steps
         ]
         failures = [step.failure and (step.failure.kind, step.failure.ran) for step in self.rehearsal.steps]
         events = [event.name for event in self.rehearsal.events]
-        return self.came_to, self.rehearsal.waits, steps, failures, events
+        return self.came_to, self.checked, self.rehearsal.waits, steps, failures, events
 
 
 def _notes(error: BaseException) -> list[str]:
@@ -179,31 +219,23 @@ def _notes(error: BaseException) -> list[str]:
 
 
 @pytest.mark.parametrize(("sync", "async_"), [("sync", "coroutine"), ("generator", "async_generator")])
-@given(
-    script=st.lists(st.sampled_from(HAPPENINGS), max_size=6),
-    effects=st.sampled_from(["none", "repeatable", "once"]),
-    attempts=st.integers(1, 4),
-)
+@given(script=st.lists(st.sampled_from(HAPPENINGS), max_size=6), options=OPTIONS)
 def test_both_players_make_the_same_moves_whatever_happens(
-    sync: str, async_: str, script: Script, effects: str, attempts: int
+    sync: str, async_: str, script: Script, options: Options
 ) -> None:
-    assert Play(script, effects, attempts, sync).told == Play(script, effects, attempts, async_).told
+    assert Play(script, options, sync).told == Play(script, options, async_).told
 
 
-@given(
-    script=st.lists(st.sampled_from(HAPPENINGS), max_size=6),
-    effects=st.sampled_from(["none", "repeatable", "once"]),
-    attempts=st.integers(1, 4),
-)
-def test_a_call_is_repeated_only_where_that_is_safe_whatever_happens(
-    script: Script, effects: str, attempts: int
-) -> None:
-    steps = Play(script, effects, attempts, "sync").rehearsal.steps
-    assert 1 <= len(steps) <= attempts
+@given(script=st.lists(st.sampled_from(HAPPENINGS), max_size=6), options=OPTIONS)
+def test_a_call_is_repeated_only_where_that_is_safe_whatever_happens(script: Script, options: Options) -> None:
+    # A check may settle that nothing had happened, and a step may be its answer: here nobody checks.
+    options = options._replace(verify=())
+    steps = [step for step in Play(script, options, "sync").rehearsal.steps if not step.is_unmade]
+    assert 1 <= len(steps) <= options.attempts
     for before, step in itertools.pairwise(steps):
         assert before.failure is not None
         assert before.failure.recoverable
-        if effects == "once":
+        if options.effects == "once":
             assert before.failure.ran is Ran.NO
             assert step.after is not None
             assert step.after.changes, "the same call of a once tool is never made twice"

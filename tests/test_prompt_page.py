@@ -5,9 +5,12 @@ python tests/test_prompt_page.py    # after a change of wording: writes the exam
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import pathlib
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -15,8 +18,10 @@ import pytest
 from mulligan import AgentError, calls, prompt
 from mulligan.classify.classifier import classify
 from mulligan.classify.taxonomy import MODEL_INVALID_OUTPUT
-from mulligan.failure import Failure
-from mulligan.records import Change, Precedent
+from mulligan.failure import Failure, Remedy
+from mulligan.records import Change, Link, Precedent, Recovery
+from mulligan.recover.compress import fitting
+from mulligan.recover.shorten import shortened
 from mulligan.redaction import faults
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "prompt.md"
@@ -44,59 +49,129 @@ def _told(told: dict[str, Any]) -> str:
     return json.dumps(told, indent=2, ensure_ascii=False)
 
 
-EXAMPLES: dict[str, str] = {
-    "an answer": _told(prompt.answer(REFUSED, tool="search")),
-    "unknown outcome": _told(prompt.answer(TIMEOUT, tool="forecast")),
-    "final": _told(prompt.answer(FINAL, tool="pay", has_effects=False)),
-    "foreign": _told(prompt.answer(FOREIGN, tool="orders", has_effects=False)),
-    "inside": prompt.answer(INSIDE, tool="orders")["message"],
-    "long": re.sub("x{5,}", "xxxxx", prompt.answer(LONG, tool="export")["message"]),
-    "suggestions": "\n".join(
-        prompt.answer(
-            TIMEOUT,
-            tool="get_forecast",
-            names=["forecast"],
-            closed={"metric"},
-            precedents=[
-                Precedent(how="agent", changes=(Change(path="days", how="substitute", after=7),), worked=1, seen=1),
-                Precedent(how="repair", changes=(Change(path="units", how="enum", after="metric"),), worked=2, seen=3),
-                Precedent(
-                    how="agent",
-                    changes=(
-                        Change(path=calls.TOOL, how="rename", before="serch", after="search"),
-                        Change(path="limit", how="rename", before="limit", after="top_k"),
-                        Change(path="verbose", how="drop", before=True),
-                        Change(path="city", how="substitute", after="a text of another run"),
+def _gap() -> str:
+    """What stands in a conversation where the oldest of its messages do not fit any more."""
+    messages = [{"role": who, "content": "a word and " * 90} for who in ("user", "assistant") * 6]
+    try:
+        next(fitting(messages, 2000))
+    except StopIteration as stop:
+        return next(each["content"] for each in stop.value.messages if each["content"].startswith("[mulligan"))
+    raise AssertionError("nothing was to be asked")
+
+
+def _made() -> dict[str, str]:
+    return {
+        "an answer": _told(prompt.answer(REFUSED, tool="search")),
+        "unknown outcome": _told(prompt.answer(TIMEOUT, tool="forecast")),
+        "final": _told(prompt.answer(FINAL, tool="pay", has_effects=False)),
+        "foreign": _told(prompt.answer(FOREIGN, tool="orders", has_effects=False)),
+        "inside": prompt.answer(INSIDE, tool="orders")["message"],
+        "long": re.sub("x{5,}", "xxxxx", prompt.answer(LONG, tool="export")["message"]),
+        "suggestions": "\n".join(
+            prompt.answer(
+                TIMEOUT,
+                tool="get_forecast",
+                names=["forecast"],
+                closed={"metric"},
+                precedents=[
+                    Precedent(how="agent", changes=(Change(path="days", how="substitute", after=7),), worked=1, seen=1),
+                    Precedent(
+                        how="repair", changes=(Change(path="units", how="enum", after="metric"),), worked=2, seen=3
                     ),
-                    worked=4,
-                    seen=5,
-                ),
-                Precedent(how="recipe", between=("login", "open_door"), worked=412, seen=412),
-                Precedent(how="retry", worked=3, seen=4),
+                    Precedent(
+                        how="agent",
+                        changes=(
+                            Change(path=calls.TOOL, how="rename", before="serch", after="search"),
+                            Change(path="limit", how="rename", before="limit", after="top_k"),
+                            Change(path="verbose", how="drop", before=True),
+                            Change(path="city", how="substitute", after="a text of another run"),
+                        ),
+                        worked=4,
+                        seen=5,
+                    ),
+                    Precedent(how="recipe", between=("login", "open_door"), worked=412, seen=412),
+                    Precedent(how="retry", worked=3, seen=4),
+                ],
+            )["suggestions"]
+        ),
+        "a note": prompt.note("search", [CLAMPED]),
+        "a secret in a note": prompt.note("sign_in", [Change(path="password", how="trim", before=" a ", after="a")]),
+        "another name and other JSON": prompt.note(
+            "search",
+            [
+                Change(path=calls.TOOL, how="rename", before="functions.search", after="search"),
+                Change(path="", how="parse", before="{'q': 1}", after={"q": 1}),
+                Change(path="top_k", how="cast", before="5", after=5),
             ],
-        )["suggestions"]
-    ),
-    "a note": prompt.note("search", [CLAMPED]),
-    "a secret in a note": prompt.note("sign_in", [Change(path="password", how="trim", before=" a ", after="a")]),
-    "an epitaph": prompt.epitaph(
-        TIMEOUT, attempts=3, seconds=4.2, waits=[0.4, 1.1], why="3 attempts were made", run="run_8f2c41aa"
-    ),
-    "a refused request": prompt.again(PROVIDER),
-    "an unusable answer": prompt.again(UNREADABLE),
-    "a reminder": prompt.reminder(
-        [
-            {
-                "kind": "tool/edit_mismatch", "tool": "edit", "turn": 12, "count": 3, "about": "src/app.py",
-                "message": "the text to replace was not found", "worked": "read the file again first", "times": (2, 3),
-            },
-            {
-                "kind": "tool/timeout", "tool": "forecast", "turn": 15, "count": 1,
-                "message": "no answer in 30 s", "worked": "",
-            },
-        ]
-    ).rstrip("\n"),
-    "a note for a summariser": prompt.kept_elsewhere([("tool/edit_mismatch", "edit"), ("tool/timeout", "forecast")]),
-}  # fmt: skip
+        ),
+        "a check": prompt.confirmed("pay"),
+        "what may work": "\n".join(
+            prompt.answer(
+                REFUSED,
+                tool="search",
+                offered=[Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,)), Recovery(remedy=Remedy.WAIT)],
+                spiral=prompt.spiral(["search", "find"], "tool/not_found", 4),
+            )["suggestions"]
+        ),
+        "the same call again": prompt.repeated("orders", FOREIGN, 2),
+        "out of order": prompt.left_alone("forecast", 4.2),
+        "the last turn": prompt.last_turn(),
+        "a report": prompt.report(
+            [
+                prompt.Told("search", note=prompt.note("search", [CLAMPED])),
+                prompt.Told("forecast", TIMEOUT),
+                prompt.Told("orders", FOREIGN, is_overcome=True),
+            ]
+        ),
+        "an empty report": prompt.report([]),
+        "a cause": prompt.cause("forecast", TIMEOUT),
+        "a question about what is left out": prompt.retell("user: Where is my order?", 400),
+        "a shortened observation": shortened(
+            "all is well so far\n" * 12 + "disk full\n" + "a word and " * 60 + "that is all.", 200
+        ),
+        "a gap": _gap(),
+        "an epitaph": prompt.epitaph(
+            TIMEOUT, attempts=3, seconds=4.2, waits=[0.4, 1.1], why="3 attempts were made", run="run_8f2c41aa"
+        ),
+        "a refused request": prompt.again(PROVIDER),
+        "an unusable answer": prompt.again(UNREADABLE),
+        "a reminder": prompt.reminder(
+            [
+                {
+                    "kind": "tool/edit_mismatch",
+                    "tool": "edit",
+                    "turn": 12,
+                    "count": 3,
+                    "about": "src/app.py",
+                    "message": "the text to replace was not found",
+                    "worked": "read the file again first",
+                    "times": (2, 3),
+                },
+                {
+                    "kind": "tool/timeout",
+                    "tool": "forecast",
+                    "turn": 15,
+                    "count": 1,
+                    "message": "no answer in 30 s",
+                    "worked": "",
+                },
+            ]
+        ).rstrip("\n"),
+        "what worked in a session": "\n".join(
+            [
+                prompt.overcame(Link(run="r", failed=1, overcame=3, how="agent"), was_reread=True),
+                prompt.overcame(Link(run="r", failed=1, overcame=3, how="repair", changes=(CLAMPED,))),
+                prompt.overcame(Link(run="r", failed=1, overcame=3, how="recipe", between=("login",))),
+                prompt.overcame(Link(run="r", failed=1, overcame=2, how="retry")),
+            ]
+        ),
+        "a note for a summariser": prompt.kept_elsewhere(
+            [("tool/edit_mismatch", "edit"), ("tool/timeout", "forecast")]
+        ),
+    }
+
+
+EXAMPLES = _made()
 
 _BLOCK = r"(<!-- {} -->\n```\w*\n)(.*?)(\n```)"
 
@@ -119,6 +194,45 @@ def test_every_example_on_the_page_is_made_here():
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_is_presentable(name):
     assert faults(EXAMPLES[name]) == []
+
+
+def _sentences() -> dict[int, str]:
+    """The lines of prompt.py on which a sentence is made, with the function it belongs to."""
+    found = {}
+    for function in ast.walk(ast.parse(inspect.getsource(prompt))):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        for node in ast.walk(function):
+            texts = [
+                each.value
+                for each in ast.walk(node)
+                if isinstance(each, ast.Constant) and isinstance(each.value, str) and " " in each.value.strip()
+            ]
+            if isinstance(node, ast.Return | ast.Assign | ast.AugAssign) and texts:
+                found[node.lineno] = function.name
+    return found
+
+
+def test_every_sentence_is_on_the_page():
+    """Whoever adds one to prompt.py adds an example here: the lines that make the examples are watched."""
+    reached: set[int] = set()
+
+    def watch(frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != prompt.__file__:
+            return None
+        reached.add(frame.f_lineno)
+        return watch
+
+    before = sys.gettrace()
+    sys.settrace(watch)
+    try:
+        _made()
+    finally:
+        sys.settrace(before)
+    missing = {
+        f"{name}, line {line}" for line, name in _sentences().items() if not reached & {line, line + 1, line + 2}
+    }
+    assert not missing
 
 
 if __name__ == "__main__":

@@ -262,6 +262,11 @@ def again(failure: Failure, limit: int = 600) -> str:
     )
 
 
+def last_turn() -> str:
+    """Before the last turn of a loop."""
+    return "This is your last turn: answer now, with what you have."
+
+
 def retell(text: str, limit: int) -> str:
     """Asks a model what was in messages that do not fit any more."""
     return (

@@ -64,6 +64,19 @@ def test_what_passes_is_waited_for(played: Rehearsal, service: Any, first: Any, 
     assert [each.ending for each in played.calls] == ["recovered by waiting"]
 
 
+def test_a_page_that_a_tool_answers_with_as_text_is_passed_on(played: Rehearsal, service: Any) -> None:
+    """Nobody said that it should be JSON: to read pages may be what the tool is for."""
+    service.answers = lambda path, _: (200, {"Content-Type": "text/html"}, HTML)
+
+    @mulligan.tool(effects="none")
+    def page(path: str) -> str:
+        with urllib.request.urlopen(f"{service.address}/{path}", timeout=5.0) as reply:
+            return str(reply.read().decode())
+
+    assert page("oslo") == HTML.decode()
+    assert [each.ending for each in played.calls] == ["first try"]
+
+
 def test_a_connection_that_is_reset_is_made_again_for_a_tool_without_effects_only(played: Rehearsal) -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     accepted: list[int] = []

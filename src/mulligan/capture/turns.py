@@ -84,7 +84,7 @@ class Turn:
     @property
     def notice(self) -> str:
         """What to tell the model before its last turn; empty before that."""
-        return "This is your last turn: answer now, with what you have." if self.is_last else ""
+        return prompt.last_turn() if self.is_last else ""
 
     def call(self, tools: Tools, name: str, arguments: Any = None) -> Any:
         """The tool's result, or the failure in the model's words. An `InfraError` leaves."""
