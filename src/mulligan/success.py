@@ -6,7 +6,7 @@ copied only where it could change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -138,14 +138,30 @@ def frozen(value: Any) -> Any:
             break
     else:
         return value.copy() if kind is dict else list(value)
-    for each in inside:
-        kind = type(each)
-        if (kind is str and len(each) > FEW * 1000) or (kind in (dict, list, tuple) and len(each) > FEW):
-            return plain(value)
+    if not _is_small(inside):
+        return plain(value)
     try:
         return msgspec.Raw(_freeze(value))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
         return plain(value)  # not of JSON: described, one by one
+
+
+def _is_small(inside: Iterable[Any]) -> bool:
+    """Whether it is quickly copied. What is held twice counts twice: lists that share each other may be endless."""
+    left = FEW * 10
+    waiting = [inside]
+    while waiting:
+        for each in waiting.pop():
+            kind = type(each)
+            if kind is str:
+                if len(each) > FEW * 1000:
+                    return False
+            elif kind is dict or kind is list or kind is tuple:
+                left -= len(each)
+                if left < 0:
+                    return False
+                waiting.append(each.values() if kind is dict else each)
+    return True
 
 
 def thawed(value: Any) -> Any:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+from typing import Any
 
 import pytest
+
+import mulligan
+from mulligan.testing import rehearsal
 
 TRIES = """
     import mulligan
@@ -131,3 +135,24 @@ def test_asking_about_an_empty_home_makes_no_files(user):
     assert said.returncode == 0
     assert "mulligan demo" in said.stdout
     assert not (user.home / "mulligan").exists()
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_lists_that_share_each_other_without_end_do_not_hang_a_call(works: bool) -> None:
+    shared: list[Any] = [1]
+    for _ in range(60):
+        shared = [shared, shared]
+
+    @mulligan.tool(effects="none")
+    def count(tree: list[Any]) -> list[Any]:
+        if not works:
+            raise TimeoutError("no answer")
+        return tree
+
+    with rehearsal() as played:
+        if works:
+            assert count(shared) is shared
+        else:
+            with pytest.raises(TimeoutError):
+                count(shared)
+    assert played.steps

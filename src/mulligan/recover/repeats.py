@@ -15,6 +15,7 @@ import msgspec
 
 from mulligan.failure import Failure, Remedy
 from mulligan.recover.budget import WINDOW
+from mulligan.recover.cost import ENDLESS, extent_of
 
 FAILED = 12
 """Calls given up that a strategy is looked for in."""
@@ -38,6 +39,8 @@ def key_of(arguments: Mapping[str, Any], owner: object = None) -> Hashable | Non
     `owner` is the object whose method it is.
     """
     try:
+        if extent_of(arguments)[1] > ENDLESS:
+            return None
         data = _encoder.encode(arguments)
     except Exception:  # noqa: BLE001 - an object of any class: what it is made of may have changed since
         return None
