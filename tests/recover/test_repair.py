@@ -8,7 +8,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from mulligan.classify.taxonomy import (
     NONE_USER_REJECTED,
@@ -699,6 +699,7 @@ def numbers_in(text: str) -> set[float]:
 
 @settings(max_examples=250)
 @given(st.dictionaries(NAMES, VALUES, max_size=4), ERRORS, SCHEMAS, RUNS, KINDS)
+@example({"top_k": 0}, "", None, [Seen("search", {"top_k": ""}, "success", None)], TOOL_INVALID_ARGUMENTS)
 def test_for_any_error_text_every_value_tried_comes_from_the_call_the_run_or_the_schema(call, error, pinned, run, kind):
     for suggestion in asked(call, pinned, error, seen=run, kind=kind, effects="none"):
         known = [

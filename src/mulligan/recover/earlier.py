@@ -261,7 +261,7 @@ def _formed(path: Path, value: str, tool: str, seen: Sequence[Seen]) -> list[Gue
     ]
     if not worked or any(other == value for other in worked):
         return []
-    signs = {other[0] for other in worked}
+    signs = {other[:1] for other in worked}  # of an empty text that worked, nothing
     if len(signs) == 1 and (sign := signs.pop()) and not sign.isalnum() and not value.startswith(sign):
         return [Guess(path, sign + value, "seen form", f"{tool} worked with {worked[-1]}")]
     if value.upper() != value and all(other.isupper() for other in worked):
