@@ -9,11 +9,7 @@ from hypothesis import HealthCheck, settings
 
 # How long an example takes says more about what else is running than about the code: what must be quick is measured
 # where it matters, in CPU time.
-# The same examples in every run, so that a change is judged by what it changed; to look for new ones:
-# make test ARGS=--hypothesis-profile=explore.
-_settings = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("explore", **_settings)
-settings.register_profile("house", derandomize=True, **_settings)
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
 
 
