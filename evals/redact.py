@@ -129,7 +129,7 @@ def _presentation() -> None:
             wrong["longer"] += len(cleaned) > FOREIGN
             wrong["unmarked"] += bool(faults(quoted))
         failure = classify(row["error"], source="tool", tool=row["tool"])
-        told = prompt.answer(failure, tool=row["tool"])
+        told = prompt.Prompt().answer(failure, tool=row["tool"])
         spoken = list(_strings(told))
         wrong["characters"] += any(map(_is_hidden, spoken))
         wrong["longer"] += any(len(text) > FOREIGN + 130 for text in spoken)

@@ -306,8 +306,8 @@ def mulligan_whose(part: str, monkeypatch: pytest.MonkeyPatch) -> Mulligan:
     match part:
         case "classifier" | "recall" | "publish" | "timer" | "clock" | "chance" | "sleep" | "asleep":
             return with_parts(**{"classify" if part == "classifier" else part: broken})
-        case "plan" | "prompt.note" | "prompt.epitaph" | "prompt.answer":
-            name = {"plan": "mulligan.recover.plan.next_step"}.get(part, f"mulligan.{part}")
+        case "plan" | "Prompt.beside" | "Prompt.note" | "Prompt.epitaph" | "Prompt.answer":
+            name = {"plan": "mulligan.recover.plan.next_step"}.get(part, f"mulligan.prompt.{part}")
             monkeypatch.setattr(name, broken)
         case "redaction":
             monkeypatch.setattr("mulligan.events.redacted", broken)
@@ -332,7 +332,7 @@ def mulligan_whose(part: str, monkeypatch: pytest.MonkeyPatch) -> Mulligan:
 
 
 PARTS = (
-    "classifier recall publish chance sleep asleep plan prompt.note prompt.epitaph prompt.answer "
+    "classifier recall publish chance sleep asleep plan Prompt.beside Prompt.note Prompt.epitaph Prompt.answer "
     "redaction store schema recorder listener"
 ).split()
 

@@ -26,6 +26,7 @@ from mulligan.redaction import faults
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "prompt.md"
 
+WORDS = prompt.Prompt()
 TIMEOUT = classify(TimeoutError("no answer in 30 s"), source="tool", tool="forecast")
 REFUSED = classify(
     AgentError("top_k must be 10 or less, got 50.", code="too_many", hint="Ask for 10, then page with offset."),
@@ -40,6 +41,11 @@ FOREIGN = classify(
 )
 LONG = Failure.of(TIMEOUT.kind, "disk full on /srv " + "x" * 5000 + " after 3 files")
 INSIDE = classify(RuntimeError("cannot reach postgres://app:pw@10.0.0.7/prod"), source="tool", tool="orders")
+LEAKING = classify(
+    PermissionError(f"opensesame was refused, so was ghp_{'R7wQ2zL9xKfT4mVbN8cJ5hYsD1gPaE3uXi6o'}"),
+    source="tool",
+    tool="sign_in",
+)
 PROVIDER = classify(ValueError("Invalid 'messages[0]': <b>unsupported</b> image format."), source="model", status=400)
 UNREADABLE = Failure.of(MODEL_INVALID_OUTPUT, "The arguments of the call of weather are not a JSON object.")
 CLAMPED = Change(path="top_k", how="clamp", before=50, after=10)
@@ -61,14 +67,15 @@ def _gap() -> str:
 
 def _made() -> dict[str, str]:
     return {
-        "an answer": _told(prompt.answer(REFUSED, tool="search")),
-        "unknown outcome": _told(prompt.answer(TIMEOUT, tool="forecast")),
-        "final": _told(prompt.answer(FINAL, tool="pay", has_effects=False)),
-        "foreign": _told(prompt.answer(FOREIGN, tool="orders", has_effects=False)),
-        "inside": prompt.answer(INSIDE, tool="orders")["message"],
-        "long": re.sub("x{5,}", "xxxxx", prompt.answer(LONG, tool="export")["message"]),
+        "an answer": _told(WORDS.answer(REFUSED, tool="search")),
+        "unknown outcome": _told(WORDS.answer(TIMEOUT, tool="forecast")),
+        "final": _told(WORDS.answer(FINAL, tool="pay", has_effects=False)),
+        "foreign": _told(WORDS.answer(FOREIGN, tool="orders", has_effects=False)),
+        "inside": WORDS.answer(INSIDE, tool="orders")["message"],
+        "a secret": WORDS.beside({"password": "opensesame"}).answer(LEAKING, tool="sign_in")["message"],
+        "long": re.sub("x{5,}", "xxxxx", WORDS.answer(LONG, tool="export")["message"]),
         "suggestions": "\n".join(
-            prompt.answer(
+            WORDS.answer(
                 TIMEOUT,
                 tool="get_forecast",
                 names=["forecast"],
@@ -94,9 +101,9 @@ def _made() -> dict[str, str]:
                 ],
             )["suggestions"]
         ),
-        "a note": prompt.note("search", [CLAMPED]),
-        "a secret in a note": prompt.note("sign_in", [Change(path="password", how="trim", before=" a ", after="a")]),
-        "another name and other JSON": prompt.note(
+        "a note": WORDS.note("search", [CLAMPED]),
+        "a secret in a note": WORDS.note("sign_in", [Change(path="password", how="trim", before=" a ", after="a")]),
+        "another name and other JSON": WORDS.note(
             "search",
             [
                 Change(path=calls.TOOL, how="rename", before="functions.search", after="search"),
@@ -104,38 +111,38 @@ def _made() -> dict[str, str]:
                 Change(path="top_k", how="cast", before="5", after=5),
             ],
         ),
-        "a check": prompt.confirmed("pay"),
+        "a check": WORDS.confirmed("pay"),
         "what may work": "\n".join(
-            prompt.answer(
+            WORDS.answer(
                 REFUSED,
                 tool="search",
                 offered=[Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,)), Recovery(remedy=Remedy.WAIT)],
-                spiral=prompt.spiral(["search", "find"], "tool/not_found", 4),
+                spiral=WORDS.spiral(["search", "find"], "tool/not_found", 4),
             )["suggestions"]
         ),
-        "the same call again": prompt.repeated("orders", FOREIGN, 2),
-        "out of order": prompt.left_alone("forecast", 4.2),
+        "the same call again": WORDS.repeated("orders", FOREIGN, 2),
+        "out of order": WORDS.left_alone("forecast", 4.2),
         "the last turn": prompt.last_turn(),
-        "a report": prompt.report(
+        "a report": WORDS.report(
             [
-                prompt.Told("search", note=prompt.note("search", [CLAMPED])),
+                prompt.Told("search", note=WORDS.note("search", [CLAMPED])),
                 prompt.Told("forecast", TIMEOUT),
                 prompt.Told("orders", FOREIGN, is_overcome=True),
             ]
         ),
-        "an empty report": prompt.report([]),
-        "a cause": prompt.cause("forecast", TIMEOUT),
+        "an empty report": WORDS.report([]),
+        "a cause": WORDS.cause("forecast", TIMEOUT),
         "a question about what is left out": prompt.retell("user: Where is my order?", 400),
         "a shortened observation": shortened(
             "all is well so far\n" * 12 + "disk full\n" + "a word and " * 60 + "that is all.", 200
         ),
         "a gap": _gap(),
-        "an epitaph": prompt.epitaph(
+        "an epitaph": WORDS.epitaph(
             TIMEOUT, attempts=3, seconds=4.2, waits=[0.4, 1.1], why="3 attempts were made", run="run_8f2c41aa"
         ),
-        "a refused request": prompt.again(PROVIDER),
-        "an unusable answer": prompt.again(UNREADABLE),
-        "a reminder": prompt.reminder(
+        "a refused request": WORDS.again(PROVIDER),
+        "an unusable answer": WORDS.again(UNREADABLE),
+        "a reminder": WORDS.reminder(
             [
                 {
                     "kind": "tool/edit_mismatch",
@@ -159,15 +166,13 @@ def _made() -> dict[str, str]:
         ).rstrip("\n"),
         "what worked in a session": "\n".join(
             [
-                prompt.overcame(Link(run="r", failed=1, overcame=3, how="agent"), was_reread=True),
-                prompt.overcame(Link(run="r", failed=1, overcame=3, how="repair", changes=(CLAMPED,))),
-                prompt.overcame(Link(run="r", failed=1, overcame=3, how="recipe", between=("login",))),
-                prompt.overcame(Link(run="r", failed=1, overcame=2, how="retry")),
+                WORDS.overcame(Link(run="r", failed=1, overcame=3, how="agent"), was_reread=True),
+                WORDS.overcame(Link(run="r", failed=1, overcame=3, how="repair", changes=(CLAMPED,))),
+                WORDS.overcame(Link(run="r", failed=1, overcame=3, how="recipe", between=("login",))),
+                WORDS.overcame(Link(run="r", failed=1, overcame=2, how="retry")),
             ]
         ),
-        "a note for a summariser": prompt.kept_elsewhere(
-            [("tool/edit_mismatch", "edit"), ("tool/timeout", "forecast")]
-        ),
+        "a note for a summariser": WORDS.kept_elsewhere([("tool/edit_mismatch", "edit"), ("tool/timeout", "forecast")]),
     }
 
 

@@ -22,6 +22,7 @@ from mulligan.classify.classifier import Classifier, classify
 from mulligan.classify.fingerprint import template
 from mulligan.events import Listener, Stream, When
 from mulligan.failure import Failure, MulliganError, SettingsError, StoreError
+from mulligan.prompt import Prompt
 from mulligan.records import Effects, Fix, Precedent, StepType
 from mulligan.recover.budget import Budget
 from mulligan.recover.policy import Policy
@@ -48,7 +49,7 @@ RECALL = 0.02
 """Seconds after which memory answers with what it has found."""
 
 
-def redactor_of(settings: Settings, level: Level | None = None, key: bytes = b"") -> Redactor:
+def redactor_of(settings: Settings, level: Level | None = None, key: bytes = b"", *, personal: bool = True) -> Redactor:
     """What these settings hide, or what they would at another level."""
     try:
         return Redactor(
@@ -58,6 +59,7 @@ def redactor_of(settings: Settings, level: Level | None = None, key: bytes = b""
             allowed=settings.allowed,
             listed=settings.listed,
             key=key,
+            personal=personal,
         )
     except ValueError as error:
         raise SettingsError(str(error)) from None
@@ -96,6 +98,7 @@ class Parts:
             "keep": self.recorder.keep,
             "watchers": self.stream.watchers,
             "classify": self.classify,
+            "prompt": Prompt(redactor_of(settings, "local", personal=False)),
             "policy": settings.policy,
             "mode": settings.mode,
             "record": settings.record,
@@ -471,7 +474,7 @@ class Mulligan:
         """
         stream = self._stream()
         shelf = self._parts.shelf if self._parts is not None else None
-        return Session(stream, None if id is None else self._nameable(id), shelf)
+        return Session(stream, None if id is None else self._nameable(id), shelf, self._kit_or_unheard().prompt)
 
     def _nameable(self, id: str) -> str:
         """The id of a session as it may be kept: one that is a person's address or a secret is known by its hash."""

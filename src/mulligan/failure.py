@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from mulligan.redaction import clean, quote
+from mulligan.redaction import quote
 
 
 class Remedy(enum.Enum):
@@ -176,10 +176,13 @@ _CODE = re.compile(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
 
 
 def _tool_response(error: str, code: str, message: str, hint: str, recoverable: bool) -> dict[str, Any]:
+    from mulligan.redaction import Redactor  # most raise nothing, and some only show what is kept
+
+    shown = Redactor(personal=False).shown
     return {
         "error": error,
-        "code": code if _CODE.fullmatch(code) else error.partition("/")[2],
-        "message": quote(message),  # its author wrote it, but what was put into it may come from anywhere
-        "hint": clean(hint),
+        "code": code if _CODE.fullmatch(code) and shown(code) == code else error.partition("/")[2],
+        "message": quote(shown(message)),  # its author wrote it, but what was put into it may come from anywhere
+        "hint": shown(hint),
         "recoverable": recoverable,
     }

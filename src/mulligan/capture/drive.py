@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from mulligan import prompt
+from mulligan import conversation
 from mulligan.capture.answers import Judge
 from mulligan.capture.first import First
 from mulligan.capture.guarding import Guarding, NotMade, Unfit
@@ -19,6 +19,7 @@ from mulligan.capture.tracer import ActiveRun, outcome_of
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS
 from mulligan.events import AnyEvent, RecoveryPlanned, StepStarted
 from mulligan.failure import Failure, Ran, Remedy
+from mulligan.prompt import Prompt
 from mulligan.records import VERIFY, Change, Ending, Fix, Outcome, Precedent, Recovery, Step, StepType
 from mulligan.recover.budget import Guard
 from mulligan.recover.plan import (
@@ -176,6 +177,19 @@ class Attempts:
     def number(self) -> int:
         """Which call of its run it is: the number of its first attempt."""
         return self._first or 0
+
+    @property
+    def words(self) -> Prompt:
+        """What is said of it to a model, without what is secret in its arguments."""
+        return self.kit.prompt.beside(*self.given)
+
+    @property
+    def given(self) -> list[Mapping[str, Any]]:
+        """What it was made with, first and last. Of a model's call, what is not the conversation, which it knows."""
+        made = [self._given] if self._arguments is self._given else [self._given, self._arguments]
+        if self._type != "model":
+            return made
+        return [{name: each[name] for name in each if name != conversation.place(each)} for each in made]
 
     def next(self, answer: Any) -> Move | None:
         """The next move, or None when there are no more."""
@@ -547,7 +561,7 @@ class Attempts:
         if answer is False:
             self.failure = msgspec.structs.replace(failure, ran=Ran.NO, evidence=(*failure.evidence, SETTLED))
             return self.failure
-        self.note = prompt.confirmed(self.tool.name)
+        self.note = self.words.confirmed(self.tool.name)
         self._substitute(answer, Recovery(remedy=Remedy.WAIT, source=VERIFY), started, began)
         return HAPPENED
 
@@ -584,7 +598,7 @@ class Attempts:
                 self._note(error)
             elif self.failure is None:
                 if self._changes:
-                    self.note = prompt.note(self.tool.name, self._changes)
+                    self.note = self.words.note(self.tool.name, self._changes)
                 if self.note and not self.is_answered:
                     self.run.announce(self.note)
         except Exception:  # noqa: BLE001 - some exceptions refuse every change to them
@@ -602,7 +616,8 @@ class Attempts:
         error.add_note(self.epitaph(self.given_up or GivenUp(self.failure, "recovery itself failed, as the log says")))
 
     def epitaph(self, given_up: GivenUp) -> str:
-        told = prompt.epitaph(
+        words = self.words
+        told = words.epitaph(
             given_up.failure,
             attempts=0 if REFUSED in given_up.failure.evidence else self._made,
             seconds=self.kit.timer() - self._began,
@@ -614,8 +629,8 @@ class Attempts:
         return "\n".join(
             [
                 told,
-                *(f"{OURS} {prompt.suggestion(each)}" for each in offered[:2]),
-                *(f"{OURS} {prompt.precedent(each)}" for each in given_up.precedents[:2]),
+                *(f"{OURS} {words.suggestion(each)}" for each in offered[:2]),
+                *(f"{OURS} {words.precedent(each)}" for each in given_up.precedents[:2]),
             ]
         )
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from mulligan import prompt
 from mulligan.capture.kit import Kit
 from mulligan.capture.tracer import ActiveRun
 from mulligan.classify.taxonomy import (
@@ -107,7 +106,7 @@ class Guarding:
                 self._refuse_repeat(arguments, now)
             seconds, self._is_probe = self._guard.admit(self._target, now)
             if seconds:
-                raise NotMade(_out_of_order(self._tool.name, self._type, seconds))
+                raise NotMade(_out_of_order(self._kit, self._tool.name, self._type, seconds))
         if self._policy.attempts > 1:
             self._guard.began(now)
 
@@ -118,9 +117,10 @@ class Guarding:
         streak = repeats.blocking(self._tool.name, key_of(arguments, self._owner), now, self._policy.repeats)
         if streak is not None:
             streak.count += 1
-            raise NotMade(_repeated(self._tool.name, streak.failure, streak.count - 1))
+            raise NotMade(_repeated(self._kit, self._tool.name, streak.failure, streak.count - 1))
         if self._policy.spirals == "block" and (spiral := repeats.spiral(self._tool.name, arguments)):
-            raise NotMade(_refusal(TOOL_WRONG_APPROACH, prompt.spiral(spiral.tools, spiral.kind, spiral.count)))
+            told = self._kit.prompt.spiral(spiral.tools, spiral.kind, spiral.count)
+            raise NotMade(_refusal(TOOL_WRONG_APPROACH, told))
 
     def executed(self) -> None:
         """The function itself was reached: what comes next is a retry."""
@@ -179,18 +179,18 @@ class Guarding:
         if (self._policy.repeats and count >= self._policy.repeats) or (spiral and self._policy.spirals == "block"):
             guard.watch(run.id)
             run.at_end(self._tool.name, lambda: guard.unwatch(run.id))
-        return "" if spiral is None else prompt.spiral(spiral.tools, spiral.kind, spiral.count)
+        return "" if spiral is None else self._kit.prompt.spiral(spiral.tools, spiral.kind, spiral.count)
 
 
 def _refusal(kind: Kind, message: str, **fields: Any) -> Failure:
     return Failure.of(kind, message, ran=Ran.NO, evidence=(REFUSED,), **fields)
 
 
-def _repeated(tool: str, failure: Failure, count: int) -> Failure:
-    told = _refusal(ORCHESTRATION_LOOP_DETECTED, prompt.repeated(tool, failure, count), recoverable=False)
+def _repeated(kit: Kit, tool: str, failure: Failure, count: int) -> Failure:
+    told = _refusal(ORCHESTRATION_LOOP_DETECTED, kit.prompt.repeated(tool, failure, count), recoverable=False)
     return msgspec.structs.replace(told, fingerprint=failure.fingerprint)
 
 
-def _out_of_order(tool: str, type: StepType, seconds: float) -> Failure:
+def _out_of_order(kit: Kit, tool: str, type: StepType, seconds: float) -> Failure:
     kind = MODEL_UNAVAILABLE if type == "model" else TOOL_UNAVAILABLE
-    return _refusal(kind, prompt.left_alone(tool, seconds), retry_after=round(seconds, 1))
+    return _refusal(kind, kit.prompt.left_alone(tool, seconds), retry_after=round(seconds, 1))

@@ -14,6 +14,7 @@ import msgspec
 
 from mulligan.events import AnyEvent
 from mulligan.failure import Failure, Kind
+from mulligan.prompt import Prompt
 from mulligan.records import Fix, Precedent
 from mulligan.recover.budget import Budget
 from mulligan.recover.policy import Policy
@@ -100,6 +101,8 @@ class Kit:
     classify: Callable[..., Failure]
     watchers: Sequence[object] = ()
     """Who, beside the recorder, wants to hear of every beginning. Looked at, not asked: that is done at every call."""
+    prompt: Prompt = field(default_factory=Prompt)
+    """What is said to a model, without what these settings hide."""
     policy: Policy = field(default_factory=Policy)
     mode: Mode = "repair"
     record: Recording = "full"

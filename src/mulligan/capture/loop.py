@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from mulligan import prompt
 from mulligan.capture.dialects import Dialect, Said, dialect_of, said
+from mulligan.capture.drive import Attempts
 from mulligan.capture.kit import Kit
 from mulligan.capture.signature import code_of
 from mulligan.capture.tracer import ActiveRun, scope
@@ -109,7 +109,7 @@ class Loop:
                 yield from self._answers(turn, reply)
         cause = self._cause(run)
         told = f"{self.turns.limit} turns were used up"
-        why = f"{told}; {_told(*cause)}" if cause else told
+        why = f"{told}; {_told(cause)}" if cause else told
         run.record_failure("orchestration", "max_retries_exceeded", why)
         return self._finished(run, turn, reply.text, why)
 
@@ -132,15 +132,15 @@ class Loop:
     def _why(self, run: ActiveRun, reply: Said) -> str:
         told = "the model answered" if reply.text else "the model had nothing more to say"
         cause = self._cause(run)
-        return f"{told}, although {_told(*cause)}" if cause else told
+        return f"{told}, although {_told(cause)}" if cause else told
 
-    def _cause(self, run: ActiveRun) -> tuple[str, Failure] | None:
+    def _cause(self, run: ActiveRun) -> tuple[Attempts, Failure] | None:
         """The first call that was given up and not overcome."""
         overcome = {link.failed for link in run.links()}
         for call in self.turns.made:
             failure = call.given_up.failure if call.given_up is not None else call.failure
             if failure is not None and failure.counts and call.number not in overcome:
-                return call.tool.name, failure
+                return call, failure
         return None
 
     def _finished(self, run: ActiveRun, turn: Turn, text: str, why: str) -> Finished:
@@ -197,8 +197,9 @@ def started(
     return aplay(loop) if loop.is_async else play(loop)
 
 
-def _told(tool: str, failure: Failure) -> str:
-    return prompt.cause(tool, failure)
+def _told(cause: tuple[Attempts, Failure]) -> str:
+    call, failure = cause
+    return call.words.cause(call.tool.name, failure)
 
 
 def _block(answer: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -172,7 +172,7 @@ class ModelCalls:
         summarise, rewrite = _summarisers(options.compress)
         model = Model(
             sizes=_sizes,
-            words=lambda failure: prompt.again(failure, limit=WORDS),
+            words=lambda failure: call.words.again(failure, limit=WORDS),
             compacted=lambda made: _compacted(call, made),
             warn=lambda told: log.warning("%s: %s", tool.name, told),
             summarise=summarise,

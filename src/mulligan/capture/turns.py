@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from mulligan import calls, prompt
+from mulligan import calls
 from mulligan.capture.drive import Attempts, Mended, aplay, play
 from mulligan.capture.kit import Kit
 from mulligan.capture.signature import name_of
@@ -14,6 +14,7 @@ from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.capture.wrap import ToolOptions, Wrapped
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS, TOOL_UNKNOWN_TOOL
 from mulligan.failure import AgentError, InfraError, Remedy, SettingsError
+from mulligan.prompt import Told, last_turn
 from mulligan.records import Change, Recovery
 from mulligan.recover import near
 from mulligan.recover.confidence import sureness
@@ -54,17 +55,18 @@ class Turns:
         overcome: set[tuple[str, int]] = set()
         for run in {call.run.id: call.run for call in self.made}.values():
             overcome |= {(run.id, link.failed) for link in run.links()}
-        return prompt.report([self._outcome(call, overcome) for call in self.made])
+        return self._source().prompt.report([self._outcome(call, overcome) for call in self.made])
 
     @staticmethod
-    def _outcome(call: Attempts, overcome: set[tuple[str, int]]) -> prompt.Told:
+    def _outcome(call: Attempts, overcome: set[tuple[str, int]]) -> Told:
         failure = call.given_up.failure if call.given_up is not None else call.failure
-        return prompt.Told(
+        return Told(
             tool=call.tool.name,
             failure=failure,
             note=call.note,
             has_effects=not call.tool.is_repeatable,
             is_overcome=failure is not None and (call.run.id, call.number) in overcome,
+            arguments=call.given,
         )
 
 
@@ -84,7 +86,7 @@ class Turn:
     @property
     def notice(self) -> str:
         """What to tell the model before its last turn; empty before that."""
-        return prompt.last_turn() if self.is_last else ""
+        return last_turn() if self.is_last else ""
 
     def call(self, tools: Tools, name: str, arguments: Any = None) -> Any:
         """The tool's result, or the failure in the model's words. An `InfraError` leaves."""
@@ -243,7 +245,7 @@ class Asked:
         given_up = call.given_up
         failure = given_up.failure if given_up else call.failure
         assert failure is not None
-        return prompt.answer(
+        return call.words.answer(
             failure,
             tool=self.called if self.wrapped is None else self.name,
             precedents=given_up.precedents[:3] if given_up else (),

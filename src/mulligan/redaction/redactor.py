@@ -11,6 +11,7 @@ from mulligan.redaction import names as naming
 from mulligan.redaction.detect import detect
 from mulligan.redaction.expressions import Expression
 from mulligan.redaction.patterns import compiled
+from mulligan.redaction.present import FOREIGN, clean
 from mulligan.redaction.values import encodable, shortened
 
 
@@ -24,6 +25,13 @@ class Finding(NamedTuple):
 
 _DONE = Expression(r"\[redacted [a-z0-9_]{1,40}\]|\[(?:str \d{1,9} chars|int|float)(?: #[0-9a-f]{12})?\]")
 _BETWEEN = Expression(rf"({_DONE.pattern})")
+_WHOLE = 20_000
+"""Characters: more than are left of any text."""
+PERSONAL = naming.words(
+    """email phone card iban ssn national_id personal_number card_number account_number routing_number tax_id
+    social_security passport_number"""
+)
+"""Kinds that are a person's, and give nobody access to anything."""
 _COMMON = naming.words("true false none null undefined password secret token string example test bearer basic redacted")
 
 
@@ -35,10 +43,11 @@ class Redactor:
     can be compared. Free text goes by detection at both.
 
     `names` are further names that say secret; `patterns` are regular expressions for further secrets (their first
-    group, if they have one); what an expression of `allowed` matches whole is never hidden.
+    group, if they have one); what an expression of `allowed` matches whole is never hidden. With `personal=False`
+    secrets alone are hidden: for a model, which may need an address or an account number to do its work.
     """
 
-    __slots__ = ("_allowed", "_key", "_listed", "_names", "_patterns", "level")
+    __slots__ = ("_allowed", "_base", "_beside", "_key", "_listed", "_names", "_patterns", "_personal", "level")
 
     level: Literal["local", "shared"]
     _names: frozenset[str]
@@ -46,6 +55,11 @@ class Redactor:
     _patterns: tuple[tuple[str, re.Pattern[str]], ...]
     _allowed: tuple[re.Pattern[str], ...]
     _key: bytes
+    _personal: bool
+    _base: Redactor
+    """What the same name was asked of before, whatever is known beside it."""
+    _beside: dict[str, str]
+    """Values that are secret wherever they stand, and what they are."""
 
     def __init__(
         self,
@@ -56,28 +70,45 @@ class Redactor:
         allowed: Iterable[str] = (),
         listed: Iterable[str] = (),
         key: bytes = b"",
+        personal: bool = True,
     ) -> None:
         if level not in ("local", "shared"):
             raise ValueError(f'level is "local" or "shared", got {level!r}.')
         own = [_folded(name) for name in names]
         finders = [(_label(name), compiled(_assignment(name))) for name in own if name]
         finders += [("pattern", compiled(pattern)) for pattern in patterns]
-        for field, value in {
+        fields: dict[str, Any] = {
             "level": level,
             "_names": frozenset(own),
             "_listed": frozenset(listed),
             "_patterns": tuple(finders),
             "_allowed": tuple(compiled(pattern) for pattern in allowed),
             "_key": key,
-        }.items():
+            "_personal": personal,
+            "_base": self,
+            "_beside": {},
+        }
+        for field, value in fields.items():
             object.__setattr__(self, field, value)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"A Redactor does not change; make another one to set {name}.")
 
+    def knowing(self, *parts: Any) -> Redactor:
+        """The same redactor, which hides everywhere what is secret in these parts of a record."""
+        known = self._known(parts).values
+        if not known:
+            return self
+        other = Redactor.__new__(Redactor)
+        for field in self.__slots__:
+            object.__setattr__(other, field, known if field == "_beside" else getattr(self, field))
+        return other
+
     def findings(self, text: str) -> list[Finding]:
         """What detection finds in a text, in order, none overlapping."""
         found = detect(text)
+        if not self._personal:
+            found = [one for one in found if one[0] not in PERSONAL]
         for kind, pattern in self._patterns:
             group = 1 if pattern.groups else 0
             found += [(kind, *hit.span(group)) for hit in pattern.finditer(text) if hit[group]]
@@ -100,12 +131,24 @@ class Redactor:
         """The text without what must not be written down; of one over 10 KB, its ends."""
         short = text if len(text) < 10_000 and text.isascii() else encodable(shortened(text))
         found = self.findings(short)
-        if not found:  # as in most: no record is made of it
+        if not found and not self._beside:  # as in most: no record is made of it
             return short
-        known = _Known()
+        known = _Known(self._beside)
         known.found(text, short, found)
         redacted: str = self._hidden((text,), known)[0]
         return redacted
+
+    def shown(self, text: str, limit: int = FOREIGN) -> str:
+        """The text as a model may read it: without what must not leave, nothing hidden in it, both ends.
+
+        Looked through before anything is cut, and once more where cleaning has changed it: a character that cannot be
+        seen may stand in the middle of a secret.
+        """
+        hidden = self.text(text)
+        shown = clean(hidden, _WHOLE)
+        if shown != hidden:
+            shown = self.text(shown)
+        return clean(shown, limit)
 
     def value(self, value: Any, name: str = "") -> Any:
         """A copy of plain data without what must not be written down; its structure is kept."""
@@ -121,7 +164,7 @@ class Redactor:
         return self._hidden(parts, self._known(parts))
 
     def _known(self, parts: tuple[Any, ...]) -> _Known:
-        known = _Known()
+        known = _Known(self._beside)
         for part in parts:
             self._collect(part, "", known)
         return known
@@ -143,12 +186,14 @@ class Redactor:
             self._hidden_in(part, known) if type(part) is str else self._copy(part, "", shown, known) for part in parts
         )
 
-    def _says_secret(self, name: Any) -> str:
+    def says_secret(self, name: Any) -> str:
+        """What a value of this name is that must be hidden; empty when its name says nothing."""
         if type(name) is not str:
             return ""
         if self._names and (folded := _folded(name)) in self._names:
             return _label(folded)
-        return naming.secret(name)
+        kind = naming.secret(name)
+        return kind if self._personal or kind not in PERSONAL else ""
 
     def _is_allowed(self, value: str) -> bool:
         return any(pattern.fullmatch(value) for pattern in self._allowed)
@@ -169,9 +214,9 @@ class Redactor:
                 known.found(value, text, self.findings(text))
         elif type(value) is dict:
             for key, inner in value.items():
-                if type(key) is str and not _is_harmless(key, self):
+                if type(key) is str and not _is_harmless(key, self._base):
                     self._collect(key, "", known)
-                self._collect(inner, name or self._says_secret(key), known)
+                self._collect(inner, name or self.says_secret(key), known)
         elif isinstance(value, (list, tuple)):
             for inner in value:
                 self._collect(inner, name, known)
@@ -183,7 +228,7 @@ class Redactor:
                 said = self._hidden_in_name(key, known)
                 while said in copy:  # two secrets may leave one placeholder
                     said += "'"
-                copy[said] = self._copy(inner, name or self._says_secret(key), shown or key in self._listed, known)
+                copy[said] = self._copy(inner, name or self.says_secret(key), shown or key in self._listed, known)
             return copy
         if isinstance(value, (list, tuple)):
             return [self._copy(inner, name, shown, known) for inner in value]
@@ -231,9 +276,9 @@ class _Known:
 
     __slots__ = ("ordered", "spread", "texts", "values")
 
-    def __init__(self) -> None:
+    def __init__(self, values: dict[str, str]) -> None:
         self.texts: dict[str, tuple[str, list[Finding]]] = {}
-        self.values: dict[str, str] = {}
+        self.values = dict(values)
         self.ordered: list[str] = []
         self.spread = False
         """Whether a value was removed from where it could not be told by itself."""

@@ -18,6 +18,7 @@ import msgspec
 
 from mulligan import forks
 from mulligan.events import AnyEvent, ContextCompacted, RunStarted, StepEnded, Stream
+from mulligan.prompt import Prompt
 from mulligan.records import Compaction, new_id
 from mulligan.remember import tracker
 from mulligan.remember.store import LOCAL, Shelf
@@ -38,8 +39,10 @@ class Session:
     one id, at once or one after the other, are the same session.
     """
 
-    def __init__(self, stream: Stream, id: str | None = None, shelf: Shelf | None = None) -> None:
-        self._kept = _found(stream, id, shelf)
+    def __init__(
+        self, stream: Stream, id: str | None = None, shelf: Shelf | None = None, words: Prompt | None = None
+    ) -> None:
+        self._kept = _found(stream, id, shelf, words or Prompt())
         self._is_closed = False
 
     @property
@@ -66,7 +69,7 @@ class Session:
             chars_after=chars_after,
         )
         with self._kept.changing() as known:
-            known.compact()
+            known.compact(self._kept.words)
         self._kept.publish(ContextCompacted(made))
         self._kept.save()
 
@@ -85,7 +88,7 @@ class Session:
     def summary_note(self) -> str:
         """For the prompt of whatever summarises the conversation: what it need not repeat. Empty if nothing failed."""
         with self._kept.lock:
-            return self._kept.tracker.note()
+            return self._kept.tracker.note(self._kept.words)
 
     def rates(self) -> list[Stretch]:
         """Calls made, and failed at first, before each compaction and since the last; the oldest first."""
@@ -128,11 +131,12 @@ class Session:
 class _Kept:
     """One session of one stream, however many objects speak for it."""
 
-    def __init__(self, stream: Stream, id: str, shelf: Shelf | None) -> None:
+    def __init__(self, stream: Stream, id: str, shelf: Shelf | None, words: Prompt) -> None:
         self.id = id
         self.lock = threading.RLock()
         self._saving = threading.Lock()
         self._stream = stream
+        self.words = words
         self._shelf = shelf
         self._version = self._saved = 0
         self._holders = 0
@@ -185,7 +189,7 @@ class _Kept:
                 self._warn()
             case ContextCompacted(compaction) if self._is_of_recovery(compaction):
                 with self.changing() as known:
-                    known.compact()
+                    known.compact(self.words)
 
     def _is_of_recovery(self, compaction: Compaction) -> bool:
         # What a session says itself names no run.
@@ -247,14 +251,14 @@ _finding = threading.RLock()
 _all: weakref.WeakKeyDictionary[Stream, dict[str, weakref.ref[_Kept]]] = weakref.WeakKeyDictionary()
 
 
-def _found(stream: Stream, id: str | None, shelf: Shelf | None) -> _Kept:
+def _found(stream: Stream, id: str | None, shelf: Shelf | None, words: Prompt) -> _Kept:
     """The session of this id that somebody still speaks for, else the one on the shelf, else a new one."""
     with _finding:
         sessions = _all.setdefault(stream, {})
         known = sessions.get(id) if id is not None else None
         kept = known() if known is not None else None
         if kept is None:
-            kept = _Kept(stream, id or new_id("session"), shelf)
+            kept = _Kept(stream, id or new_id("session"), shelf, words)
             if id is not None:
                 kept.load()
             sessions[kept.id] = weakref.ref(kept)

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from mulligan import calls, prompt
+from mulligan import calls
+from mulligan.prompt import Prompt
 from mulligan.records import Link, Step, decode, encode
 from mulligan.remember import lookups
 
@@ -28,6 +29,10 @@ ENOUGH = 10
 """Calls before and after a compaction without which their rates are not compared."""
 SURE = 1.64
 """Standard errors by which a rate must be higher: chance alone does it once in twenty times."""
+
+
+_WORDS = Prompt()
+"""For names and numbers of steps that have passed redaction. What is told is looked through once more."""
 
 
 class Remembered(msgspec.Struct, omit_defaults=True):
@@ -120,10 +125,10 @@ class Tracker(msgspec.Struct, omit_defaults=True):
         self._settle()
         self.turns += 1
 
-    def compact(self) -> None:
+    def compact(self, words: Prompt = _WORDS) -> None:
         """The conversation was made shorter: from now on the reminder speaks of what came before."""
         self._settle()
-        self.reminder = prompt.reminder([_told(each) for each in self.failures])
+        self.reminder = words.reminder([_told(each) for each in self.failures])
         self.is_told = not self.reminder
         self.stretches = [*self.stretches[1 - STRETCHES :], Stretch()]
         self.has_warned = False
@@ -134,10 +139,10 @@ class Tracker(msgspec.Struct, omit_defaults=True):
         self.is_told = True
         return said
 
-    def note(self) -> str:
+    def note(self, words: Prompt = _WORDS) -> str:
         """What a summariser need not write down, because the reminder will say it."""
         known = [*self.failures, *self.pending]
-        return prompt.kept_elsewhere([(each.kind, each.step.name) for each in known])
+        return words.kept_elsewhere([(each.kind, each.step.name) for each in known])
 
     def rise(self) -> str:
         """Says that more calls fail since the last compaction than before it; empty where that may be chance."""
@@ -191,7 +196,7 @@ class Tracker(msgspec.Struct, omit_defaults=True):
         self.pending = [each for each in self.pending if not _link(each, step)]
         for each in self.failures:
             if each.is_open and (link := _link(each, step)):
-                said = prompt.overcame(link, was_reread=each.was_reread)
+                said = _WORDS.overcame(link, was_reread=each.was_reread)
                 each.worked = {**each.worked, said: each.worked.get(said, 0) + 1}
                 each.is_open = False
         if step.type in ("tool", "retrieval", "custom"):

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mulligan import prompt
 from mulligan.figures import DAY
+from mulligan.prompt import Prompt
 from mulligan.records import Pattern, Precedent, builtins
 from mulligan.report.tables import Column, ago, columns, count, heading, line, pairs, share, table
 
@@ -83,7 +83,7 @@ def shown(pattern: Pattern, known: Sequence[Precedent], now: int, width: int | N
     if not known:
         yield "  nothing that is known"
     for each in known:
-        yield from pairs([("-", prompt.precedent(each))], width)
+        yield from pairs([("-", Prompt().precedent(each))], width)
     if pattern.examples:
         yield ""
         yield heading("Where to look", width)

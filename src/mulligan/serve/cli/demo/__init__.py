@@ -12,12 +12,13 @@ from typing import Any
 
 import click
 
-from mulligan import figures, prompt
+from mulligan import figures
 from mulligan import settings as settings_file
 from mulligan.assembly import Mulligan
 from mulligan.events import AnyEvent, RecoveryPlanned, StepEnded
 from mulligan.failure import StoreError
 from mulligan.figures import Cell
+from mulligan.prompt import Prompt
 from mulligan.remember.store import LOCAL, RunQuery
 from mulligan.remember.urls import open_store, refuge
 from mulligan.report.terminal import columns, duration, line
@@ -132,7 +133,7 @@ class Narrator:
             case StepEnded(step) if step.type == "tool":
                 self.say(f"     + worked in {duration(step.seconds)}: {line(step.result, 70)}", fg="green")
                 if step.after is not None and step.after.changes:
-                    self.say(f'     " {prompt.note(step.name, step.after.changes)}', fg="cyan")
+                    self.say(f'     " {Prompt().note(step.name, step.after.changes)}', fg="cyan")
             case RecoveryPlanned(_, recovery) if recovery.changes:
                 changed = ", ".join(f"{each.path} {each.before!r} -> {each.after!r}" for each in recovery.changes)
                 self.say(f"     > repair: {changed} ({recovery.confidence:.0%} sure)", fg="yellow")
