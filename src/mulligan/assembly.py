@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -19,7 +20,6 @@ from mulligan.capture.tracer import ActiveRun
 from mulligan.capture.turns import Tools, Turns
 from mulligan.capture.wrap import ToolOptions, Wrapped, wrap
 from mulligan.classify.classifier import Classifier, classify
-from mulligan.classify.fingerprint import template
 from mulligan.events import Listener, Stream, When
 from mulligan.failure import Failure, MulliganError, SettingsError, StoreError
 from mulligan.prompt import Prompt
@@ -28,6 +28,7 @@ from mulligan.recover.budget import Budget
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Mode
 from mulligan.redaction import Redactor
+from mulligan.remember import schemas
 from mulligan.remember.recorder import Recorder
 from mulligan.remember.session import Session
 from mulligan.remember.shelf import RecorderShelf
@@ -83,7 +84,7 @@ class Parts:
             sqlite_path(settings.store_url)  # opened when the first record is kept, understood or refused now
         self.classify = classify_of(settings)
         self.stream = Stream(redactor)
-        keeps_a_journal = opening is None and not settings.store_url.startswith("memory:")
+        self.keeps_a_journal = keeps_a_journal = opening is None and not settings.store_url.startswith("memory:")
         self.recorder = Recorder(
             opening or self._open,
             self.stream,
@@ -110,6 +111,8 @@ class Parts:
         }
         self.kit = Kit(**own | kit)
         self._keeps_up = True
+        self._schemas: dict[str, str] = {}
+        """By tool, those that are noted."""
 
     def _open(self) -> Store:
         """The store of the settings, or, where that cannot be used, one in the temporary folder."""
@@ -146,27 +149,56 @@ class Parts:
         # What many runs together say was missing, in place of what each of them did in between.
         return [*learned[:1], *(each for each in found if each.how != "recipe")] if learned else found
 
-    def fixes(self, tool: str, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Fix]:
+    def fixes(self, tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
         """What memory knows to have helped: of other runs, so that nothing has to be waited for."""
-        store = self.recorder.store
-        return self._known(store, tool, failure, arguments) if store is not None else ()
+        with self._memory() as store:
+            if store is None:
+                return ()
+            self._note_schema(store, tool, schema)
+            return self._known(store, tool, failure, arguments, schema)
+
+    @contextlib.contextmanager
+    def _memory(self) -> Iterator[Store | None]:
+        """The recorder's store; where it has opened none yet, one for the moment, if anything was ever kept there."""
+        if self.recorder.store is None:
+            self._keeps_up = self.recorder.flush(SETTLE if self._keeps_up else 0)
+        store, url = self.recorder.store, self.settings.store_url
+        is_there = self.keeps_a_journal and self._keeps_up and sqlite_path(url).exists()
+        if store is not None or not is_there:
+            yield store
+            return
+        with contextlib.closing(open_store(url, self.settings.fsync)) as own:
+            yield own
+
+    def _note_schema(self, store: Store, tool: str, digest: str) -> None:
+        """What a tool's schema is now: another one than before takes back what was proven under that."""
+        if digest and self._schemas.get(tool) != digest:
+            changed = schemas.noted(store.get(LOCAL, schemas.KIND, tool), digest, self.kit.now())
+            if changed is not None:
+                store.put(LOCAL, schemas.KIND, tool, changed)
+            self._schemas[tool] = digest
 
     def _known(
-        self, store: Store, tool: str, failure: Failure, arguments: Mapping[str, Any] | None = None
+        self,
+        store: Store,
+        tool: str,
+        failure: Failure,
+        arguments: Mapping[str, Any] | None = None,
+        schema: str = "",
     ) -> Sequence[Fix]:
         if not failure.fingerprint:
             return ()
-        return store.fixes(
-            LOCAL,
-            FixQuery(
-                tool=tool,
-                fingerprint=failure.fingerprint,
-                text=template(failure.message, arguments) if arguments is not None else "",
-                agent=self.settings.agent,
-                now=int(self.kit.clock() * 1000),
-                within=RECALL,
-            ),
-        )
+        run = self.kit.current()
+        agent = run.record.agent if run is not None else self.settings.agent
+        query = FixQuery.about(
+            tool, failure, arguments, agent=agent, schema=schema, now=self.kit.now(), within=RECALL
+        )  # fmt: skip
+        return store.fixes(LOCAL, query)
+
+    def advice(self, tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
+        """The same for whoever only asks: nothing is noted, and a store that is not there is not made."""
+        with self._memory() as store:
+            return self._known(store, tool, failure, arguments, schema) if store is not None else ()
 
 
 class Mulligan:
@@ -513,13 +545,16 @@ class Mulligan:
         effects: Effects | None = None,
         destructive: bool = False,
         mode: Mode = "repair",
+        memory: bool = True,
     ) -> Advice:
         """What would repair this call: its `suggestions`, the likeliest first, and `why` there are no better ones.
 
         `tool` is a name or a wrapped function, which brings its own schema and rules. `run` are the earlier calls of
-        the same run, as dictionaries with tool, arguments, outcome, and result or error. Nothing is called.
+        the same run, as dictionaries with tool, arguments, outcome, and result or error. `memory` says whether what
+        worked before is asked for too. Nothing is called.
         """
         self._kit()
+        parts = self._parts
         known = getattr(tool, "__mulligan__", None)
         if isinstance(known, Wrapped):
             schema = known.schema() if schema is None else schema
@@ -541,7 +576,8 @@ class Mulligan:
             effects=effects,
             destructive=destructive,
             mode=mode,
-            policy=self._parts.settings.policy if self._parts is not None else None,
+            policy=parts.settings.policy if parts is not None else None,
+            recall=parts.advice if parts is not None and memory else None,
         )
 
     def listen(self, listener: Listener, when: When = "recorder") -> Callable[[], None]:

@@ -16,11 +16,11 @@ from mulligan import calls
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.records import LAST_PART, OPEN, Change, Fix, Recovery, Run, Step
-from mulligan.remember import fixes
+from mulligan.remember import fixes, schemas
 from mulligan.remember.fixes import Crowd, Form, Tally, Verdict, Vote
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, LOCAL, Evidence, FixQuery, Forget, Question, Revocation, Store
+from mulligan.remember.store import DAY, LOCAL, Evidence, FixQuery, Forget, Question, Retention, Revocation, Store
 
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
 LOCKED = Failure.of(Kind("orchestration", "precondition", Remedy.TELL), "the door is locked", fingerprint="f-locked")
@@ -199,6 +199,43 @@ def test_a_tool_that_is_forgotten_has_no_fixes(store):
     assert store.fixes(LOCAL, FixQuery(now=NOW)) == []
 
 
+def test_what_pruned_runs_have_taught_is_forgotten_with_them(store):
+    learn(store, 2)
+    (fix,) = asked(store)
+    store.decide(LOCAL, fix.id, approved=True, at=NOW)
+    store.prune(LOCAL, Retention(failures=0, successes=0), NOW + 1)
+    assert asked(store)[0].tried == 2
+    store.forget(LOCAL, Forget(run="run_0"))
+    assert asked(store)[0].tried == 1
+    store.forget(LOCAL, Forget(run="run_1"))
+    assert asked(store) == []
+    learn(store, 1, first=7)
+    assert asked(store)[0].state == "proposed"
+
+
+def test_what_pruned_and_reported_runs_say_of_a_tool_is_forgotten_with_it(store):
+    learn(store, 2)
+    (fix,) = asked(store)
+    store.outcome(LOCAL, fix.id, Evidence(run="elsewhere", principal="local", at=NOW))
+    store.prune(LOCAL, Retention(failures=0, successes=0), NOW + 1)
+    store.forget(LOCAL, Forget(tool="search"))
+    assert store.fixes(LOCAL, FixQuery(now=NOW)) == []
+
+
+def test_a_text_is_forgotten_also_in_what_was_learned(store):
+    for number in range(2):
+        write(
+            store,
+            *tried(
+                f"run_{number}", {"mode": "x", "q": "a"}, {"mode": "confidential", "q": "a"}, agent="the zebra agent"
+            ),
+        )
+    store.prune(LOCAL, Retention(failures=0, successes=0), NOW + 1)
+    assert asked(store)[0].changes[0].after == "confidential"
+    store.forget(LOCAL, Forget(text="confidential"))
+    assert asked(store) == []
+
+
 # Recall
 
 
@@ -292,12 +329,93 @@ def test_a_fix_that_fails_too_often_later_waits_for_an_operator():
     assert fixes.judged(tally, Crowd(), 40 * DAY)[0] == "paused"
 
 
-def test_a_changed_schema_asks_for_new_proof():
-    tally = Tally(id="fix_1", tool="t", fingerprint="f", form=Form())
-    for number in range(10):
-        tally.add(Vote(f"run_{number}", "local", "", (80 + number) * DAY, True))
-    assert fixes.judged(tally, Crowd(), NOW)[0] == "promoted"
-    assert fixes.judged(tally, Crowd(), NOW, since=85 * DAY)[0] == "proposed"
+def met(store: Store, digest: str, at: int) -> None:
+    """The tool is called, and its schema is this."""
+    noted = schemas.noted(store.get(LOCAL, schemas.KIND, "search"), digest, at)
+    if noted is not None:
+        store.put(LOCAL, schemas.KIND, "search", noted)
+
+
+def test_the_first_schema_that_is_met_changes_nothing(store):
+    learn(store, 9)
+    met(store, "one", NOW)
+    assert asked(store, schema="one")[0].state == "promoted"
+
+
+def test_a_changed_schema_demotes_what_was_proven_before(store):
+    met(store, "one", 0)
+    learn(store, 9)
+    met(store, "two", NOW)
+    (fix,) = asked(store, schema="two")
+    assert (fix.state, fix.why) == ("demoted", "the tool's schema has changed since")
+    assert (fix.tried, fix.worked) == (9, 9)
+    (listed,) = store.fixes(LOCAL, FixQuery(now=NOW))
+    assert listed.state == "demoted"
+
+
+def test_what_is_proven_anew_under_the_new_schema_is_promoted_again(store):
+    met(store, "one", 0)
+    learn(store, 9)
+    met(store, "two", NOW - DAY)
+    learn(store, 6, first=20, at=NOW - 5)
+    assert asked(store)[0].state == "demoted"
+    learn(store, 1, first=30, at=NOW + 5)
+    assert asked(store, now=NOW + DAY)[0].state == "promoted"
+
+
+def test_after_a_change_of_schema_one_of_many_proves_nothing_alone(store):
+    met(store, "one", 0)
+    learn(store, 5, principal="ann")
+    learn(store, 5, principal="bob")
+    assert asked(store)[0].state == "promoted"
+    met(store, "two", NOW - DAY)
+    learn(store, 30, first=50, principal="mallory", at=NOW - 5)
+    assert asked(store)[0].state == "demoted"
+
+
+def test_an_approval_holds_for_the_schema_that_it_was_given_for(store):
+    met(store, "one", 0)
+    learn(store, 1)
+    (fix,) = asked(store)
+    store.decide(LOCAL, fix.id, approved=True, at=NOW - 10)
+    assert asked(store)[0].state == "approved"
+    met(store, "two", NOW)
+    assert asked(store)[0].state == "demoted"
+    store.decide(LOCAL, fix.id, approved=True, at=NOW)
+    assert asked(store)[0].state == "approved"
+
+
+def test_whoever_asks_with_another_schema_is_told_that_nothing_is_proven_for_it(store):
+    met(store, "one", 0)
+    learn(store, 9)
+    assert asked(store, schema="two")[0].state == "demoted"
+    assert asked(store, schema="one")[0].state == "promoted"
+
+
+def test_a_recipe_is_demoted_by_a_changed_schema_as_well(store):
+    for number in range(9):
+        at = NOW - 3 * DAY + (number % 3) * DAY
+        shared = {"run": f"run_{number}", "started": at}
+        first = Step(seq=1, call=1, name="open", outcome="failure", failure=LOCKED, arguments={}, **shared)
+        write(
+            store,
+            RunStarted(Run(id=f"run_{number}", started=at)),
+            StepEnded(first),
+            StepEnded(Step(seq=2, call=2, name="unlock", arguments={}, **shared)),
+            StepEnded(Step(seq=3, call=3, name="open", arguments={}, **shared)),
+        )
+    query = FixQuery(tool="open", fingerprint="f-locked", now=NOW)
+    assert store.fixes(LOCAL, query)[0].state == "promoted"
+    store.put(LOCAL, schemas.KIND, "open", schemas.noted(schemas.noted(None, "one", 0), "two", NOW))
+    (fix,) = store.fixes(LOCAL, query)
+    assert (fix.sort, fix.state) == ("recipe", "demoted")
+
+
+def test_a_run_that_is_asked_about_teaches_nothing_about_itself(store):
+    learn(store, 2)
+    assert asked(store, without="run_0")[0].tried == 1
+    store.forget(LOCAL, Forget(run="run_1"))
+    assert asked(store, without="run_0") == []
 
 
 def test_seven_of_seven_are_sure_enough():

@@ -13,6 +13,7 @@ from mulligan.failure import Failure, Kind, Ran, Remedy, SettingsError
 from mulligan.records import Effects, Fix, Outcome, Step
 from mulligan.recover.policy import Policy
 from mulligan.recover.repair import Suggestion, suggest
+from mulligan.recover.schema import pinned
 from mulligan.recover.tool import Mode, Seen, Tool
 
 MOST = 200
@@ -53,7 +54,7 @@ def advise(
     destructive: bool = False,
     mode: Mode = "repair",
     policy: Policy | None = None,
-    recall: Callable[[str, Failure, Mapping[str, Any]], Sequence[Fix]] | None = None,
+    recall: Callable[[str, Failure, Mapping[str, Any], str], Sequence[Fix]] | None = None,
 ) -> Advice:
     """The suggestions for one failed call, as if the tool's own developer had wrapped it.
 
@@ -80,7 +81,7 @@ def advise(
         known.setdefault(tool, schema)
     seen = [_seen(each) for each in list(run)[-MOST:]]
     confidence = (policy or Policy()).confidence
-    fixes = recall(tool, failure, arguments) if recall is not None else ()
+    fixes = recall(tool, failure, arguments, pinned(schema).digest if schema else "") if recall is not None else ()
     made = suggest(arguments, failure, about, seen, tools=known, confidence=confidence, known=fixes)
     why = made[0].why if made else _WHY.get(failure.remedy, "nothing known would mend it")
     if not failure.counts:

@@ -37,6 +37,7 @@ from mulligan.recover.plan import (
 )
 from mulligan.recover.policy import Policy
 from mulligan.recover.repair import Suggestion
+from mulligan.recover.schema import pinned
 from mulligan.recover.tool import Tool
 from mulligan.redaction import plain
 
@@ -542,7 +543,10 @@ class Attempts:
         return self.kit.recall(self.tool.name, failure, self.run.id)
 
     def _known(self, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Fix]:
-        return self.kit.fixes(self.tool.name, failure, arguments) if self.kit.fixes is not None else ()
+        if self.kit.fixes is None:
+            return ()
+        schema = self.tool.schema()
+        return self.kit.fixes(self.tool.name, failure, arguments, pinned(schema).digest if schema else "")
 
     def _verify(self, arguments: Mapping[str, Any], failure: Failure) -> object:
         assert self._check is not None

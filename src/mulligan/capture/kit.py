@@ -109,7 +109,7 @@ class Kit:
     agent: str = ""
     environment: str | None = None
     recall: Callable[[str, Failure, str], Sequence[Precedent]] = _nothing_known
-    fixes: Callable[[str, Failure, Mapping[str, Any]], Sequence[Fix]] | None = None
+    fixes: Known | None = None
     """What memory knows to have helped; None where there is no memory."""
     clock: Callable[[], float] = time.time
     timer: Callable[[], float] = time.perf_counter
@@ -182,6 +182,8 @@ class Kit:
 
 
 Keep = Callable[[Success], None]
+Known = Callable[[str, Failure, Mapping[str, Any], str], Sequence[Fix]]
+"""Of a tool, its failure, the arguments and the digest of its schema ("" where there is none)."""
 Source = Callable[[], Kit | None]
 """Answers with the kit to use now, or None where everything passes through."""
 

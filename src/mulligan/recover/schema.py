@@ -38,7 +38,7 @@ class Fault(NamedTuple):
 class Pinned:
     """A schema as it was when it was first seen, and its validator, made when it is first needed."""
 
-    __slots__ = ("_affordable", "_source", "_validator", "schema")
+    __slots__ = ("_affordable", "_digest", "_source", "_validator", "schema")
 
     def __init__(self, source: Schema) -> None:
         self._source = source  # held, so that no other schema can come to stand at its address
@@ -50,6 +50,18 @@ class Pinned:
             self.schema = None
         self._validator: Any = None
         self._affordable: dict[int, bool] = {}
+        self._digest: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """What it is known by where it is not at hand: the same as long as it takes and refuses the same."""
+        if self._digest is None:
+            from hashlib import blake2b  # only failures come here, and it loads OpenSSL
+
+            rules = {} if self.schema is None else _rules(self.schema)
+            said = msgspec.json.encode(rules, order="sorted", enc_hook=str)
+            self._digest = blake2b(said, digest_size=8).hexdigest() if rules else ""
+        return self._digest
 
     def faults(self, arguments: Mapping[str, Any]) -> list[Fault] | None:
         """Every way in which arguments break it, or None where nothing can be said."""
@@ -108,6 +120,23 @@ def pinned(schema: Schema) -> Pinned:
         known = _by_text[text] = Pinned(schema)
         _by_place[id(schema)] = known
     return known
+
+
+_WORDS = frozenset({"title", "description", "examples", "$comment", "$schema", "$id"})
+"""What is said about a value, and decides nothing."""
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Where the keys are names of the tool's own."""
+
+
+def _rules(node: Any, is_named: bool = False) -> Any:
+    """A schema without what is only said."""
+    if isinstance(node, Mapping):
+        return {
+            str(key): _rules(value, not is_named and key in _NAMED)
+            for key, value in node.items()
+            if is_named or key not in _WORDS
+        }
+    return [_rules(value) for value in node] if isinstance(node, list | tuple) else node
 
 
 def _weigh(schema: Schema) -> None:

@@ -250,6 +250,13 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     def last(self) -> int:
         return self.recent[-1][0] if self.recent else 0
 
+    def anew(self, votes: Iterable[Vote]) -> Tally:
+        """The same fix with these votes alone, which come in the order of their time."""
+        fresh = Tally(id=self.id, tool=self.tool, fingerprint=self.fingerprint, form=self.form)
+        for vote in votes:
+            fresh.add(vote)
+        return fresh
+
 
 def is_revoked(what: Revocation, principal: str, tool: str, started: int) -> bool:
     """Whether a revocation takes back what this principal's run of this time says about this tool."""
@@ -266,17 +273,25 @@ def is_everything_of(what: Revocation) -> bool:
     return what.principal is not None and what.tool is None and what.since is None and what.until is None
 
 
-def tallied(votes: Iterable[tuple[Trial, Vote]]) -> dict[str, Tally]:
-    """Tallies by fix. A run has one vote: its first failure, else its first success."""
-    first: dict[tuple[str, str, str], tuple[bool, int, int, Trial, Vote]] = {}
-    for trial, vote in votes:
-        place, rank = (trial.fix, vote.run, vote.principal), (vote.worked, vote.at, trial.tried, trial, vote)
+def counted(votes: Iterable[tuple[int, Vote]]) -> list[Vote]:
+    """Of the votes for one fix, each with its trial's number, those that count, in the order of their time.
+
+    A run has one: its first failure, else its first success.
+    """
+    first: dict[tuple[str, str], tuple[bool, int, int, Vote]] = {}
+    for tried, vote in votes:
+        place, rank = (vote.run, vote.principal), (vote.worked, vote.at, tried, vote)
         if place not in first or rank[:3] < first[place][:3]:
             first[place] = rank
-    found: dict[str, Tally] = {}
-    for (id, _, _), (*_, trial, vote) in sorted(first.items(), key=lambda item: (item[1][4].at, item[1][4].run)):
-        found.setdefault(id, Tally.of(trial)).add(vote)
-    return found
+    return sorted((vote for *_, vote in first.values()), key=lambda vote: (vote.at, vote.run))
+
+
+def tallied(votes: Iterable[tuple[Trial, Vote]]) -> dict[str, Tally]:
+    """Tallies by fix."""
+    together: dict[str, tuple[Tally, list[tuple[int, Vote]]]] = {}
+    for trial, vote in votes:
+        together.setdefault(trial.fix, (Tally.of(trial), []))[1].append((trial.tried, vote))
+    return {id: tally.anew(counted(some)) for id, (tally, some) in together.items()}
 
 
 # When it is proof enough
@@ -318,10 +333,8 @@ SURE = 0.8
 UNUSED = 30 * DAY
 
 
-def judged(
-    tally: Tally, crowd: Crowd, now: int, verdict: Verdict | None = None, since: int = 0
-) -> tuple[FixState, str]:
-    """Whether a fix may be tried without asking, and why not. `since` is when the tool's schema last changed."""
+def judged(tally: Tally, crowd: Crowd, now: int, verdict: Verdict | None = None) -> tuple[FixState, str]:
+    """Whether a fix may be tried without asking, and why not."""
     approved, revoked = (verdict.approved, verdict.revoked) if verdict is not None else (0, 0)
     if revoked > 0 and revoked >= approved:
         return "revoked", "an operator took it back"
@@ -337,15 +350,20 @@ def judged(
         return "demoted", "it failed twice in a row"
     if approved:
         return "approved", ""
-    why = _why_unproven(tally, crowd, since)
+    why = _why_unproven(tally, crowd)
     return ("proposed", why) if why else ("promoted", "")
 
 
-def _why_unproven(tally: Tally, crowd: Crowd, since: int) -> str:
-    if since and any(at < since for at, *_ in tally.recent[:1]):
-        fresh = [worked for at, _, worked, _ in tally.recent if at >= since]
-        if sum(fresh) < PROOFS or wilson(sum(fresh), len(fresh)) < SURE:
-            return "the tool's schema has changed since"
+def rejudged(
+    state: tuple[FixState, str], since: int, fresh: Tally, crowd: Crowd, now: int, verdict: Verdict | None = None
+) -> tuple[FixState, str]:
+    """The same after the tool's schema changed: only `fresh`, what was tried since then, proves anything."""
+    if state[0] not in ("promoted", "approved") or (verdict is not None and verdict.approved >= since):
+        return state
+    return state if judged(fresh, crowd, now)[0] == "promoted" else ("demoted", "the tool's schema has changed since")
+
+
+def _why_unproven(tally: Tally, crowd: Crowd) -> str:
     if tally.worked < PROOFS:
         return f"it worked {tally.worked} times, and {PROOFS} are needed"
     others = len(tally.principals.keys() - {IMPORT})

@@ -8,6 +8,7 @@ import msgspec
 
 from mulligan.failure import Kind, StoreError
 from mulligan.records import Record, encode
+from mulligan.remember import schemas
 from mulligan.remember.store import Forget
 
 FORGOTTEN = "[forgotten]"
@@ -74,4 +75,6 @@ def is_on_shelf(kind: str, key: str, value: bytes, what: Forget) -> bool:
     """Whether something on the shelf goes with what is forgotten."""
     if what.session is not None:
         return kind == "session" and key == what.session
+    if what.tool is not None:
+        return kind == schemas.KIND and key == what.tool
     return what.text is not None and (what.text in key or holds(value, what.text))

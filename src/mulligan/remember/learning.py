@@ -11,7 +11,7 @@ import msgspec
 from mulligan import calls
 from mulligan.calls import Standing
 from mulligan.records import Fix, Run, Step, decode, encode
-from mulligan.remember import fixes, patterns, recipes, similar
+from mulligan.remember import fixes, patterns, recipes, schemas, similar
 from mulligan.remember.fixes import Crowd, Tally, Trial, Verdict, Vote
 from mulligan.remember.rows import FIRST
 from mulligan.remember.store import Evidence, FixQuery, Revocation, Revoked
@@ -21,6 +21,8 @@ SAMPLES = 40
 """Runs of which a recipe's arguments are learned, the latest."""
 TALLIES = 64
 """Fixes of one pattern that are looked at, the latest."""
+FRESH = 500
+"""Votes that are looked at where a tool's schema has changed, the latest."""
 CANDIDATES = 256
 """Patterns of a tool that a new one is compared with."""
 REPORTED = -1
@@ -145,16 +147,7 @@ def refresh(writer: sqlite3.Connection, tenant: str, fix: str) -> None:
     if row is None:
         return
     old = decode(row[0], Tally)
-    first: dict[tuple[str, str], tuple[bool, int, int, Vote]] = {}
-    for run, tried, worked, at, principal, agent, automatic in writer.execute(
-        "SELECT run, tried, worked, at, principal, agent, automatic FROM votes WHERE tenant = ? AND fix = ?",
-        (tenant, fix),
-    ):
-        vote = Vote(run, principal, agent, at, bool(worked), bool(automatic))
-        place, rank = (run, principal), (bool(worked), at, tried, vote)
-        if place not in first or rank < first[place]:
-            first[place] = rank
-    votes = sorted((vote for *_, vote in first.values()), key=lambda vote: (vote.at, vote.run))
+    votes = _votes(lambda sql, values: writer.execute(sql, values).fetchall(), tenant, fix)
     if not votes:
         writer.execute("DELETE FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix))
         pattern = id_of(old.tool, old.fingerprint)
@@ -164,10 +157,20 @@ def refresh(writer: sqlite3.Connection, tenant: str, fix: str) -> None:
                 "DELETE FROM fixed WHERE tenant = ? AND tool = ? AND pattern = ?", (tenant, old.tool, pattern)
             )
         return
-    tally = Tally(id=old.id, tool=old.tool, fingerprint=old.fingerprint, form=old.form)
-    for vote in votes:
-        tally.add(vote)
-    _put(writer, tenant, tally)
+    _put(writer, tenant, old.anew(votes))
+
+
+def _votes(read: Read, tenant: str, fix: str, since: int = FIRST, without: str = "", most: int = -1) -> list[Vote]:
+    """The votes for a fix that count, in the order of their time; of very many the latest."""
+    rows = read(
+        "SELECT tried, run, principal, agent, at, worked, automatic FROM votes "
+        "WHERE tenant = ? AND fix = ? AND at >= ? AND run <> ? ORDER BY at DESC LIMIT ?",
+        (tenant, fix, since, without, most),
+    )
+    return fixes.counted(
+        (tried, Vote(run, who, agent, at, bool(worked), bool(automatic)))
+        for tried, run, who, agent, at, worked, automatic in rows
+    )
 
 
 def relearn(writer: sqlite3.Connection, tenant: str, run: Run, steps: Iterable[Step]) -> None:
@@ -191,6 +194,13 @@ def forget_run(writer: sqlite3.Connection, tenant: str, run: str) -> None:
     writer.execute("DELETE FROM votes WHERE tenant = ? AND run = ?", (tenant, run))
     for (fix,) in touched:
         refresh(writer, tenant, fix)
+        _forget_verdict(writer, tenant, fix)
+
+
+def _forget_verdict(writer: sqlite3.Connection, tenant: str, fix: str) -> None:
+    """What operators said goes with the last that it was about."""
+    if writer.execute("SELECT 1 FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone() is None:
+        writer.execute("DELETE FROM verdicts WHERE tenant = ? AND id = ?", (tenant, fix))
 
 
 def forget_where(writer: sqlite3.Connection, tenant: str, is_gone: Callable[[Tally, bytes], bool]) -> None:
@@ -228,8 +238,7 @@ def revoke(writer: sqlite3.Connection, tenant: str, what: Revocation) -> Revoked
     touched = {each[3] for each in gone}
     for fix in touched:
         refresh(writer, tenant, fix)
-        if writer.execute("SELECT 1 FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone() is None:
-            writer.execute("DELETE FROM verdicts WHERE tenant = ? AND id = ?", (tenant, fix))
+        _forget_verdict(writer, tenant, fix)
     return Revoked(runs=len({each[0] for each in gone}), votes=len(gone), fixes=len(touched))
 
 
@@ -270,14 +279,14 @@ def answer(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float])
     began = clock()
     asked: list[tuple[float, str]] = []
     if query.fingerprint and query.tool is not None:
-        asked = [(1.0, id_of(query.tool, query.fingerprint))]
-        if query.text and not _tallies(read, tenant, asked[0][1]):
+        own = _tallies(read, tenant, id_of(query.tool, query.fingerprint), query)
+        groups = [(1.0, own)]
+        if query.text and not own:
             rows = read("SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? LIMIT ?",
                         (tenant, query.tool, CANDIDATES))  # fmt: skip
             if not query.within or clock() - began < query.within:
-                known = [(pattern, similar.unpacked(bits)) for pattern, bits in rows]
-                asked += similar.nearest(query.text, known)
-        groups = [(likeness, _tallies(read, tenant, pattern)) for likeness, pattern in asked]
+                asked = similar.nearest(query.text, [(pattern, similar.unpacked(bits)) for pattern, bits in rows])
+        groups += [(likeness, _tallies(read, tenant, pattern, query)) for likeness, pattern in asked]
     else:
         where, values = ("AND tool = ?", (query.tool,)) if query.tool is not None else ("", ())
         rows = read(f"SELECT pattern, body FROM fixes WHERE tenant = ? {where} ORDER BY last DESC LIMIT 5000",
@@ -285,7 +294,7 @@ def answer(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float])
         together: dict[str, list[Tally]] = {}
         for pattern, body in rows:
             together.setdefault(pattern, []).append(decode(body, Tally))
-        groups = [(1.0, tallies) for tallies in together.values()]
+        groups = [(1.0, _without(read, tenant, tallies, query.without)) for tallies in together.values()]
     if not any(tallies for _, tallies in groups):
         return []
 
@@ -293,18 +302,38 @@ def answer(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float])
         marks = ", ".join("?" * len(ids))
         rows = read(
             f"SELECT body FROM votes WHERE tenant = ? AND fix IN ({marks}) AND worked = 1 AND body IS NOT NULL "
-            "ORDER BY at DESC LIMIT ?",
-            (tenant, *ids, SAMPLES),
+            "AND run <> ? ORDER BY at DESC LIMIT ?",
+            (tenant, *ids, query.without, SAMPLES),
         )
         return [msgspec.json.decode(body) for (body,) in rows]
 
-    return recipes.answered(groups, query, crowd(read, tenant, query.now), verdicts(read, tenant), samples)
+    def fresh(tally: Tally, since: int) -> Tally:
+        return tally.anew(_votes(read, tenant, tally.id, since, query.without, FRESH))
+
+    since = schemas.since(_seen(read, tenant, query.tool), query)
+    known = recipes.Known(crowd(read, tenant, query.now), verdicts(read, tenant), samples, since, fresh)
+    return recipes.answered(groups, query, known)
 
 
-def _tallies(read: Read, tenant: str, pattern: str) -> list[Tally]:
+def _seen(read: Read, tenant: str, tool: str | None) -> list[tuple[str, bytes]]:
+    where, values = ("AND key = ?", (tool,)) if tool is not None else ("", ())
+    sql = f"SELECT key, value FROM shelf WHERE tenant = ? AND kind = ? {where}"
+    return read(sql, (tenant, schemas.KIND, *values))
+
+
+def _tallies(read: Read, tenant: str, pattern: str, query: FixQuery) -> list[Tally]:
     rows = read("SELECT body FROM fixes WHERE tenant = ? AND pattern = ? ORDER BY last DESC LIMIT ?",
                 (tenant, pattern, TALLIES))  # fmt: skip
-    return [decode(body, Tally) for (body,) in rows]
+    return _without(read, tenant, [decode(body, Tally) for (body,) in rows], query.without)
+
+
+def _without(read: Read, tenant: str, tallies: list[Tally], run: str) -> list[Tally]:
+    """The same as if this run had not been."""
+    if not run or not tallies:
+        return tallies
+    own = {fix for (fix,) in read("SELECT DISTINCT fix FROM votes WHERE tenant = ? AND run = ?", (tenant, run))}
+    left = [tally.anew(_votes(read, tenant, tally.id, without=run)) if tally.id in own else tally for tally in tallies]
+    return [tally for tally in left if tally.tried]
 
 
 def evidence(read: Read, tenant: str, fix: str, limit: int) -> list[Evidence]:

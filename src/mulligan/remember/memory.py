@@ -10,8 +10,8 @@ from mulligan import calls, figures
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.failure import StoreError
 from mulligan.figures import Stats, StatsQuery
-from mulligan.records import Compaction, Fix, History, Link, Pattern, Precedent, Run, Step, pattern_id
-from mulligan.remember import fixes, forgetting, learning, patterns, recipes, retention, similar
+from mulligan.records import Compaction, Fix, History, Link, Pattern, Precedent, Run, Step, encode, pattern_id
+from mulligan.remember import fixes, forgetting, learning, patterns, recipes, retention, schemas, similar
 from mulligan.remember.patterns import Decision, Sighting, Tally
 from mulligan.remember.store import (
     IMPORTED,
@@ -210,6 +210,7 @@ class MemoryStore:
                     gone, touched = self._forget_in(tenant, run, what)
                     runs, steps = runs + gone, steps + touched
             self._forget_pruned(tenant, what)
+            self._forget_votes(tenant, what)
             shelf = self._forget_shelf(tenant, what)
             lost = before - set(self._tallies(tenant))
             decisions = self._decisions.get(tenant, {})
@@ -258,6 +259,23 @@ class MemoryStore:
         if what.text is not None:
             left = [each._replace(step=forgetting.without(each.step, what.text)) for each in left]
         self._pruned[tenant] = left
+
+    def _forget_votes(self, tenant: str, what: Forget) -> None:
+        """What was learned from runs that are gone, or reported, and what operators said of what is not known now."""
+        left = []
+        for trial, vote in self._votes.get(tenant, ()):
+            if vote.run == what.run or what.tool in (trial.step.name, *trial.form.names):
+                continue
+            if what.text is not None:
+                if what.text in vote.run or forgetting.holds(encode(fixes.Tally.of(trial)), what.text):
+                    continue
+                trial = trial._replace(done=() if forgetting.holds(encode(trial.done), what.text) else trial.done)
+                vote = vote._replace(agent=vote.agent.replace(what.text, forgetting.FORGOTTEN))
+            left.append((trial, vote))
+        self._votes[tenant] = left
+        known = {trial.fix for trial, _ in self._all_votes(tenant)}
+        verdicts = self._verdicts.get(tenant, {})
+        self._verdicts[tenant] = {id: verdict for id, verdict in verdicts.items() if id in known}
 
     def _forget_shelf(self, tenant: str, what: Forget) -> int:
         gone = [
@@ -321,8 +339,10 @@ class MemoryStore:
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
         with self._lock:
-            votes = self._all_votes(tenant)
+            votes = [each for each in self._all_votes(tenant) if not query.without or each[1].run != query.without]
             heard, revoked = self._principals.get(tenant, {}), self._revocations.get(tenant, [])
+            seen = [(key, value) for (owner, kind, key), value in self._shelf.items()
+                    if owner == tenant and kind == schemas.KIND]  # fmt: skip
         tallies = fixes.tallied(votes)
         groups: dict[str, list[fixes.Tally]] = {}
         for tally in sorted(tallies.values(), key=lambda each: -each.last):
@@ -342,8 +362,14 @@ class MemoryStore:
             told = [(vote.at, trial.done) for trial, vote in votes if trial.fix in ids and vote.worked and trial.done]
             return [done for _, done in sorted(told, key=lambda each: -each[0])[: learning.SAMPLES]]
 
+        def fresh(tally: fixes.Tally, since: int) -> fixes.Tally:
+            some = ((trial.tried, vote) for trial, vote in votes if trial.fix == tally.id and vote.at >= since)
+            return tally.anew(fixes.counted(some)[-learning.FRESH :])
+
         crowd = fixes.crowd(heard, revoked, query.now)
-        return recipes.answered(asked, query, crowd, self._verdicts.get(tenant, {}), samples)
+        verdicts = self._verdicts.get(tenant, {})
+        since = schemas.since(seen, query)
+        return recipes.answered(asked, query, recipes.Known(crowd, verdicts, samples, since, fresh))
 
     def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
         with self._lock:

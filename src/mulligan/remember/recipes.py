@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mulligan.records import Ahead, Fix, encode
-from mulligan.remember.fixes import Crowd, Form, Tally, Verdict, judged, told
+from mulligan.records import Ahead, Fix, FixState, encode
+from mulligan.remember.fixes import Crowd, Form, Tally, Verdict, judged, rejudged, told
 from mulligan.remember.store import FixQuery
 
 LONGEST = 4
@@ -136,28 +136,45 @@ def _is_told(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float)
 
 
-def answered(
-    groups: Sequence[tuple[float, Sequence[Tally]]],
-    query: FixQuery,
-    crowd: Crowd,
-    verdicts: Mapping[str, Verdict],
-    samples: Callable[[Sequence[str]], Samples],
-) -> list[Fix]:
+class Known(NamedTuple):
+    """What is known beside the tallies, by whoever keeps them."""
+
+    crowd: Crowd
+    verdicts: Mapping[str, Verdict]
+    samples: Callable[[Sequence[str]], Samples]
+    since: Mapping[str, int]
+    """When the schemas of tools have changed."""
+    fresh: Callable[[Tally, int], Tally]
+    """A tally of what was tried since then."""
+
+
+def answered(groups: Sequence[tuple[float, Sequence[Tally]]], query: FixQuery, known: Known) -> list[Fix]:
     """Fixes and recipes with their records, the likeliest first: the same answer whoever keeps the tallies."""
     found: list[Fix] = []
     for likeness, tallies in groups:
-        plain = [each for each in tallies if each.form.sort != "recipe" and each.worked]
-        of_recipes = learned(tallies)
-        for each, parts in [*((tally, ()) for tally in plain), *((each.tally, each.parts) for each in of_recipes)]:
-            fix = told(each, judged(each, crowd, query.now, verdicts.get(each.id)), likeness)
+        plain = [(each, (each,)) for each in tallies if each.form.sort != "recipe" and each.worked]
+        by_id = {each.id: each for each in tallies}
+        of_recipes = [(each.tally, tuple(by_id[id] for id in each.parts)) for each in learned(tallies)]
+        for each, parts in (*plain, *of_recipes):
+            fix = told(each, _state(each, parts, query, known), likeness)
             if query.state is not None and fix.state != query.state:
                 continue
             if query.is_question and fix.state == "revoked":
                 continue
-            if parts:
-                fix = msgspec.structs.replace(fix, first=ahead(each.form, samples(parts)))
+            if each.form.sort == "recipe":
+                fix = msgspec.structs.replace(fix, first=ahead(each.form, known.samples([part.id for part in parts])))
             found.append(fix)
     ranked = sorted(
         found, key=lambda fix: (-fix.likeness, not fix.agents.get(query.agent), -fix.worked, fix.tried, fix.id)
     )
     return ranked[: max(query.limit, 0)]
+
+
+def _state(whole: Tally, parts: Sequence[Tally], query: FixQuery, known: Known) -> tuple[FixState, str]:
+    verdict = known.verdicts.get(whole.id)
+    state = judged(whole, known.crowd, query.now, verdict)
+    since = known.since.get(whole.tool)
+    if since is None or state[0] not in ("promoted", "approved"):
+        return state
+    fresh = _merged(whole, [known.fresh(part, since) for part in parts])
+    return rejudged(state, since, fresh, known.crowd, query.now, verdict)

@@ -6,11 +6,13 @@ Synchronous. `append` is called from the recorder's thread only; everything else
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
+from mulligan.classify.fingerprint import template
 from mulligan.events import AnyEvent
+from mulligan.failure import Failure
 from mulligan.figures import Stats, StatsQuery
 from mulligan.records import Fix, FixState, History, Pattern, PatternState, Precedent, Record, Run, Status
 
@@ -160,6 +162,10 @@ class FixQuery(Record, frozen=True):
     """The failure's message with what varies masked: where its own pattern has no fix, those like it are asked."""
     agent: str = ""
     """Who asks: what helped the same agent comes first."""
+    schema: str = ""
+    """The digest of the tool's schema as who asks knows it: what was proven under another one is not proven."""
+    without: str = ""
+    """A run that teaches nothing here, because it is the one that is asked about."""
     state: FixState | None = None
     now: int = 0
     """By the clock of who asks: whether a fix is proven depends on it."""
@@ -171,6 +177,12 @@ class FixQuery(Record, frozen=True):
     def is_question(self) -> bool:
         """Whether it is about a failure that is waiting for an answer."""
         return bool(self.fingerprint)
+
+    @classmethod
+    def about(cls, tool: str, failure: Failure, arguments: Mapping[str, Any] | None = None, **asked: Any) -> FixQuery:
+        """What helps against this failure? Without the call's arguments only the very same pattern is asked."""
+        text = template(failure.message, arguments) if arguments is not None else ""
+        return cls(tool=tool, fingerprint=failure.fingerprint, text=text, **asked)
 
 
 class Revocation(Record, frozen=True):

@@ -160,6 +160,10 @@ class Forgetting:
             self._writer.execute(
                 "UPDATE votes SET body = NULL WHERE tenant = ? AND body IS NOT NULL AND held(body)", (self._tenant,)
             )
+            self._writer.execute(
+                "UPDATE votes SET agent = replace(agent, ?, ?) WHERE tenant = ? AND held(agent)",
+                (text, forgetting.FORGOTTEN, self._tenant),
+            )
 
     def _forget_pattern(self, id: str) -> None:
         for table in ("patterns", "pattern_days", "pattern_agents", "decisions"):

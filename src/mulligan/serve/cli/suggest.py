@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, get_args
 
 import click
 
-from mulligan import settings as settings_file
 from mulligan.capture.advice import Advice, advise
 from mulligan.classify.classifier import Classifier
-from mulligan.failure import SettingsError
-from mulligan.records import Change, Effects
+from mulligan.failure import Failure, SettingsError
+from mulligan.records import Change, Effects, Fix
 from mulligan.recover.repair import Suggestion
 from mulligan.recover.tool import Mode
 from mulligan.redaction import clean
+from mulligan.remember.store import LOCAL, FixQuery, Store
 from mulligan.report.terminal import columns, count
 from mulligan.serve.cli.options import as_json as json_option
+from mulligan.serve.cli.options import now, opened, settings_with, store_option
 
 _MOST = 64 * 1024 * 1024
 """Bytes of one line."""
@@ -32,16 +33,21 @@ _EXAMPLE = '{"tool": "search", "arguments": {"topK": "5"}, "error": "...", "sche
     """"schema": {"properties": {"k": {"type": "integer"}}}}' | mulligan suggest"""
 )
 @click.argument("file", required=False, type=click.Path(allow_dash=True))
+@click.option("--no-memory", is_flag=True, help="Leave out what worked before.")
+@store_option
 @json_option
-def suggest(file: str | None, as_json: bool) -> None:
+def suggest(file: str | None, no_memory: bool, store: str | None, as_json: bool) -> None:
     """What would repair this call?
 
     Reads one JSON object a line from FILE or from standard input: tool, arguments, error, and if known schema, tools
     (schemas by name), history (earlier calls of the run: tool, arguments, outcome, result or error), privileged,
-    released, effects, destructive, mode, agent, context, id. With --json, or where the output is not a terminal, it
-    answers each line with one.
+    released, effects, destructive, mode, agent, context, id. What worked before, by the store, is among the answers.
+    With --json, or where the output is not a terminal, it answers each line with one.
     """
-    settings = settings_file.read()
+    settings = settings_with(store)
+    kept = None if no_memory else opened(settings)
+    if store and kept is None and not no_memory:
+        raise SettingsError(f"there is no {settings.store_url}. Name another with --store, or leave it out.")
     classify = Classifier.from_settings({"kinds": settings.kinds, "rules": settings.rules}).classify
     is_table = not as_json and sys.stdout.isatty()
     rows: list[tuple[str, ...]] = []
@@ -51,7 +57,8 @@ def suggest(file: str | None, as_json: bool) -> None:
             given: dict[str, Any] = {}
             try:
                 given = _read(line)
-                advice = advise(**_asked(given), classify=classify, policy=settings.policy)
+                recall = _recall(kept, given) if kept is not None else None
+                advice = advise(**_asked(given), classify=classify, policy=settings.policy, recall=recall)
             except (ValueError, SettingsError) as error:
                 bad += 1
                 told = clean(str(error), 300)
@@ -65,6 +72,16 @@ def suggest(file: str | None, as_json: bool) -> None:
                 rows.append(_row(number, advice))
     if is_table:
         _print(rows, bad)
+
+
+def _recall(kept: Store, given: dict[str, Any]) -> Callable[..., Sequence[Fix]]:
+    agent = given.get("agent")
+
+    def recall(tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
+        about = {"agent": agent if isinstance(agent, str) else "", "schema": schema, "now": now()}
+        return kept.fixes(LOCAL, FixQuery.about(tool, failure, arguments, **about)) if failure.fingerprint else ()
+
+    return recall
 
 
 def _opened(file: str | None) -> IO[bytes]:
@@ -163,6 +180,7 @@ def _suggestion(each: Suggestion) -> dict[str, Any]:
         "family": each.family,
         "changes": [_change(change) for change in each.changes],
         "evidence": [clean(told, 200) for told in each.evidence],
+        "fix": each.fix,
         "automatic": each.automatic,
         "why": each.why,
     }
@@ -187,7 +205,8 @@ def _row(number: int, advice: Advice) -> tuple[str, ...]:
     if not advice.suggestions:
         return str(number), str(advice.kind), "", "", f"nothing: {advice.why}"
     first = advice.suggestions[0]
-    call = clean(f"{first.tool}({json.dumps(first.arguments, ensure_ascii=True)})", 120)
+    calls = [(before.tool, before.arguments) for before in first.first] + [(first.tool, first.arguments)]
+    call = ", then ".join(clean(f"{tool}({json.dumps(given, ensure_ascii=True)})", 120) for tool, given in calls)
     return str(number), str(advice.kind), f"{first.confidence:.2f}", "yes" if first.automatic else "no", call
 
 

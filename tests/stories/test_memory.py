@@ -1,0 +1,108 @@
+"""What worked before works again: learned in one process, used in the next, and taken back when it is not true."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import Any
+
+LEARNING = """
+    import mulligan
+    search = mulligan.tool(effects="none", mode="observe")(tool)
+    for number in range(8):
+        with mulligan.run("reader"):
+            try:
+                search("cats", k=50)
+            except AgentError:
+                search("cats", k=10)
+    mulligan.flush()
+"""
+TOOL = """
+    from mulligan import AgentError
+
+    def tool(query: str, k: int = 5) -> str:
+        if k > 10:
+            raise AgentError("That is too much for one page.", code="invalid_arguments")
+        return f"{k} of {query}"
+    tool.__name__ = "search"
+"""
+CHANGED = TOOL.replace("k: int = 5", "k: int = 5, *, page: int = 0")
+ASKING = """
+    import mulligan
+    search = mulligan.tool(effects="none")(tool)
+    with mulligan.run("reader") as run:
+        try:
+            print(search("dogs", k=40))
+        except AgentError as error:
+            print("told:", *error.__notes__)
+    mulligan.flush()
+"""
+
+
+def program(*parts: str) -> str:
+    return "\n".join(map(textwrap.dedent, parts))
+
+
+def fixes(user: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = user.sees("fixes", "--tool", "search")
+    return found
+
+
+def test_a_correction_that_an_operator_approved_is_made_at_once_until_the_tool_changes(user: Any) -> None:
+    done = user.runs_program(program(TOOL, LEARNING))
+    assert done.returncode == 0, done.stderr
+    (fix,) = fixes(user)
+    assert (fix["state"], fix["worked"]) == ("proposed", 8)
+    assert "told:" in user.runs_program(program(TOOL, ASKING)).stdout
+
+    assert user.types("fixes", "approve", fix["id"]).returncode == 0
+    assert user.runs_program(program(TOOL, ASKING)).stdout == "10 of dogs\n"
+
+    assert "told:" in user.runs_program(program(CHANGED, ASKING)).stdout
+    (fix,) = fixes(user)
+    assert (fix["state"], fix["why"]) == ("demoted", "the tool's schema has changed since")
+    assert "demoted" in user.types("fixes").stdout
+    assert "schema has changed" in user.types("fixes", "show", fix["id"]).stdout
+
+
+FAILED = {"tool": "search", "arguments": {"query": "dogs", "k": 40}, "error": "That is too much for one page."}
+
+
+def suggested(user: Any, *options: str, **about: Any) -> list[dict[str, Any]]:
+    line = json.dumps({**FAILED, "error": {"code": "invalid_arguments", "message": FAILED["error"]}, **about})
+    said = user.types("suggest", "--json", *options, stdin=line)
+    assert said.returncode == 0, said.stderr
+    found: list[dict[str, Any]] = json.loads(said.stdout)["suggestions"]
+    return found
+
+
+def test_whoever_asks_what_would_repair_a_call_hears_what_worked_before(user: Any) -> None:
+    assert suggested(user) == []
+    assert not (user.home / "mulligan").exists(), "a question makes no files"
+    user.runs_program(program(TOOL, LEARNING))
+
+    (told,) = suggested(user)
+
+    (fix,) = fixes(user)
+    assert (told["arguments"], told["source"], told["fix"]) == ({"query": "dogs", "k": 10}, "memory", fix["id"])
+    assert told["evidence"] == [f"{fix['id']} worked 8 of 8 times"]
+    assert not told["automatic"]
+    assert suggested(user, "--no-memory") == []
+    said = user.types("suggest", "--store", "nowhere.db", stdin="{}")
+    assert (said.returncode, "there is no" in said.stderr) == (2, True)
+
+
+def test_the_library_answers_from_what_is_kept_and_notes_nothing(user: Any) -> None:
+    user.runs_program(program(TOOL, LEARNING))
+    (fix,) = fixes(user)
+    user.types("fixes", "approve", fix["id"])
+    asking = """
+        import mulligan
+        told = mulligan.suggest(mulligan.tool(effects="none")(tool), {"query": "dogs", "k": 40}, ERROR)
+        print(told.suggestions[0].arguments["k"], told.suggestions[0].automatic)
+        print(len(mulligan.suggest("search", {"query": "dogs", "k": 40}, ERROR, memory=False).suggestions))
+    """
+    error = 'ERROR = AgentError("That is too much for one page.", code="invalid_arguments")'
+    assert user.runs_program(program(TOOL, error, asking)).stdout == "10 True\n0\n"
+    assert user.runs_program(program(CHANGED, error, asking)).stdout == "10 True\n0\n", "no schema was met before"
+    assert fixes(user)[0]["state"] == "approved"
