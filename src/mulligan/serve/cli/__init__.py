@@ -21,6 +21,8 @@ COMMANDS = {
     "fixes": ("fixes", "fixes", "What turned failures into successes, and what is tried without asking."),
     "stats": ("stats", "stats", "What failed, what overcame it, and what that suggests."),
     "scan": ("scan", "scan", "Read the session logs on this machine: what failed, and what overcame it."),
+    "install": ("install", "install", "Let the failures of another program come to mulligan."),
+    "uninstall": ("install", "uninstall", "Take that back."),
     "export": ("exchange", "export", "Write runs as JSON lines."),
     "import": ("exchange", "import_", "Put runs from files into the store."),
     "explain": ("explain", "explain", "What kind of failure is this, and whose move is it?"),

@@ -1,0 +1,176 @@
+"""Edits of other programs' settings: shown before, a copy kept, made at once; a file that is not understood is refused.
+
+`read_json` and `read_toml` give what is there, `Edit` says what will be, `difference` shows it and `make` does it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import os
+import re
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mulligan.failure import SettingsError
+
+LARGEST = 10_000_000
+"""Bytes of a settings file: one that is larger is something else."""
+
+
+class Edit(NamedTuple):
+    """One file as it is and as it is to be; None where there is none."""
+
+    path: Path
+    before: str | None
+    after: str | None
+
+    @property
+    def changes(self) -> bool:
+        return self.before != self.after
+
+    def difference(self) -> str:
+        """What will be different, line by line; empty if nothing will."""
+        lines = difflib.unified_diff(
+            (self.before or "").splitlines(),
+            (self.after or "").splitlines(),
+            str(self.path) if self.before is not None else os.devnull,
+            str(self.path) if self.after is not None else os.devnull,
+            lineterm="",
+        )
+        return "\n".join(lines)
+
+    def make(self) -> Path | None:
+        """Makes it, and answers where the file as it was is kept; None if there was none.
+
+        There is never half a file: it is written beside, and put in its place at once. A link stays one, and rights
+        stay as they were.
+        """
+        path = self.path.resolve()
+        try:
+            if text_of(path) != self.before:
+                raise SettingsError(f"{self.path} was changed by somebody else just now. Nothing was done; try again.")
+            saved = self._saved(path)
+            if self.after is None:
+                path.unlink()
+            else:
+                _replace(path, self.after)
+        except OSError as error:
+            raise SettingsError(
+                f"{self.path} cannot be written ({error.strerror or error}). Nothing was done."
+            ) from None
+        return saved
+
+    def _saved(self, path: Path) -> Path | None:
+        if self.before is None:
+            return None
+        stem = f"{path.name}.before-mulligan-{time.strftime('%Y%m%dT%H%M%S')}"
+        for number in range(1, 1000):
+            saved = path.with_name(stem if number == 1 else f"{stem}-{number}")
+            try:
+                place = os.open(saved, os.O_WRONLY | os.O_CREAT | os.O_EXCL, path.stat().st_mode & 0o777)
+            except FileExistsError:
+                continue
+            with open(place, "wb") as file:
+                file.write(path.read_bytes())
+            return saved
+        raise SettingsError(f"there are too many copies beside {path}. Remove some: {stem}-*")
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+    place, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with open(place, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, mode)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+def text_of(path: Path) -> str | None:
+    """What is in a settings file; None where there is none."""
+    try:
+        if path.is_dir():
+            raise SettingsError(f"{path} is a folder, where a file of settings should be. Nothing was done.")
+        if path.stat().st_size > LARGEST:
+            raise SettingsError(f"{path} is too large to be a file of settings. Nothing was done.")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        raise SettingsError(f"{path} is inside something that is no folder. Nothing was done.") from None
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read ({error.strerror or error}). Nothing was done.") from None
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not UTF-8 text ({error}). Mend it first; nothing was done.") from None
+
+
+def read_json(path: Path) -> tuple[str | None, dict[str, Any]]:
+    """A file of settings as text and as an object, both for `json_edit`; nothing there is an empty object."""
+    text = text_of(path)
+    if text is None or not text.strip():
+        return text, {}
+    try:
+        value = json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        why = f"not valid JSON: {error}"
+        if _COMMENT.search(text):
+            why += "; it seems to have comments, which would be lost"
+        raise SettingsError(f"{path} is {why}. Mend it first, or edit it by hand; nothing was done.") from None
+    if not isinstance(value, dict):
+        raise SettingsError(f"{path} is not a JSON object, so it is no file of settings. Nothing was done.")
+    return text, value
+
+
+_COMMENT = re.compile(r"^\s{0,99}(?://|/\*)", re.MULTILINE)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a name stands twice in one object, and one of the two would be lost")
+    return made
+
+
+def json_edit(path: Path, before: str | None, value: dict[str, Any]) -> Edit:
+    """The edit that leaves this object in the file, laid out as the file was; an empty one leaves no file."""
+    if not value:
+        return Edit(path, before, None)
+    try:
+        if before is not None and before.strip() and json.loads(before) == value:
+            return Edit(path, before, before)
+        after = json.dumps(value, indent=_indent(before or ""), ensure_ascii=False) + "\n"
+        after.encode()
+    except ValueError as error:
+        raise SettingsError(f"{path} holds what cannot be written again ({error}). Edit it by hand.") from None
+    return Edit(path, before, after)
+
+
+def _indent(text: str) -> int | str:
+    found = re.search(r"^([ \t]{1,8})\S", text, re.MULTILINE)
+    if found is None:
+        return 2
+    return found[1] if "\t" in found[1] else len(found[1])
+
+
+def read_toml(path: Path) -> tuple[str | None, dict[str, Any]]:
+    """A TOML file as text and as a table. There is no writer: whoever edits it adds or removes lines of the text."""
+    import tomllib  # 10 ms, and few commands come here
+
+    text = text_of(path)
+    try:
+        return text, tomllib.loads(text or "")
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}. Mend it first; nothing was done.") from None

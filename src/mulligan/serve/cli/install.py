@@ -1,0 +1,258 @@
+"""mulligan install, mulligan uninstall: lets other programs come to mulligan, by an edit of their settings."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+import mulligan
+from mulligan.failure import SettingsError
+from mulligan.serve.cli.edits import Edit, json_edit, read_json, read_toml
+from mulligan.serve.cli.options import as_json, print_json
+
+SECONDS = 10
+"""After which an agent goes on without us. A hook takes a tenth of a second."""
+WIDEST = 400
+"""Characters of a line that are shown."""
+EXAMPLES = (
+    "Examples:\n\n  mulligan {0} claude-code --dry-run\n\n  mulligan {0} codex\n\n  mulligan {0} gemini --project"
+)
+
+
+class Agent(NamedTuple):
+    """A coding agent, and where it is told what to run."""
+
+    name: str
+    """As `mulligan-hook` is told it."""
+    spoken: str
+    events: Mapping[str, str | None]
+    """What it is to tell us, each with the matcher that narrows it."""
+    unit: int = 1
+    """In which parts of a second it counts."""
+    then: str = ""
+    """What the user must do once."""
+
+
+CLAUDE_CODE = Agent(
+    "claude-code",
+    "Claude Code",
+    {"PostToolUseFailure": None, "PostToolBatch": None, "SessionStart": "compact", "SessionEnd": None},
+    then="Sessions that are open take it up when they are started again.",
+)
+CODEX = Agent(
+    "codex",
+    "Codex",
+    {"PostToolUse": None, "SessionStart": "compact", "SessionEnd": None},
+    then="Codex runs a hook once you trust it: start codex, type /hooks and trust those of mulligan.",
+)
+GEMINI = Agent(
+    "gemini",
+    "Gemini CLI",
+    {"AfterTool": None, "BeforeAgent": None, "PreCompress": None, "SessionEnd": None},
+    unit=1000,
+    then="Sessions that are open take it up when they are started again.",
+)
+
+
+def command(agent: Agent) -> str:
+    """What the agent runs. A python that is gone, or a package that is, must not disturb it: it is told nothing.
+
+    The interpreter is started without `site`, and `start.py` by its path: a third of what the start would cost.
+    """
+    start = Path(mulligan.__file__).parent / "serve" / "hooks" / "start.py"
+    return f"{shlex.quote(sys.executable)} -ESP {shlex.quote(str(start))} {agent.name} 2>/dev/null || :"
+
+
+_OURS = re.compile(r"\bmulligan-hook\b|\bmulligan[/\\]serve[/\\]hooks[/\\]")
+
+
+def with_hooks(settings: Mapping[str, Any], agent: Agent, path: Path) -> dict[str, Any]:
+    """Settings in which our hooks stand, each once, beside whatever else does."""
+    made = without_hooks(settings, path)
+    hooks = made.setdefault("hooks", {})
+    for event, matcher in agent.events.items():
+        entry: dict[str, Any] = {"matcher": matcher} if matcher else {}
+        entry["hooks"] = [{"type": "command", "command": command(agent), "timeout": SECONDS * agent.unit}]
+        hooks.setdefault(event, []).append(entry)
+    return made
+
+
+def without_hooks(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Settings in which none of our hooks stands, and nothing else is different."""
+    made = copy.deepcopy(dict(settings))
+    hooks = made.get("hooks", {})
+    if not isinstance(hooks, dict) or not all(isinstance(entries, list) for entries in hooks.values()):
+        raise SettingsError(f"{path}: `hooks` is not laid out as a table of lists. Mend it first; nothing was done.")
+    for event, entries in list(hooks.items()):
+        left = [kept for entry in entries if (kept := _without(entry)) is not None]
+        if left != entries:
+            hooks[event] = left
+            if not left:
+                del hooks[event]
+    if not hooks and settings.get("hooks"):
+        del made["hooks"]
+    return made
+
+
+def _without(entry: Any) -> Any:
+    """An entry without our commands; None if it held nothing else."""
+    handlers = entry.get("hooks") if isinstance(entry, dict) else None
+    if not isinstance(handlers, list):
+        return entry
+    left = [each for each in handlers if not (isinstance(each, dict) and _OURS.search(str(each.get("command", ""))))]
+    if len(left) == len(handlers):
+        return entry
+    return {**entry, "hooks": left} if left else None
+
+
+def settings_of(agent: Agent, project: bool) -> Path:
+    """The file that tells an agent what to run; of a project, the one that is not shared where there is one."""
+    if project:
+        here = Path.cwd()
+        return {
+            "claude-code": here / ".claude" / "settings.local.json",
+            "codex": here / ".codex" / "hooks.json",
+            "gemini": here / ".gemini" / "settings.json",
+        }[agent.name]
+    return {
+        "claude-code": _folder("CLAUDE_CONFIG_DIR", ".claude") / "settings.json",
+        "codex": _folder("CODEX_HOME", ".codex") / "hooks.json",
+        "gemini": Path.home() / ".gemini" / "settings.json",
+    }[agent.name]
+
+
+def _folder(variable: str, usual: str) -> Path:
+    named = os.environ.get(variable)
+    return Path(named).expanduser() if named else Path.home() / usual
+
+
+def _advice(agent: Agent) -> list[str]:
+    """What stands in the way, beside the file that is edited."""
+    if agent is not CODEX:
+        return []
+    config = _folder("CODEX_HOME", ".codex") / "config.toml"
+    _, told = read_toml(config)
+    features = told.get("features", {})
+    if isinstance(features, dict) and (features.get("hooks") is False or features.get("codex_hooks") is False):
+        return [f"{config} switches hooks off. Take the line out of its [features]."]
+    return []
+
+
+def perform(
+    edit: Edit, dry_run: bool, as_json: bool, done: str, nothing: str, then: list[str] | None = None, **facts: Any
+) -> None:
+    """Shows an edit, makes it unless it is a rehearsal, and says what came of it and what is left to do."""
+    saved = edit.make() if edit.changes and not dry_run else None
+    if as_json:
+        print_json(
+            facts
+            | {
+                "file": str(edit.path),
+                "changed": edit.changes,
+                "dry_run": dry_run,
+                "difference": edit.difference(),
+                "backup": str(saved) if saved else None,
+                "then": then or [],
+            }
+        )
+        return
+    if not edit.changes:
+        click.echo(nothing)
+        return
+    for each in edit.difference().splitlines():
+        # Line by line as it is, or it could not be compared; but what a terminal would obey is not shown to it.
+        click.echo("".join(letter if letter.isprintable() or letter == "\t" else " " for letter in each[:WIDEST]))
+    click.echo("")
+    click.echo(f"Nothing was written: this was a rehearsal of {edit.path}." if dry_run else done)
+    if saved is not None:
+        click.echo(f"The file as it was: {saved}")
+    for each in then or () if not dry_run else ():
+        click.echo(each)
+
+
+def _options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        as_json,
+        click.option("--dry-run", is_flag=True, help="Only show what would change."),
+        click.option("--project", is_flag=True, help="For the project in this folder, not for all of yours."),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group(epilog=EXAMPLES.format("install"))
+def install() -> None:
+    """Let a program's failures come to mulligan: edits its settings, keeps a copy, shows the difference.
+
+    Doing it twice is doing it once. A file that cannot be read as what it should be is left alone.
+    """
+
+
+@click.group(epilog=EXAMPLES.format("uninstall"))
+def uninstall() -> None:
+    """Take out of a program's settings what `mulligan install` put there, and nothing else."""
+
+
+def _install(agent: Agent, project: bool, dry_run: bool, as_json: bool) -> None:
+    path = settings_of(agent, project)
+    advice = _advice(agent)
+    before, settings = read_json(path)
+    edit = json_edit(path, before, with_hooks(settings, agent, path))
+    perform(
+        edit,
+        dry_run,
+        as_json,
+        f"{agent.spoken} now tells mulligan of failed calls, and is reminded of them after a compaction.",
+        f"It is installed: nothing to change in {path}.",
+        [*advice, agent.then],
+        agent=agent.name,
+    )
+
+
+def _uninstall(agent: Agent, project: bool, dry_run: bool, as_json: bool) -> None:
+    path = settings_of(agent, project)
+    before, settings = read_json(path)
+    edit = json_edit(path, before, without_hooks(settings, path)) if settings else Edit(path, before, before)
+    perform(
+        edit,
+        dry_run,
+        as_json,
+        f"{agent.spoken} tells mulligan nothing any more. What was kept stays: mulligan sessions",
+        f"It is not installed: nothing to change in {path}.",
+        agent=agent.name,
+    )
+
+
+def _add(agent: Agent, where: str) -> None:
+    """`mulligan install AGENT` and `mulligan uninstall AGENT`."""
+
+    @install.command(
+        agent.name,
+        help=f"Let failures of {agent.spoken} survive a compaction. Edits {where}.",
+        epilog=f"Examples:\n\n  mulligan install {agent.name}\n\n  mulligan install {agent.name} --project --dry-run",
+    )
+    @_options
+    def _(project: bool, dry_run: bool, as_json: bool) -> None:
+        _install(agent, project, dry_run, as_json)
+
+    @uninstall.command(
+        agent.name,
+        help=f"Take mulligan's hooks out of the settings of {agent.spoken}.",
+        epilog=f"Examples:\n\n  mulligan uninstall {agent.name}\n\n  mulligan uninstall {agent.name} --dry-run",
+    )
+    @_options
+    def _(project: bool, dry_run: bool, as_json: bool) -> None:
+        _uninstall(agent, project, dry_run, as_json)
+
+
+_add(CLAUDE_CODE, "~/.claude/settings.json, or .claude/settings.local.json of a project")
+_add(CODEX, "hooks.json in ~/.codex, or in .codex of a project")
+_add(GEMINI, "settings.json in ~/.gemini, or in .gemini of a project")
