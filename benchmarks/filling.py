@@ -224,8 +224,8 @@ class Block:
                 )  # fmt: skip
 
 
-def packed(sums: Sums) -> list[tuple[str, str, bytes]]:
-    return [(slice, value, figures.pack(cell)) for (slice, value), cell in sums.items()]
+def packed(sums: Sums) -> list[tuple[str, str, bytes, bytes | None]]:
+    return [(slice, value, *figures.pack(cell)) for (slice, value), cell in sums.items()]
 
 
 class Filler:
@@ -315,8 +315,8 @@ class Filler:
         daily = [(day, ready[id(sums)]) for day, sums in days.items()]
         for grain, every in (("day", daily), ("hour", hourly)):
             for at, sums in every:
-                ordered = sorted(sums)
-                values = [value for slice, of, cell in ordered for value in (LOCAL, grain, slice, at, of, cell)]
+                ordered = sorted(sums, key=lambda each: each[:2])
+                values = [value for slice, of, *cell in ordered for value in (LOCAL, grain, slice, at, of, *cell)]
                 rollups.put(connection, values)
 
     def _put_patterns(self, connection: sqlite3.Connection) -> None:

@@ -41,7 +41,7 @@ def kept(path: Path) -> dict[str, Any]:
     for name in ("journals", "principals", "votes", "fixes", "fixed"):
         del tables[name]
     tables["runs"] = [(*row[:9], *row[10:]) for row in tables["runs"]]
-    sums = {tuple(key): figures.unpack(cell) for *key, cell in tables.pop("rollups")}
+    sums = {tuple(key): figures.unpack(cell, rest) for *key, cell, rest in tables.pop("rollups")}
     return {**tables, "sums": sums, "indices": indices}
 
 

@@ -414,6 +414,10 @@ def test_patterns_are_found_by_what_they_are_and_when(store, write):
     assert ids(order="last") == [K, slow]
     assert ids(order="first") == [slow, K]
     assert ids(limit=1) == [K]
+    assert ids(since=2 * DAY) == [K, slow]
+    assert ids(since=2 * DAY, tool="fetch") == ids(since=2 * DAY, kind="tool/timeout") == [slow]
+    assert ids(since=4 * DAY, tool="fetch") == ids(since=2 * DAY, agent="z") == []
+    assert ids(since=2 * DAY, order="first", kind="tool/") == [slow, K]
     assert ids(limit=0) == ids(limit=-1) == []
     (recent,) = found(store, since=4 * DAY)
     assert (recent.id, recent.count, recent.days) == (K, 1, {5 * DAY: 1})

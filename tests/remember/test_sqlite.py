@@ -16,11 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from mulligan import figures
 from mulligan.events import RunStarted, StepEnded
-from mulligan.failure import StoreError
+from mulligan.failure import Failure, Kind, StoreError
+from mulligan.figures import StatsQuery
 from mulligan.records import Run, Step
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, Question, RunQuery
+from mulligan.remember.store import DAY, LOCAL, PatternQuery, Question, RunQuery
 from mulligan.remember.tables import APPLICATION, MIGRATIONS
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -292,6 +294,47 @@ def test_a_fork_leaves_both_sides_with_a_store_that_works(tmp_path):
     store.close()
 
 
+# What a question costs
+
+
+def failures(count: int, often: int = 20) -> list[RunStarted | StepEnded]:
+    """A week in which some patterns are met thirty times a day and all others once."""
+    steps: list[Step] = []
+    for number in range(count):
+        for day in range(7):
+            failure = Failure.of(Kind("tool", "timeout"), "slow", fingerprint=f"f-{number}")
+            for _ in range(30 if number < often else 1):
+                seq = len(steps) + 1
+                steps.append(
+                    Step(
+                        run="run_a",
+                        seq=seq,
+                        call=seq,
+                        name="search",
+                        started=day * DAY,
+                        outcome="failure",
+                        failure=failure,
+                    )
+                )
+    return [RunStarted(Run(id="run_a", started=1)), *map(StepEnded, steps)]
+
+
+def test_the_most_frequent_patterns_cost_the_same_however_many_others_there_are(tmp_path):
+    """Counted in instructions of the database's machine, so that no clock is asked."""
+    spent = []
+    for count in (40, 400):
+        store = SqliteStore(tmp_path / f"{count}.db")
+        store.append(LOCAL, failures(count), "j", 1)
+        instructions: list[None] = []
+        with store._reading() as connection:
+            connection.set_progress_handler(lambda seen=instructions: seen.append(None), 10)
+        told = store.patterns(LOCAL, PatternQuery(since=DAY, limit=10))
+        assert [each.count for each in told] == [180] * 10
+        spent.append(len(instructions))
+        store.close()
+    assert spent[1] < 1.2 * spent[0]
+
+
 # What earlier versions made
 
 
@@ -311,6 +354,11 @@ def test_a_file_made_by_every_earlier_schema_opens_with_all_that_is_in_it(tmp_pa
     assert history.links[0].changes[0].after == 10
     assert store.recall(LOCAL, Question(tool="search", fingerprint="f-golden"))[0].worked == 1
     assert store.get(LOCAL, "session", "s") == b"\x00value"
+    for by in (None, "tool", "kind"):
+        query = StatsQuery(now=history.run.started, by=by)
+        assert store.stats(LOCAL, query) == figures.stats([history], query)
+    asked = (PatternQuery(since=history.run.started, state=state, limit=1) for state in (None, "muted"))
+    assert [each.count for query in asked for each in store.patterns(LOCAL, query)] == [1]
     assert store.append(LOCAL, batch("run_new"), "journal_golden", 4) == 0
     assert store.append(LOCAL, batch("run_new"), "journal_golden", 5) == 2
     store.close()

@@ -34,8 +34,8 @@ from mulligan.figures.counting import (
     place_of,
     repeated,
 )
-from mulligan.figures.histogram import BUCKETS, Histogram, bounds, bucket, enough, percentile
-from mulligan.figures.packing import outline, pack, unpack
+from mulligan.figures.histogram import BUCKETS, Histogram, bounds, bucket, enough, percentile, percentiles
+from mulligan.figures.packing import has_rest, outline, pack, pack_outline, pack_rest, unpack, unpack_named
 
 __all__ = [
     "BUCKETS",
@@ -65,6 +65,7 @@ __all__ = [
     "bucket",
     "cells",
     "enough",
+    "has_rest",
     "merge",
     "model_of",
     "of_call",
@@ -73,7 +74,10 @@ __all__ = [
     "only",
     "outline",
     "pack",
+    "pack_outline",
+    "pack_rest",
     "percentile",
+    "percentiles",
     "place_of",
     "readings",
     "repeated",
@@ -81,4 +85,5 @@ __all__ = [
     "slices",
     "stats",
     "unpack",
+    "unpack_named",
 ]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import struct
+from bisect import bisect_left
+from itertools import accumulate
 
 BUCKETS = 128
 LANE = 5
 """Bytes to count up to a million million in."""
+_WIDE = struct.Struct("<Q")
 
 
 class Histogram:
@@ -21,22 +25,28 @@ class Histogram:
     def of(cls, *took: int) -> Histogram:
         return cls(sum(ONE[bucket(each)] for each in took))
 
+    def listed(self) -> tuple[int, list[int]]:
+        """The first bucket that is not empty, and how many fell into each from there to the last."""
+        left = self.lanes
+        if not left:
+            return 0, []
+        first = ((left & -left).bit_length() - 1) // (8 * LANE)
+        left >>= first * 8 * LANE
+        size = -(-left.bit_length() // (8 * LANE))
+        data = left.to_bytes(size * LANE, "little")
+        # Each lane made as wide as a number that can be read as one, all of them at once.
+        wide = bytearray(size * 8)
+        for byte in range(LANE):
+            wide[byte::8] = data[byte::LANE]
+        return first, [each for (each,) in _WIDE.iter_unpack(wide)]
+
     def counts(self) -> dict[int, int]:
         """How many fell into each bucket that is not empty."""
-        left, found, index = self.lanes, {}, 0
-        if left:
-            index = ((left & -left).bit_length() - 1) // (8 * LANE)
-            left >>= index * 8 * LANE
-        data = left.to_bytes(-(-left.bit_length() // (8 * LANE)) * LANE, "little")
-        lanes = (data[byte::LANE] for byte in range(LANE))
-        for a, b, c, d, e in zip(*lanes, strict=True):  # faster than to cut out every lane
-            if count := a | b << 8 | c << 16 | d << 24 | e << 32:
-                found[index] = count
-            index += 1
-        return found
+        first, counts = self.listed()
+        return {index: count for index, count in enumerate(counts, first) if count}
 
     def __len__(self) -> int:
-        return sum(self.counts().values())
+        return sum(self.listed()[1])
 
     def __bool__(self) -> bool:
         return self.lanes != 0
@@ -69,7 +79,7 @@ def lanes_of(data: bytes) -> int:
 
 
 def bucket(took: int) -> int:
-    """Four buckets to each doubling, from a tookecond to 2.4 hours: whole numbers only, so every machine agrees."""
+    """Four buckets to each doubling, from a microsecond to 2.4 hours: whole numbers only, so every machine agrees."""
     if took < 4:
         return max(took, 0)
     octave = took.bit_length() - 1
@@ -93,19 +103,26 @@ def enough(share: float) -> int:
     return max(10, round(1 / (1 - share)))
 
 
-def percentile(histogram: Histogram | dict[int, int], share: float) -> float | None:
+def percentile(histogram: Histogram, share: float) -> float | None:
     """The seconds within which this share came to an end, to about a tenth; None if there are too few to say."""
-    counts = histogram.counts() if isinstance(histogram, Histogram) else histogram
-    total = sum(counts.values())
-    if total < enough(share):
-        return None
-    wanted, below = share * total, 0
-    for index, count in counts.items():
-        if below + count >= wanted:
-            low, high = bounds(index)
-            return (low + (high - low) * (wanted - below) / count) / 1e6
-        below += count
-    return None  # unreachable: the shares add up
+    return percentiles(histogram, share)[1][0]
+
+
+def percentiles(histogram: Histogram, *shares: float) -> tuple[int, list[float | None]]:
+    """Of how many they are, and the percentile for each share."""
+    first, counts = histogram.listed()
+    sums = list(accumulate(counts))
+    total = sums[-1] if sums else 0
+    found: list[float | None] = []
+    for share in shares:
+        if total < enough(share):
+            found.append(None)
+            continue
+        place = bisect_left(sums, share * total)
+        low, high = bounds(first + place)
+        below = sums[place] - counts[place]
+        found.append((low + (high - low) * (share * total - below) / counts[place]) / 1e6)
+    return total, found
 
 
 def micros(seconds: float) -> int:

@@ -11,6 +11,7 @@ from mulligan.records import Example, Pattern, Run, decode, encode
 from mulligan.remember import bodies, patterns
 from mulligan.remember.patterns import Decision
 from mulligan.remember.store import DAY, PatternQuery, RunQuery
+from mulligan.remember.tallies import size_of
 
 Read = Callable[[str, Iterable[Any]], list[Any]]
 FEW = 1000
@@ -135,6 +136,8 @@ DAYS = 5000
 """Days of a pattern's life that are told."""
 FEW_DAYS = 100
 """Days of which each is looked up by itself."""
+FEW_PATTERNS = 100
+"""Patterns that are found by the most frequent ones of each day."""
 
 
 def found(read: Read, tenant: str, query: PatternQuery) -> list[Pattern]:
@@ -203,34 +206,58 @@ def _as_kept(read: Read, tenant: str, query: PatternQuery, more: int) -> list[Pa
 
 
 def _counted(read: Read, tenant: str, query: PatternQuery, where: _Where, limit: int) -> tuple[str, tuple[Any, ...]]:
-    """What patterns come to since some day: of all, or where the most frequent are asked for, of those it can be.
-
-    The most frequent ones of all time came to something since then. To come to as much, another must have had a day
-    with its share of it; most patterns never had one, and are passed over without being added up.
-    """
+    """What patterns come to since some day: of all, or where it is enough, of those that can be among the answer."""
     start = patterns.day_of(query.since or 0)
     ((latest,),) = read("SELECT max(day) FROM pattern_days WHERE tenant = ?", (tenant,))
     days = range(start, (start if latest is None else latest) + 1, DAY)
-    least = 0
-    if query.order == "count" and 0 < len(days) <= FEW_DAYS:
+    if 0 < len(days) <= FEW_DAYS:
         given = encode(list(days)).decode()
-        own = "SELECT sum(count) FROM pattern_days d WHERE d.tenant = p.tenant AND d.id = p.id AND d.day IN"
-        frequent = read(
-            f"SELECT ({own} (SELECT value FROM json_each(?))) FROM patterns p WHERE {where} "
-            "ORDER BY p.count DESC LIMIT ?",
-            (given, *where.values, limit),
+        chosen: tuple[str, tuple[Any, ...]] | None = None
+        if any(getattr(query, name) is not None for name in ("state", "tool", "kind", "agent", "text", "new_since")):
+            chosen = f"SELECT p.id FROM patterns p WHERE {where}", tuple(where.values)
+        elif query.order == "count" and limit <= FEW_PATTERNS:
+            chosen = _frequent(read, tenant, where, given, days, limit)
+        if chosen is not None:
+            sql = (
+                f"SELECT d.id AS of, sum(d.count) AS n, sum(d.overcome) AS o FROM ({chosen[0]}) c "
+                "CROSS JOIN json_each(?) CROSS JOIN pattern_days d ON d.tenant = ? AND d.day = value AND d.id = c.id "
+                "GROUP BY d.id"
+            )
+            return sql, (*chosen[1], given, tenant)
+    sql = "SELECT id AS of, sum(count) AS n, sum(overcome) AS o FROM pattern_days WHERE tenant = ? AND day >= ?"
+    return f"{sql} GROUP BY id", (tenant, start)
+
+
+def _frequent(
+    read: Read, tenant: str, where: _Where, given: str, days: range, limit: int
+) -> tuple[str, tuple[Any, ...]] | None:
+    """The patterns that can be among the most frequent of these days.
+
+    The most frequent of each day, taken together, come to something. To come to as much, another must have had a day
+    with its share of it, and the index by size knows those; all others are passed over.
+    """
+    tops = {
+        id
+        for day in days
+        for (id,) in read(
+            "SELECT d.id FROM pattern_days d CROSS JOIN patterns p ON p.tenant = d.tenant AND p.id = d.id "
+            f"WHERE d.tenant = ? AND d.day = ? AND {where} ORDER BY d.size DESC LIMIT ?",
+            (tenant, day, *where.values, limit),
         )
-        if len(frequent) == limit:
-            least = -(-min(count or 0 for (count,) in frequent) // len(days))
-    if least <= 1:
-        sql = "SELECT id AS of, sum(count) AS n, sum(overcome) AS o FROM pattern_days WHERE tenant = ? AND day >= ?"
-        return f"{sql} GROUP BY id", (tenant, start)
-    sql = (
-        "SELECT d.id AS of, sum(d.count) AS n, sum(d.overcome) AS o FROM (SELECT DISTINCT id FROM pattern_days "
-        "WHERE tenant = ? AND day >= ? AND count >= ?) c CROSS JOIN json_each(?) CROSS JOIN pattern_days d "
-        "ON d.tenant = ? AND d.day = value AND d.id = c.id GROUP BY d.id"
+    }
+    if len(tops) < limit:
+        return None
+    sums = read(
+        "SELECT sum(d.count) FROM json_each(?) i CROSS JOIN json_each(?) j CROSS JOIN pattern_days d "
+        "ON d.tenant = ? AND d.day = j.value AND d.id = i.value GROUP BY d.id",
+        (encode(sorted(tops)).decode(), given, tenant),
     )
-    return sql, (tenant, start, least, given, tenant)
+    least = -(-sorted((count for (count,) in sums), reverse=True)[limit - 1] // len(days))
+    sql = (
+        "SELECT DISTINCT k.id FROM json_each(?) CROSS JOIN pattern_days k ON k.tenant = ? AND k.day = value "
+        "AND k.size >= ? AND k.count >= ?"
+    )
+    return sql, (given, tenant, size_of(least), least)
 
 
 def _pattern(row: tuple[Any, ...]) -> Pattern:

@@ -17,18 +17,32 @@ Key = tuple[str, str, str, int, str]
 IN_HAND = 5_000
 """Sums the writer remembers, so as not to read them again for the next batch."""
 TOGETHER = 50
+REPACKED = 10_000
+"""Sums that are read at a time to be kept in another form."""
 
-_ROW = "(?, ?, ?, ?, ?, ?)"
-_PUT = "INSERT OR REPLACE INTO rollups VALUES "
+_COLUMNS = ("tenant", "grain", "slice", "bucket", "value", "cell", "rest")
+WIDTH = len(_COLUMNS)
+_ROW = f"({', '.join('?' * WIDTH)})"
+_PUT = f"INSERT OR REPLACE INTO rollups ({', '.join(_COLUMNS)}) VALUES "
 _WHERE = "WHERE tenant = ? AND grain = ? AND slice = ? AND bucket = ? AND value = ?"
 _NOTHING = Cell()
+
+
+class _Sum:
+    """A sum in hand, and all of it but the outline as it is kept: most batches change the outline alone."""
+
+    __slots__ = ("cell", "rest")
+
+    def __init__(self, cell: Cell, rest: bytes | None) -> None:
+        self.cell = cell
+        self.rest = rest
 
 
 class Rollups:
     """The sums of a store, as its one writer adds to them."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, Cell] = {}
+        self._known: dict[Key, _Sum] = {}
 
     def let_go(self) -> None:
         """Another process has written, or what was added was taken back: what is in hand may not be what is kept."""
@@ -45,15 +59,17 @@ class Rollups:
         for key, more in _sums(tenant, counted).items():
             if key[1] not in grains:
                 continue
-            cell = self._known.get(key)
-            if cell is None:
-                found = writer.execute(f"SELECT cell FROM rollups {_WHERE}", key).fetchone()
-                cell = self._known[key] = figures.unpack(found[0]) if found else Cell()
+            known = self._known.get(key)
+            if known is None:
+                known = self._known[key] = _kept(writer, key)
+            cell = known.cell
             figures.merge(cell, more)
+            if figures.has_rest(more):
+                known.rest = figures.pack_rest(cell)
             if cell.calls <= 0 and not cell.runs and cell == _NOTHING:
                 gone.append(key)
             else:
-                rows += (*key, figures.pack(cell))
+                rows += (*key, figures.pack_outline(cell), known.rest)
         put(writer, rows)
         writer.executemany(f"DELETE FROM rollups {_WHERE}", gone)
 
@@ -62,21 +78,35 @@ class Rollups:
         self._known.clear()
         writer.execute(f"DELETE FROM rollups {_WHERE}", key)
         other = (*key[:4], value)
-        found = writer.execute(f"SELECT cell FROM rollups {_WHERE}", other).fetchone()
-        if found:
-            figures.merge(cell, figures.unpack(found[0]))
-        put(writer, [*other, figures.pack(cell)])
+        figures.merge(cell, _kept(writer, other).cell)
+        put(writer, [*other, *figures.pack(cell)])
+
+
+def _kept(writer: sqlite3.Connection, key: Key) -> _Sum:
+    found = writer.execute(f"SELECT cell, rest FROM rollups {_WHERE}", key).fetchone()
+    return _Sum(figures.unpack(*found), found[1]) if found else _Sum(Cell(), None)
+
+
+def repack(writer: sqlite3.Connection) -> None:
+    """Takes the outline out of each sum of a store that was kept as a whole: `tables.REPACKED_AT`."""
+    keys = ", ".join(_COLUMNS[:5])
+    after: tuple[Any, ...] = ("", "", "", -(2**63), "")
+    while some := writer.execute(
+        f"SELECT {keys}, cell FROM rollups WHERE ({keys}) > (?, ?, ?, ?, ?) ORDER BY {keys} LIMIT ?", (*after, REPACKED)
+    ).fetchall():
+        put(writer, [value for *key, cell in some for value in (*key, *figures.pack(figures.unpack_named(cell)))])
+        after = some[-1][:5]
 
 
 def put(writer: sqlite3.Connection, rows: list[Any]) -> None:
-    """Six values a row, many rows a statement: each statement lets go of the interpreter's lock."""
-    size = 6 * TOGETHER
+    """The values of all columns of each row, many rows a statement: each lets go of the interpreter's lock."""
+    size = WIDTH * TOGETHER
     whole = len(rows) - len(rows) % size
     many = _PUT + ", ".join([_ROW] * TOGETHER)
     for start in range(0, whole, size):
         writer.execute(many, rows[start : start + size])
     if left := rows[whole:]:
-        writer.execute(_PUT + ", ".join([_ROW] * (len(left) // 6)), left)
+        writer.execute(_PUT + ", ".join([_ROW] * (len(left) // WIDTH)), left)
 
 
 def _sums(tenant: str, counted: Cells) -> dict[Key, Cell]:
@@ -130,12 +160,13 @@ def _rows(read: Read, tenant: str, reading: Reading) -> Iterator[Row]:
         for condition, bound in (("bucket >= ?", span.since), ("bucket < ?", span.until)):
             if bound is not None:
                 where, bounds = f"{where} AND {condition}", [*bounds, bound]
-        rows = read(f"SELECT bucket, value, cell FROM rollups WHERE {where}", bounds)
         if reading.outline:
-            for _, value, cell in rows:
+            for value, cell in read(f"SELECT value, cell FROM rollups WHERE {where}", bounds):
                 packed.setdefault((value, span.sign), []).append(cell)
         else:
-            for bucket, value, cell in rows:
-                yield Row(bucket, value, figures.unpack(cell), span.sign)
+            for bucket, value, cell, rest in read(
+                f"SELECT bucket, value, cell, rest FROM rollups WHERE {where}", bounds
+            ):
+                yield Row(bucket, value, figures.unpack(cell, rest), span.sign)
     for (value, sign), cells in packed.items():
         yield Row(0, value, figures.outline(cells), sign)

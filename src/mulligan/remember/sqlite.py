@@ -42,7 +42,7 @@ from mulligan.remember.store import (
     journals_of,
     now,
 )
-from mulligan.remember.tables import APPLICATION, MIGRATIONS, RECOUNTED_AT
+from mulligan.remember.tables import APPLICATION, MIGRATIONS, RECOUNTED_AT, REPACKED_AT
 
 BUSY_MS = 5000
 MAPPED = 256 * 1024 * 1024
@@ -403,6 +403,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             for statement in statements:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version={number}")
+        if 0 < version < REPACKED_AT:
+            rollups.repack(connection)
         if 0 < version < RECOUNTED_AT:
             upkeep.rebuild_all(connection)
         connection.execute(f"PRAGMA application_id={APPLICATION}")

@@ -138,10 +138,22 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE revocations (tenant TEXT NOT NULL, principal TEXT, tool TEXT, since BIGINT, until BIGINT)",
         "CREATE INDEX revocations_by_tenant ON revocations (tenant)",
     ),
+    (
+        # Of a sum `cell` is the outline now, and the rest of it is read only where it is asked for.
+        "ALTER TABLE rollups ADD COLUMN rest BLOB",
+        # The patterns of a day by how often they were met, roughly, so that the most frequent are found at once.
+        "ALTER TABLE pattern_days ADD COLUMN size INTEGER NOT NULL DEFAULT 0",
+        "UPDATE pattern_days SET size = 10 * length(CAST(count AS TEXT)) "
+        "+ CAST(substr(CAST(count AS TEXT), 1, 1) AS INTEGER)",
+        "CREATE INDEX pattern_days_by_size ON pattern_days (tenant, day, size)",
+    ),
 )
 
 RECOUNTED_AT = 3
 """Stores of an earlier schema are counted anew when they are opened: sums are never migrated from nothing."""
+
+REPACKED_AT = 4
+"""In stores of an earlier schema the sums were packed in another way."""
 
 APPLICATION = 0x6D756C67
 """Marks an SQLite file as ours ("mulg"), so that we never write into somebody else's database."""

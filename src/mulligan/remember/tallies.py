@@ -14,6 +14,15 @@ from mulligan.remember.patterns import day_of, order_of, worded
 id_of = functools.lru_cache(maxsize=10_000)(pattern_id)
 
 
+def size_of(count: int) -> int:
+    """How large a number is, roughly: how many digits it has, and the first of them. Never less for a larger one."""
+    digits = str(max(count, 0))
+    return 10 * len(digits) + int(digits[0])
+
+
+SIZE = "10 * length(CAST(count AS TEXT)) + CAST(substr(CAST(count AS TEXT), 1, 1) AS INTEGER)"
+"""The same in a database."""
+
 Met = dict[tuple[str, int, str, str], int]
 """How often a run met a pattern, by the pattern, when the run began, its id and the kind of the failure."""
 
@@ -178,9 +187,15 @@ def _add_days(writer: sqlite3.Connection, tenant: str, sums: dict[str, Sum]) -> 
         if count or overcome
     ]
     writer.executemany(
-        "INSERT INTO pattern_days VALUES (?, ?, ?, ?, ?) ON CONFLICT (tenant, day, id) DO UPDATE "
+        "INSERT INTO pattern_days (tenant, day, id, count, overcome, size) VALUES (?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (tenant, day, id) DO UPDATE "
         "SET count = count + excluded.count, overcome = overcome + excluded.overcome",
-        days,
+        [(*day, size_of(day[3])) for day in days],
+    )
+    # By itself, because it seldom changes: then the index by size is not written either.
+    writer.executemany(
+        f"UPDATE pattern_days SET size = {SIZE} WHERE tenant = ? AND day = ? AND id = ? AND size <> {SIZE}",
+        [day[:3] for day in days],
     )
     less = [(tenant, day, id) for _, day, id, count, _ in days if count < 0]
     writer.executemany("DELETE FROM pattern_days WHERE tenant = ? AND day = ? AND id = ? AND count <= 0", less)

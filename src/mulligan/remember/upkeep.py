@@ -175,12 +175,12 @@ class Forgetting:
 
     def _forget_counted_tool(self, tool: str) -> set[str]:
         """What is still counted of a tool, after its rows are gone or were gone before."""
-        rows = self._ask("SELECT grain, bucket, value, cell FROM rollups WHERE tenant = ? AND slice = 'place'")
-        for grain, bucket, value, cell in rows:
+        rows = self._ask("SELECT grain, bucket, value, cell, rest FROM rollups WHERE tenant = ? AND slice = 'place'")
+        for grain, bucket, value, cell, rest in rows:
             place = place_of(bucket, value)
             if place.name == tool and place.type:
                 self._ledger.rollups.add(
-                    self._writer, self._tenant, _negative({place: figures.unpack(cell)}), grains=(grain,)
+                    self._writer, self._tenant, _negative({place: figures.unpack(cell, rest)}), grains=(grain,)
                 )
         return {id for (id,) in self._ask("SELECT id FROM patterns WHERE tenant = ? AND tool = ?", tool)}
 
@@ -207,14 +207,15 @@ class Forgetting:
                 (self._tenant, id, agent.replace(text, forgetting.FORGOTTEN), count),
             )
         rows = self._ask(
-            "SELECT grain, slice, bucket, value, cell FROM rollups WHERE tenant = ? AND (held(value) OR held(cell))"
+            "SELECT grain, slice, bucket, value, cell, rest FROM rollups "
+            "WHERE tenant = ? AND (held(value) OR held(rest))"
         )
-        for grain, slice, bucket, value, cell in rows:
+        for grain, slice, bucket, value, cell, rest in rows:
             self._ledger.rollups.move(
                 self._writer,
                 (self._tenant, grain, slice, bucket, value),
                 value.replace(text, forgetting.FORGOTTEN),
-                _without(figures.unpack(cell), text),
+                _without(figures.unpack(cell, rest), text),
             )
         for sort, owner, at, body in self._ask(
             "SELECT sort, owner, at, body FROM compactions WHERE tenant = ? AND held(body)"

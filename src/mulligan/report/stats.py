@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mulligan.calls import TOOL
-from mulligan.figures import Cell, Histogram, KindCell, attempts, percentile
+from mulligan.figures import Cell, Histogram, KindCell, attempts, percentile, percentiles
 from mulligan.report.tables import count, duration, line, share
 
 FEW = 5
@@ -117,15 +117,18 @@ OUTSIDE = (
 """The names of figures that are one number each: the columns of a CSV."""
 
 
+SHARES = (0.5, 0.95, 0.99)
+"""The percentiles that are told."""
+
+
 def times(histogram: Histogram, micros: int | None = None) -> dict[str, Any]:
     """Percentiles in seconds, and of how many they are. None where there are too few for it."""
-    counts = histogram.counts()
-    told: dict[str, Any] = {"of": sum(counts.values())}
+    count, found = percentiles(histogram, *SHARES)
+    told: dict[str, Any] = {"of": count}
     if micros is not None:
-        told["mean"] = round(micros / told["of"] / 1e6, 6) if told["of"] else None
-    for each in (0.5, 0.95, 0.99):
-        found = percentile(counts, each)
-        told[f"p{round(each * 100)}"] = None if found is None else round(found, 6)
+        told["mean"] = round(micros / count / 1e6, 6) if count else None
+    for part, each in zip(SHARES, found, strict=True):
+        told[f"p{round(part * 100)}"] = None if each is None else round(each, 6)
     return told
 
 
