@@ -40,6 +40,8 @@ def watching(tmp_path):
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "mulligan", "tail", "--store", str(path), *words],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            # A shell that runs the tests in the background has them ignore SIGINT, and children inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )  # fmt: skip
         started.append(process)
         return process
