@@ -280,6 +280,34 @@ class Fix(Record, frozen=True):
     """How alike the failure asked about and that of the fix are: 1 for the same pattern."""
 
 
+class Replayed(Record, frozen=True):
+    """What the rules and the memory of today would have made of a call that failed."""
+
+    run: str
+    call: int
+    tool: str
+    kind: str
+    move: Literal["repair", "wait", "suggest", "nothing"] = "nothing"
+    """Other arguments or the same call later, by itself; something to tell the model; or neither."""
+    agrees: bool | None = None
+    """Whether that is what then worked; None where nothing did, so that the record cannot tell."""
+    source: str = ""
+    fix: str | None = None
+    confidence: float = 0.0
+    why: str = ""
+    """Why nothing would have been done by itself."""
+    overcome: bool = False
+    """Whether it was overcome all the same, by whomever."""
+    seconds: float = 0.0
+    """What the move would have taken: the wait, and a call as long as the one that then worked."""
+    saved: float = 0.0
+    """Seconds from the failure until it was overcome, where the move agrees."""
+    calls: int = 0
+    """Calls that were made meanwhile, the one that overcame it included."""
+    tokens: int = 0
+    """Of these calls, where they are known."""
+
+
 _LETTERS = bytes(b"abcdefghijklmnopqrstuvwxyz234567"[byte % 32] for byte in range(256))
 _AT_ONCE = 64
 _ids: list[str] = []

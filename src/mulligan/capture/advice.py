@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from mulligan.classify.classifier import classify
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS
 from mulligan.failure import Failure, Kind, Ran, Remedy, SettingsError
 from mulligan.records import Effects, Fix, Outcome, Step
@@ -44,7 +45,7 @@ def advise(
     arguments: Mapping[str, Any],
     error: object,
     *,
-    classify: Callable[..., Failure],
+    classify: Callable[..., Failure] = classify,
     schema: Mapping[str, Any] | None = None,
     tools: Mapping[str, Mapping[str, Any] | None] | None = None,
     run: Iterable[Any] = (),
@@ -64,7 +65,7 @@ def advise(
     for name, value, choices in (("effects", effects or "once", get_args(Effects)), ("mode", mode, get_args(Mode))):
         if value not in choices:
             raise SettingsError(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}.")
-    failure = _failure(error, tool, arguments, classify)
+    failure = error if isinstance(error, Failure) else _failure(error, tool, arguments, classify)
     if effects is None and failure.kind == TOOL_INVALID_ARGUMENTS and failure.ran is Ran.UNKNOWN:
         failure = msgspec.structs.replace(failure, ran=Ran.NO)
     about = Tool(

@@ -28,6 +28,7 @@ COMMANDS = {
     "explain": ("explain", "explain", "What kind of failure is this, and whose move is it?"),
     "classify": ("explain", "explain", "The same as explain."),
     "suggest": ("suggest", "suggest", "What would repair these calls?"),
+    "replay": ("replay", "replay", "Which recorded failures would be overcome today, and is that worth it?"),
     "redact": ("redact", "redact", "Take secrets and personal data out of a text."),
     "prune": ("upkeep", "prune", "Remove what is old."),
     "forget": ("upkeep", "forget", "Make a run, a tool, a session or a text as if it had never been recorded."),

@@ -1,0 +1,146 @@
+"""What would have become of recorded failures: the moves of today's rules and memory, held against what then worked.
+
+Nothing is called. A move counts as right only where the record shows that very call working later; where nothing
+overcame the failure, the record cannot tell, and says so.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from mulligan.calls import Call, joined, same
+from mulligan.capture.advice import MOST, advise
+from mulligan.failure import Failure, Remedy
+from mulligan.records import Effects, Fix, History, Link, Replayed, Step, ordered
+from mulligan.recover.policy import Policy
+from mulligan.recover.repair import Suggestion
+
+TOLD = 3
+"""Suggestions that a model hears of."""
+Known = Callable[[str, Failure, Mapping[str, Any], str, str], Sequence[Fix]]
+"""Of a tool, its failure, the arguments, the digest of its schema, and the run that must not teach about itself."""
+Schemas = Mapping[str, Mapping[str, Any] | None]
+
+
+def replayed(
+    history: History,
+    *,
+    policy: Policy,
+    known: Known | None = None,
+    tools: Schemas | None = None,
+    effects: Effects | None = None,
+) -> Iterator[Replayed]:
+    """Each failed call of a run, and the move that would be made after its first failure today.
+
+    `effects` holds for tools of which the record does not say whether they may be called again.
+    """
+    links = {link.failed: link for link in history.links}
+    steps = ordered(history.steps)
+    numbers = [step.seq for step in steps]
+    made = joined(steps)
+    by_id = {call.id: call for call in made}
+    for call in made:
+        failed = next((step for step in call.steps if step.has_failed and step.failure is not None), None)
+        if failed is None or failed.type not in ("tool", "retrieval") or not isinstance(failed.arguments, Mapping):
+            continue
+        link = links.get(call.id)
+        by = by_id.get(link.overcame) if link is not None else None
+        at = bisect_left(numbers, failed.seq)
+        before = steps[max(0, at - MOST) : at]
+        yield _One(failed, before, link, by, made, policy).replayed(known, tools or {}, effects)
+
+
+class _One:
+    """One failure: what was asked, what went wrong, and what the record says of the rest."""
+
+    def __init__(
+        self, failed: Step, before: list[Step], link: Link | None, by: Call | None, made: list[Call], policy: Policy
+    ) -> None:
+        self.failed, self.before, self.link, self.by, self.made, self.policy = failed, before, link, by, made, policy
+        assert failed.failure is not None
+        self.failure = failed.failure
+
+    def replayed(self, known: Known | None, tools: Schemas, effects: Effects | None) -> Replayed:
+        failed = self.failed
+        effects = failed.effects or effects
+        shared: dict[str, Any] = {
+            "run": failed.run,
+            "call": failed.call,
+            "tool": failed.name,
+            "kind": str(self.failure.kind),
+            "overcome": self.by is not None,
+        }
+        if self.failure.remedy is Remedy.WAIT:
+            wait = self.policy.wait(2, self.failure.retry_after, 0.5)
+            if wait is not None and effects in ("none", "repeatable") and self.policy.attempts > 1:
+                agrees = None if self.link is None else self.link.how == "retry"
+                return Replayed(**shared, move="wait", agrees=agrees, confidence=0.5, **self._cost(wait, agrees))
+            why = "it asked for longer than we would wait" if wait is None else "it is not known to be repeatable"
+            return Replayed(**shared, why=why)
+        advice = advise(
+            failed.name,
+            failed.arguments,
+            self.failure,
+            schema=tools.get(failed.name),
+            tools=tools or None,
+            run=self.before,
+            effects=effects,
+            policy=self.policy,
+            recall=None if known is None else partial(_recalled, known, failed.run),
+        )
+        chosen = next((each for each in advice.suggestions if each.automatic), None)
+        if chosen is not None and self.policy.attempts > 1:
+            agrees = self._agrees(chosen)
+            cost = self._cost(self.policy.wait(2, None, 0.5) or 0.0, agrees)
+            return Replayed(**shared, move="repair", agrees=agrees, **_of(chosen), **cost)
+        if advice.suggestions:
+            told = advice.suggestions[:TOLD]
+            right = next((each for each in told if self._agrees(each)), None)
+            agrees = None if self.link is None else right is not None
+            return Replayed(**shared, move="suggest", agrees=agrees, why=advice.why, **_of(right or told[0]))
+        return Replayed(**shared, why=advice.why)
+
+    def _agrees(self, suggestion: Suggestion) -> bool | None:
+        """Whether what then worked is this very call, after the calls that were to come first."""
+        if self.link is None or self.by is None:
+            return None
+        if not (self.by.name == suggestion.tool and same(dict(self.by.last.arguments or {}), suggestion.arguments)):
+            return False
+        between = [call for call in self.made if self.failed.call < call.id < self.by.id and call.has_succeeded]
+        return all(any(_is(call, each.tool, each.arguments) for call in between) for each in suggestion.first)
+
+    def _cost(self, wait: float, agrees: bool | None) -> dict[str, Any]:
+        last = self.failed if self.by is None else self.by.last
+        cost: dict[str, Any] = {"seconds": wait + last.seconds}
+        if agrees and self.by is not None:
+            since = [
+                step for call in self.made for step in call.steps if self.failed.seq < step.seq <= self.by.last.seq
+            ]
+            cost["saved"] = max(0.0, (last.started - self.failed.started) / 1000)
+            cost["calls"] = len(since)
+            cost["tokens"] = sum(sum((step.tokens or {}).values()) for step in since)
+        return cost
+
+
+def _recalled(
+    known: Known, run: str, tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str
+) -> Sequence[Fix]:
+    return known(tool, failure, arguments, schema, run)
+
+
+def _is(call: Call, tool: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether this is the call that was to come first: 1 and 1.0 are one number here, and lists have no order."""
+    return call.name == tool and _loosely(call.last.arguments or {}) == _loosely(arguments)
+
+
+def _loosely(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _loosely(each) for name, each in value.items()}
+    return sorted(map(str, value)) if isinstance(value, list) else value
+
+
+def _of(suggestion: Suggestion) -> dict[str, Any]:
+    return {"source": suggestion.source, "fix": suggestion.fix, "confidence": round(suggestion.confidence, 4)}
