@@ -290,3 +290,14 @@ def test_a_variable_that_is_nearly_ours_is_refused_and_one_that_is_not_is_left_a
     with pytest.raises(SettingsError, match=r"no setting MULLIGAN_ATEMPTS\. Did you mean MULLIGAN_ATTEMPTS"):
         places.read({"MULLIGAN_ATEMPTS": "2"})
     assert places.read({"MULLIGAN_TEST_POSTGRES": "x", "MULLIGANS": "3"}) == places.read()
+
+
+def test_a_door_reads_the_users_file_only_and_repairs_nothing_unasked(tmp_path, monkeypatch):
+    (tmp_path / "mulligan.toml").write_text('mode = "repair"\nagent = "stranger"\n')
+    monkeypatch.chdir(tmp_path)
+    user = tmp_path / "user.toml"
+    read = settings.read(environment={}, user_file=user, of_user=True)
+    assert (read.mode, read.agent) == ("suggest", "")
+    user.write_text('mode = "repair"\n')
+    assert settings.read(environment={}, user_file=user, of_user=True).mode == "repair"
+    assert settings.read(environment={"MULLIGAN_MODE": "observe"}, user_file=user, of_user=True).mode == "observe"

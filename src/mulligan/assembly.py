@@ -29,6 +29,7 @@ from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Mode
 from mulligan.redaction import Redactor
 from mulligan.remember import schemas
+from mulligan.remember import session as sessions
 from mulligan.remember.recorder import Recorder
 from mulligan.remember.session import Session
 from mulligan.remember.shelf import RecorderShelf
@@ -106,6 +107,7 @@ class Parts:
             "agent": settings.agent,
             "environment": settings.environment,
             "recall": self.recall,
+            "answered": lambda run: sessions.answered(self.stream, run),
             "fixes": self.fixes,
             "budget": Budget(settings.policy),
         }

@@ -83,13 +83,19 @@ def read(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
     user_file: Path | None = None,
+    *,
+    of_user: bool = False,
 ) -> Settings:
-    """The settings in force here. Whatever cannot be meant is refused, with the name that may be."""
+    """The settings in force here. Whatever cannot be meant is refused, with the name that may be.
+
+    `of_user` is for doors that strangers' tools stand behind, hooks and proxy: no project's file is read, and nothing
+    is repaired unless the user asked for it.
+    """
     environ = os.environ if environment is None else environment
     found: dict[str, Any] = {}
     user = user_file if user_file is not None else config_folder() / "mulligan.toml"
     found.update(_checked(_toml(user), str(user)))
-    project = _project(folder if folder is not None else _here())
+    project = None if of_user else _project(folder if folder is not None else _here())
     if project is not None:
         path, values = project
         values = _checked(values, str(path))
@@ -117,6 +123,8 @@ def read(
     values = _checked(given, "configure")
     _merge_tables(found, values)
     found.update(values)
+    if of_user:
+        found.setdefault("mode", "suggest")
     return _made(found, policy)
 
 

@@ -700,6 +700,23 @@ def test_the_shelf_gives_back_what_was_put_there_last(store):
     assert store.get(LOCAL, "schema", "s") == b"three"
 
 
+def test_what_is_on_the_shelf_is_swapped_only_by_who_knows_it(store):
+    assert store.swap(LOCAL, "session", "s", None, b"one")
+    assert not store.swap(LOCAL, "session", "s", None, b"two")
+    assert store.swap(LOCAL, "session", "s", b"one", b"three")
+    assert not store.swap(LOCAL, "session", "s", b"one", b"four")
+    assert not store.swap(LOCAL, "session", "t", b"one", b"five")
+    assert store.get(LOCAL, "session", "s") == b"three"
+
+
+def test_the_shelf_tells_what_is_on_it(store):
+    store.put(LOCAL, "session", "b", b"")
+    store.put(LOCAL, "session", "a", b"")
+    store.put(LOCAL, "schema", "c", b"")
+    assert store.keys(LOCAL, "session") == ["a", "b"]
+    assert store.keys("another", "session") == []
+
+
 # Whatever is published comes back
 
 HOSTILE = {

@@ -400,11 +400,106 @@ def test_a_session_is_picked_up_from_the_shelf():
     assert "(turn 1, 2 times)" in again.lines()[0]
 
 
+def test_two_processes_at_once_lose_nothing_of_each_other():
+    shelf = MemoryStore()
+    one, other = Conversation(shelf=shelf), Conversation(shelf=shelf)  # each with a stream of its own, as processes are
+    other.begin("run_b", "session_a")
+    one.fails("one")
+    one.session.turn()
+    other.fails("two", run="run_b")
+    other.session.turn()
+    one.fails("three")
+    one.session.close()
+    other.session.compacted()
+    assert [what for what in ("one", "two", "three") if f"it said {what}" in other.session.reminder()] == [
+        "one",
+        "two",
+        "three",
+    ]
+    assert other.session.turns == 2
+    again = Conversation(shelf=shelf)
+    assert again.session.reminder() == other.session.reminder()
+
+
+def test_what_nobody_can_read_does_not_keep_the_session_from_the_shelf():
+    shelf = MemoryStore()
+    talk = Conversation(shelf=shelf)
+    talk.fails("one")
+    shelf.put(LOCAL, "session", "session_a", b"{")
+    talk.session.turn()
+    talk.session.close()
+    assert "it said one" in Conversation(shelf=shelf).reminder()
+
+
+def test_what_was_restored_takes_the_place_of_what_another_process_put_there():
+    shelf = MemoryStore()
+    one, other = Conversation(shelf=shelf), Conversation(shelf=shelf)
+    one.fails("one")
+    earlier = one.session.to_json()
+    other.fails("two")
+    other.session.compacted()
+    one.session.restore(earlier)
+    assert all("it said one" in line for line in one.lines())
+    assert "two" not in Conversation(shelf=shelf).reminder()
+
+
+CROWD = """
+import sys, mulligan
+
+@mulligan.tool(effects="none", name="tool" + sys.argv[1])
+def edit(path):
+    raise ValueError("no match in " + path)
+
+with mulligan.session("chat-7") as session, mulligan.run("coder", session=session):
+    for number in range(3):
+        try:
+            edit("main%d.py" % number)
+        except ValueError:
+            pass
+        session.turn()
+"""
+
+
+def test_real_processes_at_once_lose_nothing_of_each_other(tmp_path):
+    env = {**os.environ, "MULLIGAN_STORE": f"sqlite:///{tmp_path}/m.db", "PYTHONPATH": os.pathsep.join(sys.path)}
+    work = [subprocess.Popen([sys.executable, "-c", CROWD, str(number)], env=env) for number in range(4)]
+    assert [each.wait(60) for each in work] == [0] * 4
+    with Mulligan(store=f"sqlite:///{tmp_path}/m.db").session("chat-7") as session:
+        assert session.turns == 12
+        session.compacted()
+        assert all(f" in tool{number} (" in session.reminder() for number in range(4))
+
+
+@pytest.mark.parametrize("is_wrapped", [True, False])
+def test_a_turn_of_a_loop_is_a_turn_of_the_session_whether_or_not_its_model_is_wrapped(is_wrapped):
+    mulligan = Mulligan(store="memory:")
+    tools = [mulligan.tool(lambda: "fine", name="look")]
+
+    def think() -> str:
+        return "look"
+
+    model = mulligan.model(think) if is_wrapped else think
+    with mulligan.session() as session, mulligan.run("coder", session=session):
+        seen = []
+        for turn in mulligan.turns(limit=3):
+            name = model()
+            turn.call(tools, name, {})
+            turn.call(tools, name, {})
+            seen.append(session.turns)
+    assert seen == [1, 2, 3]
+
+
 class BrokenShelf:
     def get(self, tenant: str, kind: str, key: str) -> bytes | None:
         raise OSError("the disk is gone")
 
     def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
+        raise OSError("the disk is gone")
+
+    def swap(self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes) -> bool:
+        raise OSError("the disk is gone")
+
+    def keys(self, tenant: str, kind: str) -> list[str]:
         raise OSError("the disk is gone")
 
 

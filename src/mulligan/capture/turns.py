@@ -79,6 +79,7 @@ class Turn:
         self._kit = kit
         self._run = run
         self._turns = turns
+        self._has_asked = False
 
     def __repr__(self) -> str:
         return f"<turn {self.number} of {self._turns.limit}>"
@@ -121,6 +122,9 @@ class Turn:
         return asked.told(result, call)
 
     def _begun(self, call: Attempts) -> Attempts:
+        if not self._has_asked:
+            self._has_asked = True
+            self._kit.answered(self._run.id)
         call.is_answered = True
         self._turns.made.append(call)
         return call

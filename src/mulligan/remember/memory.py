@@ -471,6 +471,16 @@ class MemoryStore:
     def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
         self._shelf[tenant, kind, key] = value
 
+    def swap(self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes) -> bool:
+        with self._lock:
+            is_known = self.get(tenant, kind, key) == known
+            if is_known:
+                self.put(tenant, kind, key, value)
+            return is_known
+
+    def keys(self, tenant: str, kind: str) -> list[str]:
+        return sorted(key for owner, sort, key in list(self._shelf) if (owner, sort) == (tenant, kind))
+
 
 def is_run_asked(run: Run, query: RunQuery) -> bool:
     return (

@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -27,9 +27,12 @@ from mulligan.remember.tracker import CAPACITY, RECENT, Stretch, Tracker
 __all__ = ["CAPACITY", "RECENT", "Session", "Stretch"]
 
 log = logging.getLogger("mulligan")
+T = TypeVar("T")
 
 KIND = "session"
 """What sessions are called on the shelf."""
+SINCE = 1000
+"""Changes that are made again on top of what another process has put there, the latest."""
 
 
 class Session:
@@ -56,8 +59,7 @@ class Session:
 
     def turn(self) -> None:
         """Says that the model has answered, where no wrapped model call says so."""
-        with self._kept.changing() as known:
-            known.turn()
+        self._kept.change(Tracker.turn)
 
     def compacted(self, *, chars_before: int | None = None, chars_after: int | None = None) -> None:
         """Says that the conversation was made shorter: from now on the reminder speaks of what came before."""
@@ -68,8 +70,7 @@ class Session:
             chars_before=chars_before,
             chars_after=chars_after,
         )
-        with self._kept.changing() as known:
-            known.compact(self._kept.words)
+        self._kept.compact()
         self._kept.publish(ContextCompacted(made))
         self._kept.save()
 
@@ -79,8 +80,7 @@ class Session:
 
     def injection(self) -> str:
         """The reminder, once for each compaction and then empty: for whoever can only append to the conversation."""
-        with self._kept.changing() as known:
-            said = known.injection()
+        said = self._kept.change(Tracker.injection)
         if said:
             self._kept.save()  # another process must not say it again
         return said
@@ -108,10 +108,11 @@ class Session:
     def restore(self, data: bytes | str) -> None:
         """Goes on from what `to_json` gave, in place of what is remembered now."""
         try:
-            known = tracker.restored(data.encode() if isinstance(data, str) else data)
+            given = data.encode() if isinstance(data, str) else data
+            tracker.restored(given)
         except (msgspec.MsgspecError, UnicodeError) as error:
             raise ValueError(f"this is not what Session.to_json gives: {error}") from None
-        self._kept.replace(known)
+        self._kept.replace(given)
 
     def close(self) -> None:
         """Hears no more, and leaves what it knows on the shelf."""
@@ -139,6 +140,10 @@ class _Kept:
         self.words = words
         self._shelf = shelf
         self._version = self._saved = 0
+        self._known: bytes | None = None
+        """What is on the shelf, as far as we know."""
+        self._since: list[Callable[[Tracker], object]] = []
+        """What happened since that was the same as what is remembered here: a shelf that is away costs memory."""
         self._holders = 0
         self._ends: list[Callable[[], None]] = []
         self.tracker = Tracker()
@@ -163,16 +168,20 @@ class _Kept:
                 _all.get(self._stream, {}).pop(self.id, None)
         self.save()
 
-    def changing(self) -> _Changing:
-        return _Changing(self)
-
-    def changed(self) -> None:
-        self._version += 1
-
-    def replace(self, known: Tracker) -> None:
+    def change(self, how: Callable[[Tracker], T]) -> T:
+        """Changes what is remembered, one thread at a time; how is kept until it is on the shelf."""
         with self.lock:
-            self.tracker = known
             self._version += 1
+            if self._shelf is not None:
+                self._since.append(how)
+                del self._since[:-SINCE]
+            return how(self.tracker)
+
+    def compact(self) -> None:
+        self.change(lambda known: known.compact(self.words))
+
+    def replace(self, data: bytes) -> None:
+        self.change(lambda known: known.become(tracker.restored(data)))
         self.save()
 
     def publish(self, event: ContextCompacted) -> None:
@@ -181,15 +190,12 @@ class _Kept:
     def hear(self, event: AnyEvent) -> None:
         match event:
             case RunStarted(run) if run.session == self.id:
-                with self.changing() as known:
-                    known.begin(run.id)
+                self.change(lambda known: known.begin(run.id))
             case StepEnded(step) if step.run in self.tracker.runs:
-                with self.changing() as known:
-                    known.hear(step)
+                self.change(lambda known: known.hear(step))
                 self._warn()
             case ContextCompacted(compaction) if self._is_of_recovery(compaction):
-                with self.changing() as known:
-                    known.compact(self.words)
+                self.compact()
 
     def _is_of_recovery(self, compaction: Compaction) -> bool:
         # What a session says itself names no run.
@@ -199,7 +205,7 @@ class _Kept:
         with self.lock:
             if self.tracker.has_warned or not (said := self.tracker.rise()):
                 return
-            self.tracker.has_warned = True
+            self.change(Tracker.warned)
         log.warning("session %s: %s", self.id, said)
 
     def load(self) -> None:
@@ -207,44 +213,52 @@ class _Kept:
         if self._shelf is None:
             return
         try:
-            data = self._shelf.get(LOCAL, KIND, self.id)
-            if data is not None:
-                self.tracker = tracker.restored(data)
+            self._known = self._shelf.get(LOCAL, KIND, self.id)
+            if self._known is not None:
+                self.tracker = tracker.restored(self._known)
         except Exception as error:  # noqa: BLE001 - a broken disk costs the memory of a session, never the agent
             log.warning("session %s begins anew: what was kept of it cannot be read (%s).", self.id, error)
 
     def save(self, waits: bool = True) -> None:
-        """Puts it on the shelf, if it is not there as it is."""
+        """Puts it on the shelf, if it is not there as it is; beside what another process has put there meanwhile."""
         if self._shelf is None or self._saved == self._version:
             return
         if not self._saving.acquire(blocking=waits):  # the newest is written last
             return  # whoever is at it may wait for the recorder, which must not wait for them
         try:
-            with self.lock:
-                version, data = self._version, tracker.kept(self.tracker)
-            self._saved = version
-            self._shelf.put(LOCAL, KIND, self.id, data)
+            while not self._put():
+                self._catch_up()
         except Exception as error:  # noqa: BLE001 - as above; tried again after the next change
             log.warning("session %s could not be kept (%s): it lives as long as this process.", self.id, error)
         finally:
             self._saving.release()
 
+    def _put(self) -> bool:
+        """Whether it could be put there: not if another process has changed it since we looked."""
+        assert self._shelf is not None
+        with self.lock:
+            version, done, data = self._version, len(self._since), tracker.kept(self.tracker)
+        self._saved = version
+        if not self._shelf.swap(LOCAL, KIND, self.id, self._known, data):
+            return False
+        with self.lock:
+            self._known = data
+            del self._since[:done]
+        return True
 
-class _Changing:
-    """The tracker, for one thread at a time; what is done with it is kept afterwards."""
-
-    def __init__(self, kept: _Kept) -> None:
-        self._kept = kept
-
-    def __enter__(self) -> Tracker:
-        self._kept.lock.acquire()
-        return self._kept.tracker
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._kept.changed()
-        self._kept.lock.release()
+    def _catch_up(self) -> None:
+        """What the other process knows, and then what happened here since the two were last the same."""
+        assert self._shelf is not None
+        theirs = self._shelf.get(LOCAL, KIND, self.id)
+        with self.lock:
+            self._known = theirs
+            try:
+                known = tracker.restored(theirs) if theirs is not None else Tracker()
+            except (msgspec.MsgspecError, UnicodeError):
+                return  # nobody can read it: ours takes its place
+            for how in self._since:
+                how(known)
+            self.tracker = known
 
 
 _finding = threading.RLock()
@@ -277,3 +291,11 @@ def _renew() -> None:
 
 
 forks.renew(_renew)
+
+
+def answered(stream: Stream, run: str) -> None:
+    """Says to the session of a run that the model asks for tools, so that it must have answered."""
+    for known in tuple(_all.get(stream, {}).values()):
+        kept = known()
+        if kept is not None and run in kept.tracker.runs:
+            kept.change(Tracker.answered)

@@ -31,6 +31,14 @@ class RecorderShelf:
             if shelf is not None:
                 shelf.put(tenant, kind, key, value)
 
+    def swap(self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes) -> bool:
+        with self._opened() as shelf:
+            return shelf is None or shelf.swap(tenant, kind, key, known, value)
+
+    def keys(self, tenant: str, kind: str) -> list[str]:
+        with self._opened() as shelf:
+            return shelf.keys(tenant, kind) if shelf is not None else []
+
     @contextmanager
     def _opened(self) -> Iterator[Shelf | None]:
         if self._recorder.store is None:

@@ -366,6 +366,44 @@ class SqliteStore:
         with self._writing() as writer:
             writer.execute("INSERT OR REPLACE INTO shelf VALUES (?, ?, ?, ?)", (tenant, kind, key, value))
 
+    def swap(self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes) -> bool:
+        with self.transaction(tenant) as desk:
+            is_known = desk.get(kind, key) == known
+            if is_known:
+                desk.put(kind, key, value)
+            return is_known
+
+    def keys(self, tenant: str, kind: str) -> list[str]:
+        rows = self._read("SELECT key FROM shelf WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind))
+        return [key for (key,) in rows]
+
+    @contextlib.contextmanager
+    def transaction(self, tenant: str) -> Iterator[Desk]:
+        """What is read, put and kept within it is so together, or not at all; other processes come before or after."""
+        with self._writing() as writer:
+            yield Desk(writer, self._ledger, tenant, self._clock())
+
+
+class Desk:
+    """A store within one transaction: its shelf, and records that come straight into it, with no journal."""
+
+    def __init__(self, writer: sqlite3.Connection, ledger: Ledger, tenant: str, now: int) -> None:
+        self._writer, self._ledger = writer, ledger
+        self._tenant, self._now = tenant, now
+
+    def get(self, kind: str, key: str) -> bytes | None:
+        row = self._writer.execute(
+            "SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (self._tenant, kind, key)
+        ).fetchone()
+        return bytes(row[0]) if row else None
+
+    def put(self, kind: str, key: str, value: bytes) -> None:
+        self._writer.execute("INSERT OR REPLACE INTO shelf VALUES (?, ?, ?, ?)", (self._tenant, kind, key, value))
+
+    def append(self, batch: Sequence[AnyEvent]) -> int:
+        """Keeps a batch; how many of its records were new."""
+        return self._ledger.append(self._writer, self._tenant, batch, self._now, is_imported=False)
+
 
 def _refuse(path: Path) -> None:
     """Refuses a file that is not ours to write to, before anything about it is changed."""

@@ -310,6 +310,12 @@ class Shelf(Protocol):
 
     def put(self, tenant: str, kind: str, key: str, value: bytes) -> None: ...
 
+    def swap(self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes) -> bool:
+        """Puts it if what is there is still what the caller knows, None for nothing; whether it was."""
+
+    def keys(self, tenant: str, kind: str) -> list[str]:
+        """What is there of this kind, in order."""
+
 
 @runtime_checkable
 class Store(Records, Memory, Figures, Shelf, Protocol):

@@ -99,6 +99,8 @@ class Tracker(msgspec.Struct, omit_defaults=True):
     """Whether the reminder was handed to somebody who can only append it."""
     has_warned: bool = False
     """Whether it was said that failures rose after the last compaction."""
+    is_counted: bool = False
+    """Whether the answer that the next tools are asked for in was heard of, and is a turn already."""
 
     def begin(self, run: str) -> None:
         """A run of the session has begun."""
@@ -117,6 +119,7 @@ class Tracker(msgspec.Struct, omit_defaults=True):
             self._succeeded(step)
             if step.type == "model":
                 self.turn()
+                self.is_counted = True
         elif has_failed:
             self._failed(step)
 
@@ -124,6 +127,20 @@ class Tracker(msgspec.Struct, omit_defaults=True):
         """The model has answered."""
         self._settle()
         self.turns += 1
+
+    def answered(self) -> None:
+        """The model asks for tools, so that it has answered, whether or not its answer was heard of."""
+        if not self.is_counted:
+            self.turn()
+        self.is_counted = False
+
+    def warned(self) -> None:
+        self.has_warned = True
+
+    def become(self, other: Tracker) -> None:
+        """From now on it is what the other is."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(other, name))
 
     def compact(self, words: Prompt = _WORDS) -> None:
         """The conversation was made shorter: from now on the reminder speaks of what came before."""
