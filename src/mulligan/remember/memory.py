@@ -15,6 +15,7 @@ from mulligan.remember import fixes, forgetting, learning, patterns, recipes, re
 from mulligan.remember.patterns import Decision, Sighting, Tally
 from mulligan.remember.store import (
     IMPORTED,
+    Batch,
     Command,
     Evidence,
     FixQuery,
@@ -71,6 +72,10 @@ class MemoryStore:
                 if isinstance(event, RunStarted | RunEnded):
                     self._writers.setdefault((tenant, event.run.id), principal)
             return sum(self._keep(tenant, event, is_imported) for event in batch)
+
+    def append_all(self, batches: Sequence[Batch]) -> list[int]:
+        with self._lock:
+            return [self.append(*each) for each in batches]
 
     def _keep(self, tenant: str, event: AnyEvent, is_imported: bool) -> bool:
         match event:

@@ -25,6 +25,7 @@ from mulligan.remember.scrubbing import scrub
 from mulligan.remember.store import (
     IMPORTED,
     LOCAL,
+    Batch,
     Command,
     Evidence,
     FixQuery,
@@ -147,13 +148,23 @@ class SqliteStore:
 
     def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
         with self._writing() as writer:
-            place = (tenant, journal)
-            known = writer.execute("SELECT upto FROM journals WHERE tenant = ? AND journal = ?", place).fetchone()
-            if offset <= (known[0] if known else 0):
-                return 0
-            writer.execute("INSERT OR REPLACE INTO journals VALUES (?, ?, ?)", (*place, offset))
-            is_imported = journal.startswith(IMPORTED)
-            return self._ledger.append(writer, tenant, batch, self._clock(), is_imported, principal)
+            return self._append(writer, tenant, batch, journal, offset, principal)
+
+    def append_all(self, batches: Sequence[Batch]) -> list[int]:
+        with self._writing() as writer:
+            return [self._append(writer, *each) for each in batches]
+
+    def _append(
+        self, writer: sqlite3.Connection, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int,
+        principal: str,
+    ) -> int:  # fmt: skip
+        place = (tenant, journal)
+        known = writer.execute("SELECT upto FROM journals WHERE tenant = ? AND journal = ?", place).fetchone()
+        if offset <= (known[0] if known else 0):
+            return 0
+        writer.execute("INSERT OR REPLACE INTO journals VALUES (?, ?, ?)", (*place, offset))
+        is_imported = journal.startswith(IMPORTED)
+        return self._ledger.append(writer, tenant, batch, self._clock(), is_imported, principal)
 
     def offset(self, tenant: str, journal: str) -> int:
         rows = self._read("SELECT upto FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))

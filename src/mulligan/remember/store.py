@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from mulligan.classify.fingerprint import template
 from mulligan.events import AnyEvent
@@ -223,6 +223,16 @@ class Health(Record, frozen=True):
     note: str = ""
 
 
+class Batch(NamedTuple):
+    """What is appended at once; the fields are those of `append`."""
+
+    tenant: str
+    events: Sequence[AnyEvent]
+    journal: str
+    offset: int
+    principal: str = ""
+
+
 Progress = Callable[[int, int], None]
 """Told how much of how much is done, now and then."""
 
@@ -235,6 +245,9 @@ class Records(Protocol):
 
         A batch is known by its journal and the offset at its end: one that was kept before changes nothing.
         """
+
+    def append_all(self, batches: Sequence[Batch]) -> list[int]:
+        """Keeps several batches, all of them or none; of each how many of its records were new."""
 
     def offset(self, tenant: str, journal: str) -> int:
         """Up to where this journal is kept; 0 if nothing of it is."""

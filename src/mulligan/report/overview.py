@@ -239,6 +239,19 @@ def ranked(parts: Mapping[str, Cell], dimension: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda fact: (-fact["given_up"], -fact["recovered"], -fact["calls"], fact[dimension]))
 
 
+def answered(stats: Stats) -> dict[str, Any]:
+    """An answer as facts: the time it covers, the sum, and the parts if it was asked by something."""
+    facts: dict[str, Any] = {
+        "since": stats.since,
+        "until": stats.until,
+        "grain": stats.grain,
+        "total": questions.facts(stats.total),
+    }
+    if stats.by is not None:
+        facts |= {"by": stats.by, "parts": ranked(stats.parts, stats.by)}
+    return facts
+
+
 def by_columns(dimension: str, when: str, of_kind: bool = False) -> Sequence[Column]:
     if dimension == "kind":
         return KIND_COLUMNS

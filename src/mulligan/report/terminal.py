@@ -54,6 +54,33 @@ def facts(history: History) -> dict[str, Any]:
     }
 
 
+def summary(history: History) -> dict[str, Any]:
+    """What is told of a run by itself: its calls, and what became of each."""
+    joined = [call for call in calls.joined(history.steps) if call.first.type != "run"]
+    linked = {link.failed for link in history.links}
+    return {
+        "id": history.run.id,
+        "status": calls.status(history.run, history.steps, history.links),
+        "agent": history.run.agent,
+        "started": history.run.started,
+        "ended": history.run.ended,
+        "calls": [
+            {
+                "number": number,
+                "call": call.id,
+                "name": call.name,
+                "type": call.first.type,
+                "attempts": len(call.steps),
+                "ending": call.ending,
+                "kind": str(call.failure.kind) if call.failure else None,
+                "overcome": call.has_succeeded or call.id in linked if call.has_failed else None,
+                "why": call.last.ending.why if call.last.ending else None,
+            }
+            for number, call in enumerate(joined, start=1)
+        ],
+    }
+
+
 def _columns(now: int) -> tuple[Column, ...]:
     return (
         Column("run", lambda fact: fact["id"][:12], keep=9, is_whole=True),

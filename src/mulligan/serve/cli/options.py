@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
 import os
-import re
 import shutil
 import sys
 import time
@@ -20,6 +18,7 @@ from mulligan.records import encode
 from mulligan.remember.adoption import adopt
 from mulligan.remember.store import LOCAL, Store
 from mulligan.remember.urls import journals_of, open_store, sqlite_path
+from mulligan.report import moments
 from mulligan.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -84,23 +83,12 @@ def now() -> int:
     return int(time.time() * 1000)
 
 
-_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
-
-
 def moment(text: str | None, option: str = "--since") -> int | None:
     """`7d` ago, or a date, as a moment in UTC milliseconds; `all` and nothing are none."""
-    if text is None or text == "all":
-        return None
-    match = re.fullmatch(r"([0-9]{1,5})([mhdw])", text)
-    if match is not None:
-        return now() - int(match[1]) * _UNITS[match[2]] * 1000
     try:
-        given = datetime.datetime.fromisoformat(text)
+        return moments.moment(text, now())
     except ValueError:
-        raise SettingsError(
-            f"{option} takes a number and m, h, d or w, such as 24h or 7d, or a date such as 2026-01-31, got {text!r}."
-        ) from None
-    return int((given if given.tzinfo else given.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
+        raise SettingsError(f"{option} takes {moments.FORMS}, got {text!r}.") from None
 
 
 def width() -> int | None:

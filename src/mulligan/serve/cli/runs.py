@@ -6,7 +6,6 @@ from typing import Any, get_args
 
 import click
 
-from mulligan import calls
 from mulligan.failure import SettingsError
 from mulligan.records import History, Status, builtins
 from mulligan.remember.store import LOCAL, RunQuery, Store
@@ -67,7 +66,7 @@ def runs(
     query = RunQuery(since=moment(past), until=moment(until, "--until"), limit=limit, pattern=pattern, **narrowed)
     found = kept.runs(LOCAL, query) if kept is not None else []
     if as_json:
-        print_json([_summary(history) for history in found])
+        print_json([terminal.summary(history) for history in found])
     elif as_comma:
         print_lines(as_csv((terminal.facts(history) for history in found), terminal.CSV))
     elif not found:
@@ -101,7 +100,7 @@ def show(run: str, store: str | None, as_json: bool) -> None:
         )
     history = _found(kept, run)
     if as_json:
-        print_json(_summary(history) | builtins(history))
+        print_json(terminal.summary(history) | builtins(history))
     else:
         print_lines(terminal.run(history, now(), width()))
 
@@ -124,29 +123,3 @@ def _found(kept: Store, wanted: str) -> History:
     if history is None:
         raise SettingsError(f"there is no run {wanted!r}. See the ones there are: mulligan runs")
     return history
-
-
-def _summary(history: History) -> dict[str, Any]:
-    joined = [call for call in calls.joined(history.steps) if call.first.type != "run"]
-    linked = {link.failed for link in history.links}
-    return {
-        "id": history.run.id,
-        "status": calls.status(history.run, history.steps, history.links),
-        "agent": history.run.agent,
-        "started": history.run.started,
-        "ended": history.run.ended,
-        "calls": [
-            {
-                "number": number,
-                "call": call.id,
-                "name": call.name,
-                "type": call.first.type,
-                "attempts": len(call.steps),
-                "ending": call.ending,
-                "kind": str(call.failure.kind) if call.failure else None,
-                "overcome": call.has_succeeded or call.id in linked if call.has_failed else None,
-                "why": call.last.ending.why if call.last.ending else None,
-            }
-            for number, call in enumerate(joined, start=1)
-        ],
-    }

@@ -92,7 +92,7 @@ def stats(
         return
     answer = _answer(kept, query)
     if as_json:
-        print_json(_facts(answer, query))
+        print_json(overview.answered(answer))
     elif as_comma:
         names = [query.by or "", *questions.OUTSIDE]
         print_lines(as_csv(overview.ranked(answer.parts, query.by or ""), names))
@@ -127,18 +127,6 @@ def _with(query: StatsQuery, **fields: Any) -> StatsQuery:
     return msgspec.structs.replace(query, **fields)
 
 
-def _facts(answer: Stats, query: StatsQuery) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "since": answer.since,
-        "until": answer.until,
-        "grain": answer.grain,
-        "total": questions.facts(answer.total),
-    }
-    if query.by is not None:
-        facts |= {"by": query.by, "parts": overview.ranked(answer.parts, query.by)}
-    return facts
-
-
 def _compare(kept: Store | None, query: StatsQuery, values: tuple[str, str], as_json: bool) -> None:
     dimension = query.by or "version"
     if dimension not in VALUES:
@@ -151,7 +139,7 @@ def _compare(kept: Store | None, query: StatsQuery, values: tuple[str, str], as_
             raise SettingsError(f"there is nothing of {dimension} {value!r} in this time. {hint}")
     if as_json:
         differences = [each._asdict() for each in questions.compared(one.total, other.total)]
-        sides = [_facts(each, _with(query, by=None)) for each in (one, other)]
+        sides = [overview.answered(each) for each in (one, other)]
         print_json({"by": dimension, "values": values, "stats": sides, "differences": differences})
     else:
         print_lines(overview.comparison(one, other, values, width()))

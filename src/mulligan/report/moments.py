@@ -1,0 +1,23 @@
+"""Moments as people write them: `7d` ago, or a date."""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
+FORMS = "a number and m, h, d or w, such as 24h or 7d, or a date such as 2026-01-31"
+
+
+def moment(text: str | None, now: int) -> int | None:
+    """`7d` before now, or a date, as a moment in UTC milliseconds; `all` and nothing are none. Else a ValueError."""
+    if text is None or text == "all":
+        return None
+    match = re.fullmatch(r"([0-9]{1,5})([mhdw])", text, re.ASCII)
+    if match is not None:
+        return now - int(match[1]) * _UNITS[match[2]] * 1000
+    given = datetime.datetime.fromisoformat(text)
+    try:
+        return int((given if given.tzinfo else given.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
+    except OverflowError:
+        raise ValueError(f"{text} is beyond the calendar") from None

@@ -1,0 +1,1 @@
+"""Ingest and query over HTTP (extra `server`)."""

@@ -1,0 +1,20 @@
+"""Answers: records as JSON, rows as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from starlette.responses import Response
+
+from mulligan.records import encode
+from mulligan.report.tables import as_csv
+
+
+def answer(facts: object, status: int = 200) -> Response:
+    return Response(encode(facts), status, media_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+def csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Response:
+    text = "".join(f"{line}\r\n" for line in as_csv(rows, names))
+    return Response(text, media_type="text/csv; charset=utf-8", headers={"Cache-Control": "no-store"})

@@ -1,0 +1,106 @@
+"""The server, put together: the store, who writes, who may ask, and the routes that every part brings along."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from mulligan.failure import StoreError
+from mulligan.remember.store import Store
+from mulligan.serve.api import doors
+from mulligan.serve.api.committing import Committer
+from mulligan.serve.api.doors import Browsers, Caller, Doors, Rules
+from mulligan.serve.api.errors import Refused, away
+from mulligan.serve.api.intake import Intake
+from mulligan.serve.api.questions import Questions
+from mulligan.serve.api.tokens import Tokens
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+THREADS = 4
+"""That read. Each has a connection of its own; more would only wait for each other."""
+
+
+class Server:
+    """What all routes share. One a process."""
+
+    def __init__(
+        self,
+        store: Store,
+        intake: Intake,
+        *,
+        rules: Rules | None = None,
+        announce: Callable[[str], None] = lambda ticket: None,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self.store = store
+        self.intake = intake
+        self.rules = rules or Rules()
+        self.tokens = Tokens(store)
+        self.browsers = Browsers(announce)
+        self.committer = Committer(store)
+        self.clock = clock
+        self.is_stopping = False
+        self._readers = ThreadPoolExecutor(THREADS, thread_name_prefix="mulligan-reader")
+
+    def questions(self, who: Caller) -> Questions:
+        """What may be asked, for the API and for pages alike; the tenant is the caller's."""
+        return Questions(self.store, who.tenant, self.clock())
+
+    async def ask(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """An answer of the store, on a thread of its own, so that others are served meanwhile."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._readers, partial(question, *args, **kwargs))
+        except StoreError as error:
+            raise away(str(error)) from None
+
+    def close(self) -> None:
+        self.is_stopping = True
+        self.committer.close()
+        self._readers.shutdown()
+        self.store.close()
+
+
+Group = Callable[[Server], Iterable[BaseRoute]]
+"""Routes that belong together: `/v1/*` of ingest, of queries, the pages of the dashboard."""
+
+
+def app(server: Server, groups: Sequence[Group], says: Callable[[str], None] | None = None) -> Starlette:
+    """The application of these groups of routes. `says` is told one line a request."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        yield
+        server.close()
+
+    async def missed(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        if status == 405:
+            refused = Refused(405, "wrong_method", f"{request.method} is not possible here.")
+            refused.headers = dict(getattr(error, "headers", None) or {})
+        else:
+            refused = Refused(status, "not_found", "there is nothing here. See /docs for what there is.")
+        return doors.told(request, refused)
+
+    async def fault(request: Request, error: Exception) -> Response:
+        return doors.told(request, Refused(500, "fault", "a fault of the server; its log says more."))
+
+    return Starlette(
+        routes=[*doors.entry(server), *(each for group in groups for each in group(server))],
+        middleware=[Middleware(Doors, rules=server.rules, says=says)],
+        exception_handlers={HTTPException: missed, Exception: fault},
+        lifespan=lifespan,
+    )

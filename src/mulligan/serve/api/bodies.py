@@ -1,0 +1,128 @@
+"""What was sent, read with a limit on everything: size, inflated size, depth, time, and JSON that has one meaning."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from mulligan.records import decode
+from mulligan.serve.api.errors import Refused, invalid, too_large
+
+T = TypeVar("T")
+
+BODY = 5 * 1024 * 1024
+"""Bytes that may be sent at once."""
+INFLATED = 20 * 1024 * 1024
+"""Bytes that they may become."""
+DEPTH = 64
+_NOT_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'[]{}"\\')
+_ALIKE = bytes.maketrans(b"{}", b"[]")
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+
+async def read(request: Request, *accepted: str) -> bytes:
+    """The body, inflated, of one of the content types accepted."""
+    sort = content_type(request)
+    if sort not in accepted:
+        raise Refused(415, "unsupported_type", f"send {' or '.join(accepted)}, not {sort or 'a body without a type'}.")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", "", "gzip"):
+        raise Refused(415, "unsupported_encoding", f"send it plain or as gzip, not as {encoding[:40]!r}.")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > BODY:
+        raise too_large(BODY, "a body")
+    inflating = _Inflating() if encoding == "gzip" else None
+    size, parts = 0, []
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > BODY:
+                raise too_large(BODY, "a body")
+            parts.append(inflating.more(chunk) if inflating else chunk)
+    except ClientDisconnect:
+        raise Refused(400, "cut_off", "the body ended before its end.") from None
+    if inflating is not None:
+        inflating.end()
+    return b"".join(parts)
+
+
+def content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+class _Inflating:
+    """gzip, inflated as it comes, and no further than allowed: a bomb is refused before it is large."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(wbits=31)
+        self._size = 0
+
+    def more(self, chunk: bytes) -> bytes:
+        try:
+            out = self._stream.decompress(chunk, INFLATED - self._size + 1)
+        except zlib.error:
+            raise invalid("the body is not gzip, though its Content-Encoding says so.") from None
+        self._size += len(out)
+        if self._size > INFLATED or self._stream.unconsumed_tail:
+            raise too_large(INFLATED, "an inflated body")
+        if self._stream.unused_data:
+            raise invalid("there is something behind the end of the gzip.")
+        return out
+
+    def end(self) -> None:
+        if not self._stream.eof:
+            raise invalid("the gzip ends before its end.")
+
+
+def parsed(data: bytes, type: type[T]) -> T:
+    """JSON as a record. What it says twice, too deeply, or not at all is refused, with its place."""
+    if too_deep(data):
+        raise invalid(f"it is nested deeper than {DEPTH}.")
+    try:
+        found = decode(data, type)
+    except msgspec.ValidationError as error:
+        _refuse(error)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid(f"this is no JSON: {error}.") from None
+    if said_twice(data):
+        raise invalid("a name is said twice in one object, and which one is meant is not for us to say.")
+    return found
+
+
+def _refuse(error: msgspec.ValidationError) -> NoReturn:
+    said, _, place = str(error).partition(" - at `")
+    raise invalid(f"{said}.", _place(place)) from None
+
+
+def _place(place: str) -> str:
+    return place.rstrip("`").removeprefix("$").removeprefix(".")
+
+
+def too_deep(data: bytes) -> bool:
+    """Whether JSON is nested deeper than allowed; told from its brackets alone, a level of all of them at a time."""
+    if data.count(b"[") + data.count(b"{") <= DEPTH:
+        return False
+    left = _STRINGS.sub(b"", data.translate(None, _NOT_STRUCTURE)).translate(_ALIKE)
+    for _ in range(DEPTH):
+        inner = left.replace(b"[]", b"")
+        if len(inner) == len(left):
+            return False  # nothing is left, or it is no JSON
+        left = inner
+    return bool(left)
+
+
+def said_twice(data: bytes) -> bool:
+    """Whether an object of this JSON has a name twice: the one thing that decoders differ about."""
+    seen: list[bool] = []
+
+    def pairs(found: list[tuple[str, Any]]) -> None:
+        if len({name for name, _ in found}) < len(found):
+            seen.append(True)
+
+    json.loads(data, object_pairs_hook=pairs)
+    return bool(seen)

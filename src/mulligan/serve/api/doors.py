@@ -1,0 +1,236 @@
+"""Who may come in: which Host, which Origin, with which token or cookie, and what every answer says to a browser."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mulligan.remember.store import LOCAL
+from mulligan.serve.api.errors import Refused
+from mulligan.serve.api.tokens import MAY, Tokens
+
+if TYPE_CHECKING:
+    from mulligan.serve.api.app import Server
+
+log = logging.getLogger("mulligan")
+
+Needs = Literal["nothing", "ingest", "read", "admin"]
+Endpoint = Callable[[Request], Awaitable[Response]]
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (
+        b"content-security-policy",
+        b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        b"font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+)
+"""In every answer. What an endpoint says itself is not replaced."""
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+ENTRY = "/enter"
+
+
+class Caller(NamedTuple):
+    """Who asks. Tenant and principal are never what somebody says of himself."""
+
+    tenant: str = LOCAL
+    principal: str = ""
+    role: str = "admin"
+
+
+class Rules(NamedTuple):
+    """What this server asks of whoever comes."""
+
+    hosts: frozenset[str] = frozenset({"localhost"})
+    """Names under which it may be addressed; addresses are judged by themselves."""
+    is_local: bool = True
+    """Whether it listens on loopback alone: then nobody needs a token to send."""
+    is_open: bool = False
+    """Whether nobody needs anything at all: --no-auth."""
+
+    def knows_host(self, given: str) -> bool:
+        """Whether this is us. A name that is not ours may have been made to point here (DNS rebinding)."""
+        name = host_name(given)
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return name.rstrip(".").lower() in self.hosts
+        return address.is_loopback or not self.is_local
+
+
+def host_name(given: str) -> str:
+    """The name in a Host header, without its port and brackets."""
+    if given.startswith("["):
+        return given[1:].partition("]")[0]
+    return given.rpartition(":")[0] if given.count(":") == 1 else given
+
+
+class Browsers:
+    """Browsers that came in by a one-time address, known by a cookie for as long as the server runs."""
+
+    def __init__(self, announce: Callable[[str], None] = lambda ticket: None) -> None:
+        self._known: dict[str, Caller] = {}
+        self._announce = announce
+        self.ticket = secrets.token_urlsafe(24)
+
+    def admit(self, ticket: str) -> str | None:
+        """A cookie for whoever has the ticket, which is then void; the next one is announced."""
+        if not secrets.compare_digest(ticket.encode(), self.ticket.encode()):
+            return None
+        self.ticket = secrets.token_urlsafe(24)
+        self._announce(self.ticket)
+        return self.remember(Caller(role="admin"))
+
+    def remember(self, caller: Caller) -> str:
+        cookie = secrets.token_urlsafe(32)
+        self._known[cookie] = caller
+        return cookie
+
+    def find(self, cookie: str) -> Caller | None:
+        return self._known.get(cookie)
+
+
+def cookie_name(request: Request) -> str:
+    """Browsers keep cookies by host and not by port: two servers must not take each other's."""
+    return f"mulligan_{(request.scope.get('server') or ('', 0))[1]}"
+
+
+def caller(request: Request, needs: Needs, rules: Rules, tokens: Tokens, browsers: Browsers) -> Caller:
+    """Who asks, if they may; otherwise a refusal that says what is missing."""
+    given = request.headers.get("authorization")
+    if given is not None:
+        found = _by_token(given, tokens)
+    elif (cookie := request.cookies.get(cookie_name(request))) and (known := browsers.find(cookie)):
+        found = known
+    elif rules.is_open or (needs == "ingest" and rules.is_local):
+        found = Caller()
+    else:
+        raise _unauthorised(
+            "open the address that `mulligan serve` printed, or send a token: Authorization: Bearer TOKEN "
+            "(mulligan token create)."
+        )
+    if needs not in MAY[found.role]:
+        raise Refused(403, "forbidden", f"this needs the role {needs}, and yours is {found.role}.")
+    return found
+
+
+def _by_token(given: str, tokens: Tokens) -> Caller:
+    scheme, _, secret = given.partition(" ")
+    token = tokens.find(secret.strip()) if scheme.lower() == "bearer" else None
+    if token is None:
+        raise _unauthorised("there is no such token. Send it as: Authorization: Bearer TOKEN")
+    state = token.state(time.time_ns() // 1_000_000)
+    if state != "active":
+        raise _unauthorised(f"this token is {state}. Make another: mulligan token create")
+    return Caller(token.tenant, token.writer, token.role)
+
+
+def _unauthorised(message: str) -> Refused:
+    return Refused(401, "unauthorised", message, headers={"WWW-Authenticate": 'Bearer realm="mulligan"'})
+
+
+def route(server: Server, path: str, endpoint: Endpoint, needs: Needs, *methods: str) -> Route:
+    """A route behind the door: the endpoint finds out who asks in `request.state.caller`."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            if needs != "nothing":
+                if "authorization" in request.headers and server.tokens.is_stale:
+                    await server.ask(server.tokens.refresh)
+                request.state.caller = caller(request, needs, server.rules, server.tokens, server.browsers)
+            return await endpoint(request)
+        except Refused as refused:
+            return told(request, refused)
+
+    return Route(path, guarded, methods=list(methods or ("GET",)), name=f"{(methods or ('GET',))[0]} {path}")
+
+
+def told(request: Request, refused: Refused) -> Response:
+    if "text/html" in request.headers.get("accept", "") and request.method in SAFE:
+        return HTMLResponse(_PAGE.format(message=_escaped(refused.message)), refused.status, refused.headers)
+    return JSONResponse(refused.facts, refused.status, refused.headers)
+
+
+_PAGE = "<!doctype html><html lang=en><meta charset=utf-8><title>mulligan</title><h1>mulligan</h1><p>{message}</p>"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def entry(server: Server) -> Iterable[Route]:
+    """The one-time address."""
+
+    async def enter(request: Request) -> Response:
+        cookie = server.browsers.admit(request.path_params["ticket"])
+        if cookie is None:
+            told = "this address was used before, or is another server's. `mulligan serve` has printed a new one."
+            raise Refused(403, "used", told)
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(cookie_name(request), cookie, httponly=True, samesite="strict", path="/")
+        return answer
+
+    return [route(server, f"{ENTRY}/{{ticket}}", enter, "nothing")]
+
+
+class Doors:
+    """Before any route: whether we are meant, and whether a foreign page is behind it. After it: what browsers need."""
+
+    def __init__(self, app: ASGIApp, rules: Rules, says: Callable[[str], None] | None = None) -> None:
+        self._app = app
+        self._rules = rules
+        self._says = says
+        """Told one line a request."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = time.perf_counter()
+        status = 0
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                own = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(each for each in HEADERS if each[0] not in own)]
+            await send(message)
+
+        request = Request(scope)
+        try:
+            refused = self._refusal(request)
+            if refused is not None:
+                await told(request, refused)(scope, receive, answer)
+            else:
+                await self._app(scope, receive, answer)
+        finally:
+            if self._says is not None:
+                path = "".join(each if each.isprintable() and each not in " \"'" else "?" for each in scope["path"])
+                took = (time.perf_counter() - begun) * 1000
+                self._says(f"request method={scope['method']} path={path[:200]} status={status} ms={took:.1f}")
+
+    def _refusal(self, request: Request) -> Refused | None:
+        hosts = request.headers.getlist("host")
+        if len(hosts) != 1 or not self._rules.knows_host(hosts[0]):
+            return Refused(
+                421, "wrong_host", "this server does not go by that name. Name it: mulligan serve --allow-host NAME"
+            )
+        origin = request.headers.get("origin")
+        if origin is not None and request.method not in SAFE:
+            scheme, _, place = origin.partition("://")
+            if scheme not in ("http", "https") or place.lower() != hosts[0].lower():
+                return Refused(403, "foreign_origin", "a page of another site may not write here.")
+        return None

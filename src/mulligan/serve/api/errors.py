@@ -1,0 +1,47 @@
+"""Refusals: a status, a word for programs and a sentence for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Refused(Exception):
+    """What a caller asked for cannot be done, and why."""
+
+    def __init__(
+        self, status: int, error: str, message: str, field: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error = error
+        self.message = message
+        self.field = field
+        """Where in what was sent: `steps[2].seconds`."""
+        self.headers = dict(headers or {})
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"error": self.error, "message": self.message, **({"field": self.field} if self.field else {})}
+
+
+def invalid(message: str, field: str = "") -> Refused:
+    return Refused(400, "invalid", message, field)
+
+
+def unknown(what: str) -> Refused:
+    return Refused(404, "not_found", what)
+
+
+def too_large(limit: int, what: str) -> Refused:
+    return Refused(413, "too_large", f"{what} may have {limit:,} bytes. Send less at once.")
+
+
+def busy(seconds: int = 1) -> Refused:
+    return Refused(
+        429, "busy", "more came in than could be kept. Try again later.", headers={"Retry-After": str(seconds)}
+    )
+
+
+def away(told: str) -> Refused:
+    return Refused(503, "store_unavailable", told, headers={"Retry-After": "2"})

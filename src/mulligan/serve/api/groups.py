@@ -1,0 +1,8 @@
+"""Which routes there are: a group a file. Pages for people are mounted beside them, by whoever starts the server."""
+
+from __future__ import annotations
+
+from mulligan.serve.api import health, ingest, queries
+from mulligan.serve.api.app import Group
+
+GROUPS: tuple[Group, ...] = (health.group, ingest.group, queries.group)

@@ -1,0 +1,29 @@
+"""GET /healthz, /readyz: whether the process answers, and whether its store does. They tell nothing of what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from mulligan import __version__
+from mulligan.remember.store import LOCAL
+from mulligan.serve.api.answers import answer
+from mulligan.serve.api.app import Server
+from mulligan.serve.api.doors import route
+from mulligan.serve.api.errors import away
+
+
+def group(server: Server) -> Iterable[BaseRoute]:
+    async def healthz(request: Request) -> Response:
+        return answer({"status": "ok", "version": __version__})
+
+    async def readyz(request: Request) -> Response:
+        if server.is_stopping:
+            raise away("the server is stopping.")
+        await server.ask(server.store.get, LOCAL, "server", "ready")
+        return answer({"status": "ok", "waiting_bytes": server.committer.waiting})
+
+    return [route(server, "/healthz", healthz, "nothing"), route(server, "/readyz", readyz, "nothing")]

@@ -1,0 +1,72 @@
+"""What may be asked of what is kept, for one tenant at one moment: the API and the pages ask the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from mulligan.figures import Stats, StatsQuery
+from mulligan.records import Fix, History, Pattern, Precedent
+from mulligan.remember.store import Evidence, FixQuery, PatternQuery, Question, RunQuery, Store
+from mulligan.report import overview
+from mulligan.report import stats as figures_told
+
+
+class Questions:
+    """Synchronous, as the store is: ask it on a thread (`Server.ask`)."""
+
+    def __init__(self, store: Store, tenant: str, now: int) -> None:
+        self._store = store
+        self._tenant = tenant
+        self.now = now
+
+    def runs(self, query: RunQuery) -> list[History]:
+        return self._store.runs(self._tenant, query)
+
+    def run(self, id: str) -> History | None:
+        """One, by its id or any unambiguous beginning of it."""
+        whole = self._store.run(self._tenant, id)
+        if whole is not None:
+            return whole
+        found = self._store.find(self._tenant, id, limit=2)
+        return self._store.run(self._tenant, found[0].id) if len(found) == 1 else None
+
+    def stats(self, query: StatsQuery) -> Stats:
+        return self._store.stats(self._tenant, query)
+
+    def advice(self, query: StatsQuery) -> list[str]:
+        """What the figures suggest to do."""
+        plain = msgspec.structs.replace(query, by=None)
+        tools = self.stats(msgspec.structs.replace(query, by="tool", detail=True))
+        agents = self.stats(msgspec.structs.replace(query, by="agent"))
+        return figures_told.advice(self.stats(plain).total, tools.parts, agents.parts)
+
+    def patterns(self, query: PatternQuery) -> list[Pattern]:
+        return self._store.patterns(self._tenant, query)
+
+    def pattern(self, id: str) -> Pattern | None:
+        return self._store.pattern(self._tenant, id)
+
+    def overcome(self, pattern: Pattern) -> list[Precedent]:
+        """What overcame a pattern before."""
+        return self._store.recall(self._tenant, Question(tool=pattern.tool, fingerprint=pattern.fingerprint))
+
+    def fixes(self, query: FixQuery) -> list[Fix]:
+        return self._store.fixes(self._tenant, query)
+
+    def evidence(self, fix: str) -> list[Evidence]:
+        return self._store.evidence(self._tenant, fix)
+
+    def parts(self, query: StatsQuery) -> list[dict[str, Any]]:
+        """The figures of each tool, agent or the like, what was given up most first."""
+        return overview.ranked(self.stats(query).parts, query.by or "")
+
+    def failing_steps(self, query: StatsQuery) -> list[dict[str, Any]]:
+        """Steps of which calls failed, those most often given up first."""
+        told = self.parts(msgspec.structs.replace(query, by="step"))
+        return [
+            {name: each[name] for name in ("step", "calls", "recovered", "given_up")}
+            for each in told
+            if each["recovered"] or each["given_up"]
+        ]

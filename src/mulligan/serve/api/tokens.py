@@ -1,0 +1,125 @@
+"""Tokens: who may send, ask or decide, for which tenant and as whom. Kept as hashes, on the store's shelf."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from typing import Literal, get_args
+
+from mulligan.failure import SettingsError
+from mulligan.records import Record, decode, encode, new_id
+from mulligan.remember.store import LOCAL, Shelf
+
+Role = Literal["ingest", "read", "admin"]
+ROLES: tuple[Role, ...] = get_args(Role)
+MAY: dict[str, frozenset[str]] = {
+    "ingest": frozenset({"ingest"}),
+    "read": frozenset({"read"}),
+    "admin": frozenset({"ingest", "read", "admin"}),
+}
+"""What each role may do."""
+OF_THE_SERVER = ""
+"""The tenant of what belongs to none."""
+KIND, KEY = "server", "tokens"
+FRESH = 1.0
+"""Seconds after which the shelf is asked again: a token that was revoked works no longer than that."""
+
+
+class Token(Record, frozen=True):
+    """What is kept of a token. The token itself is shown once, when it is made."""
+
+    id: str
+    hash: str
+    role: Role
+    name: str = ""
+    tenant: str = LOCAL
+    principal: str = ""
+    """Who writes with it, where that is not the token alone: several tokens of one person have one vote (SAFETY S3)."""
+    created: int = 0
+    expires: int | None = None
+    """UTC milliseconds."""
+    revoked: int | None = None
+
+    def state(self, now: int) -> Literal["active", "expired", "revoked"]:
+        if self.revoked is not None:
+            return "revoked"
+        return "expired" if self.expires is not None and now >= self.expires else "active"
+
+    @property
+    def writer(self) -> str:
+        return self.principal or self.id
+
+
+class Tokens:
+    """The tokens of a store. Asked at every request, so the shelf is read once a second."""
+
+    def __init__(self, shelf: Shelf, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._shelf = shelf
+        self._monotonic = monotonic
+        self._known: dict[str, Token] = {}
+        self._read_at = float("-inf")
+
+    def all(self) -> list[Token]:
+        kept = self._shelf.get(OF_THE_SERVER, KIND, KEY)
+        return decode(kept, list[Token]) if kept else []
+
+    def create(
+        self, role: Role, now: int, *, name: str = "", tenant: str = LOCAL, principal: str = "",
+        expires: int | None = None,
+    ) -> tuple[Token, str]:  # fmt: skip
+        """A new one, and its secret, which nobody can be told again."""
+        secret = f"mul_{role}_{new_id('')[1:]}{new_id('')[1:]}"
+        token = Token(
+            id=new_id("tok")[:12], hash=hashed(secret), role=role, name=name, tenant=tenant, principal=principal,
+            created=now, expires=expires,
+        )  # fmt: skip
+        self._change(lambda known: [*known, token], lambda known: token in known)
+        return token, secret
+
+    def revoke(self, beginning: str, now: int) -> Token:
+        """Revokes the one whose id, or name, it is, or whose id alone begins so."""
+        known = self.all()
+        found = [each for each in known if beginning in (each.id, each.name)] or [
+            each for each in known if beginning and each.id.startswith(beginning)
+        ]
+        if len(found) != 1:
+            many = f"{len(found)} tokens are" if found else "there is no token"
+            raise SettingsError(f"{many} {beginning!r}. See them: mulligan token list")
+        (one,) = found
+        if one.revoked is not None:
+            return one
+        from msgspec.structs import replace
+
+        gone = replace(one, revoked=now)
+        self._change(
+            lambda known: [gone if each.id == one.id else each for each in known],
+            lambda known: gone in known,
+        )
+        return gone
+
+    def _change(self, changed: Callable[[list[Token]], list[Token]], is_there: Callable[[list[Token]], bool]) -> None:
+        # The shelf has no transactions: somebody who makes one at the same moment may have the last word, so look.
+        for _ in range(20):
+            self._shelf.put(OF_THE_SERVER, KIND, KEY, encode(changed(self.all())))
+            if is_there(self.all()):
+                return
+        raise SettingsError("the tokens are being changed by somebody else all the time. Try again.")
+
+    @property
+    def is_stale(self) -> bool:
+        return self._monotonic() - self._read_at > FRESH
+
+    def refresh(self) -> None:
+        read_at = self._monotonic()
+        self._known = {each.hash: each for each in self.all()}
+        self._read_at = read_at
+
+    def find(self, secret: str) -> Token | None:
+        """The token with this secret, as it was when last refreshed; also one that has expired or was revoked."""
+        return self._known.get(hashed(secret))
+
+
+def hashed(secret: str) -> str:
+    # 160 bits of chance need no slow hash: nobody can try them all.
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

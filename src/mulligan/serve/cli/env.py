@@ -1,0 +1,32 @@
+"""mulligan env: the variables by which programs find the server."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+
+from mulligan.serve.cli.options import as_json, print_json
+
+
+@click.command(
+    epilog='Examples:\n\n  eval "$(mulligan env)"\n\n  mulligan env --url https://mulligan.example.com --token mul_...'
+)
+@click.option("--url", default="http://127.0.0.1:4700", show_default=True, help="Where the server is.")
+@click.option("--token", help="A token of role ingest, where the server needs one.")
+@as_json
+def env(url: str, token: str | None, as_json: bool) -> None:
+    """Print the variables that make OpenTelemetry, and mulligan itself, send to a server."""
+    url = url.rstrip("/")
+    found = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": url,
+        # Without it an SDK that configures itself takes gRPC, which this server does not speak.
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    }
+    if token:
+        found["OTEL_EXPORTER_OTLP_HEADERS"] = f"Authorization=Bearer%20{token}"
+    if as_json:
+        print_json(found)
+        return
+    for name, value in found.items():
+        click.echo(f"export {name}={shlex.quote(value)}")

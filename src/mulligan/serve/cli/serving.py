@@ -1,0 +1,112 @@
+"""mulligan serve."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import click
+
+from mulligan.assembly import classify_of, redactor_of
+from mulligan.failure import MissingExtra, SettingsError
+from mulligan.remember.adoption import adopt
+from mulligan.remember.store import LOCAL
+from mulligan.remember.urls import journals_of, open_store, sqlite_path
+from mulligan.serve.cli.options import now, settings_with, store_option
+from mulligan.settings import Level, Settings
+
+
+@click.command(
+    epilog="Examples:\n\n  mulligan serve\n\n  mulligan serve --open\n\n"
+    "  mulligan serve --host 0.0.0.0 --allow-host mulligan.example.com"
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=4700, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
+@click.option("--allow-host", "names", multiple=True, metavar="NAME", help="A name it goes by, beside localhost.")
+@click.option("--level", type=click.Choice(["local", "shared"]), help="How much is hidden of what is sent.")
+@click.option("--log", "logs", is_flag=True, help="One line a request, on standard error.")
+@click.option("--no-auth", "open_to_all", is_flag=True, help="Ask nobody for a token or a cookie. Loopback only.")
+@store_option
+def serve(
+    host: str,
+    port: int,
+    opens: bool,
+    names: tuple[str, ...],
+    level: Level | None,
+    logs: bool,
+    open_to_all: bool,
+    store: str | None,
+) -> None:
+    """Take in what agents send, and answer questions about it, over HTTP.
+
+    On loopback anybody on this machine may send; to look, open the address that is printed, once a browser. Beyond
+    loopback everybody needs a token: mulligan token create.
+    """
+    try:
+        import uvicorn  # noqa: F401 - the extra, asked for before anything is opened
+
+        from mulligan.serve.api import running
+    except ImportError:
+        raise MissingExtra("the server needs Starlette and uvicorn: pip install 'mulligan[server]'") from None
+    is_local = running.is_loopback(host) and not names
+    if open_to_all and not is_local:
+        raise SettingsError("--no-auth is for loopback alone: beyond it, make tokens with mulligan token create.")
+    settings = settings_with(store)
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    _serve(settings, host, port, opens, names, level, logs, open_to_all, is_local)
+
+
+def _serve(
+    settings: Settings, host: str, port: int, opens: bool, names: tuple[str, ...], level: Level | None, logs: bool,
+    open_to_all: bool, is_local: bool,
+) -> None:  # fmt: skip
+    from mulligan.serve.api import running
+    from mulligan.serve.api.app import Server, app
+    from mulligan.serve.api.doors import ENTRY, Rules
+    from mulligan.serve.api.groups import GROUPS
+    from mulligan.serve.api.intake import Intake
+
+    kept = open_store(settings.store_url, settings.fsync)
+    hides: Level = level or ("shared" if not is_local else settings.level)
+    rules = Rules(
+        hosts=frozenset({"localhost", host.lower(), *(name.lower() for name in names)}),
+        is_local=is_local,
+        is_open=open_to_all,
+    )
+    intake = Intake(classify_of(settings), lambda key: redactor_of(settings, hides, key), kept)
+    said: dict[str, Any] = {}
+
+    def announce(ticket: str) -> None:
+        click.echo(f"For another browser, once: {said['at']}{ENTRY}/{ticket}", err=True)
+
+    server = Server(kept, intake, rules=rules, announce=announce)
+    if not is_local and not any(each.state(now()) == "active" for each in server.tokens.all()):
+        server.close()
+        raise SettingsError(
+            "beyond loopback everybody needs a token, and there is none. "
+            "Make one first: mulligan token create --role admin"
+        )
+    sock = running.bound(host, port)
+    if not settings.store_url.startswith("memory:"):
+        adopt(kept, LOCAL, journals_of(sqlite_path(settings.store_url)))
+    name = host if host not in ("0.0.0.0", "::") else "127.0.0.1"
+    said["at"] = f"http://{f'[{name}]' if ':' in name else name}:{sock.getsockname()[1]}"
+    address = f"{said['at']}{ENTRY}/{server.browsers.ticket}"
+
+    def ready() -> None:
+        click.echo(f"mulligan listens on {said['at']} and keeps in {settings.store_url}, level {hides}.")
+        if open_to_all:
+            click.echo("Everybody on this machine may read, send and decide: --no-auth asks nobody who they are.")
+        else:
+            click.echo(f"To look, open this once: {address}")
+        click.echo("To send from OpenTelemetry: mulligan env")
+        sys.stdout.flush()
+        if opens:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    says = (lambda line: click.echo(line, err=True)) if logs else None
+    running.run(app(server, GROUPS, says), sock, ready)

@@ -1,0 +1,150 @@
+"""Who may come in: by Host, Origin, token, cookie and role, at every endpoint there is."""
+
+from __future__ import annotations
+
+import pytest
+from servers import Client, served
+
+from mulligan.serve.api.doors import Rules
+from mulligan.serve.api.groups import GROUPS
+
+OPEN = {"/healthz", "/readyz"}
+ENDPOINTS = {
+    ("GET", "/v1/runs"): "read",
+    ("GET", "/v1/runs/x"): "read",
+    ("GET", "/v1/stats"): "read",
+    ("GET", "/v1/patterns"): "read",
+    ("GET", "/v1/patterns/x"): "read",
+    ("GET", "/v1/fixes"): "read",
+    ("GET", "/v1/tools"): "read",
+    ("GET", "/v1/agents"): "read",
+    ("POST", "/v1/batch"): "ingest",
+    ("POST", "/v1/runs"): "ingest",
+    ("POST", "/v1/steps"): "ingest",
+    ("POST", "/v1/failures"): "ingest",
+}
+"""What each needs."""
+
+
+@pytest.fixture
+def beyond(tmp_path):
+    """A server that others can reach."""
+    with served(tmp_path, Rules(is_local=False, hosts=frozenset({"mulligan.example.com"}))) as running:
+        yield running
+
+
+def test_every_endpoint_is_in_the_table(serving):
+    found = {
+        (method, each.path.replace("{id}", "x"))
+        for group in GROUPS
+        for each in group(serving.server)
+        for method in each.methods - {"HEAD"}
+        if each.path not in OPEN
+    }
+    assert found == set(ENDPOINTS)
+
+
+@pytest.mark.parametrize(("method", "path"), ENDPOINTS)
+def test_beyond_loopback_nothing_is_done_without_a_token(beyond, method, path):
+    told = beyond.anybody()(method, path, {} if method == "POST" else None)
+
+    assert told.status == 401
+    assert told.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_each_role_may_do_what_it_is_for_and_nothing_else(beyond):
+    may = {"ingest": {"ingest"}, "read": {"read"}, "admin": {"ingest", "read"}}
+    for role, allowed in may.items():
+        client = beyond.holding(role)
+        for (method, path), needs in ENDPOINTS.items():
+            status = client(method, path, {} if method == "POST" else None).status
+            assert (status == 403) == (needs not in allowed), (role, path, status)
+            assert status != 401
+
+
+def test_a_token_that_is_expired_revoked_or_unknown_opens_nothing(beyond):
+    expired = beyond.holding("admin", expires=1)
+    revoked = beyond.holding("admin", name="gone")
+    beyond.server.tokens.revoke("gone", 5)
+    beyond.server.tokens.refresh()
+    for client in (expired, revoked, Client(beyond.port, token="mul_admin_x"), Client(beyond.port, token="")):
+        for method, path in ENDPOINTS:
+            assert client(method, path, {} if method == "POST" else None).status == 401
+
+
+def test_a_wrong_token_is_refused_even_where_none_is_needed(serving):
+    assert Client(serving.port, token="mul_ingest_x").post("/v1/runs", {}).status == 401
+    assert serving.anybody().post("/v1/runs", {}).status == 200
+
+
+def test_on_loopback_anybody_may_send_and_only_the_person_at_the_keyboard_may_look(serving):
+    assert serving.anybody().get("/v1/runs").status == 401
+    assert serving.person().get("/v1/runs").status == 200
+
+
+def test_the_printed_address_works_once_and_its_cookie_is_kept_from_other_sites(serving):
+    ticket = serving.server.browsers.ticket
+    came = serving.anybody().get(f"/enter/{ticket}")
+
+    assert came.status == 303
+    cookie = came.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert serving.anybody().get(f"/enter/{ticket}").status == 403
+    assert serving.server.browsers.ticket != ticket
+
+
+def test_a_tenant_sees_nothing_of_another(beyond):
+    ours, theirs = beyond.holding("admin", tenant="ours"), beyond.holding("admin", tenant="theirs")
+    run = {"id": "r", "agent": "a", "ended": 2, "started": 1, "steps": [{"name": "s", "failure": {"message": "no"}}]}
+    assert ours.post("/v1/runs", run).json["new"] == 2
+    (pattern,) = ours.get("/v1/patterns").json["patterns"]
+
+    assert theirs.get("/v1/runs").json["runs"] == []
+    assert theirs.get("/v1/runs/r").status == 404
+    assert theirs.get(f"/v1/patterns/{pattern['id']}").status == 404
+    assert theirs.get("/v1/stats?since=all").json["total_runs"] == 0
+    assert theirs.get("/v1/tools?since=all").json["tools"] == []
+    assert ours.get("/v1/runs/r").status == 200
+    assert theirs.post("/v1/runs", run).json["new"] == 2  # the same id is another run there
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:99", 200), ("localhost", 200), ("[::1]:4700", 200), ("LOCALHOST.", 200),
+        ("evil.example.com", 421), ("192.168.1.5", 421), ("", 421), ("localhost.evil.com", 421),
+        ("127.0.0.1.nip.io", 421),
+    ],
+)  # fmt: skip
+def test_a_host_that_is_not_ours_is_refused(serving, host, status):
+    for path in ("/healthz", "/v1/runs"):
+        told = serving.person().get(path, Host=host)
+        assert told.status == status
+
+
+def test_beyond_loopback_an_address_and_the_names_it_was_given_are_its_own(beyond):
+    for host, status in (("mulligan.example.com", 200), ("10.0.0.7:4700", 200), ("evil.example.com", 421)):
+        assert beyond.anybody().get("/healthz", Host=host).status == status
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example.com", "null", "http://127.0.0.1:1", "file://"])
+def test_a_page_of_another_site_cannot_write(serving, origin):
+    person = serving.person()
+
+    assert person.post("/v1/runs", {}, Origin=origin).status == 403
+    assert person.post("/v1/runs", {}, Origin=f"http://127.0.0.1:{serving.port}").status == 200
+
+
+def test_every_answer_tells_browsers_to_trust_nothing_else(serving):
+    for path in ("/healthz", "/v1/runs", "/nowhere"):
+        headers = serving.anybody().get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_what_is_not_there_and_what_cannot_be_done_is_told(serving):
+    assert serving.anybody().get("/nowhere").status == 404
+    told = serving.anybody()("DELETE", "/v1/runs")
+    assert told.status == 405
+    assert "POST" in told.headers["allow"]

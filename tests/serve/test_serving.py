@@ -1,0 +1,111 @@
+"""mulligan serve, token and env, as processes."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+
+@pytest.fixture
+def command(tmp_path):
+    pytest.importorskip("uvicorn", reason="needs the extra: pip install 'mulligan[server]'")
+    begun = []
+
+    def started(*words):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mulligan", "serve", "--port", "0", "--store", str(tmp_path / "s.db"), *words],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        begun.append(process)
+        return process
+
+    yield started
+    for process in begun:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=20)
+
+
+def test_serve_says_where_it_is_takes_in_answers_and_stops_gracefully(command):
+    process = command("--log")
+    at = re.search(r"listens on (http://127\.0\.0\.1:\d+) ", process.stdout.readline())[1]
+    once = re.search(r"open this once: (\S+)", process.stdout.readline())[1]
+    assert once.startswith(f"{at}/enter/")
+
+    sent = urllib.request.Request(
+        f"{at}/v1/runs", b'{"id": "r", "end": "finished"}', {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(sent, timeout=20) as told:
+        assert json.load(told) == {"new": 1, "runs": ["r"]}
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=20)
+
+    assert process.returncode == 0
+    assert "request method=POST path=/v1/runs status=200" in err
+
+
+def test_serve_refuses_to_be_reached_from_elsewhere_without_tokens(command):
+    for words in (["--host", "0.0.0.0"], ["--allow-host", "m.example.com"]):
+        process = command(*words)
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == 2
+        assert "mulligan token create" in err
+
+
+def test_no_auth_is_for_loopback_alone(command):
+    process = command("--no-auth", "--host", "0.0.0.0")
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, "loopback alone" in err) == (2, True)
+
+
+def test_a_port_that_is_taken_is_told_with_another(command):
+    first = command()
+    port = int(re.search(r":(\d+) ", first.stdout.readline())[1])
+    second = command("--port", str(port))
+    _, err = second.communicate(timeout=20)
+    assert second.returncode == 2
+    assert f"--port {port + 1}" in err
+
+
+def test_a_token_is_made_listed_without_its_secret_and_revoked(types):
+    code, secret, err = types("token", "create", "--role", "ingest", "--name", "ci", "--expires", "90d")
+    assert code == 0
+    assert secret.startswith("mul_ingest_")
+    assert "not shown again" in err
+
+    _, listed, _ = types("token", "list", "--json")
+    (token,) = json.loads(listed)
+    assert (token["name"], token["role"], token["state"]) == ("ci", "ingest", "active")
+    assert secret.strip() not in listed
+    assert "hash" not in token
+
+    assert types("token", "revoke", token["id"][:8])[0] == 0
+    assert json.loads(types("token", "list", "--json")[1])[0]["state"] == "revoked"
+    assert types("token", "revoke", "tok_none")[0] == 2
+
+
+def test_a_token_is_kept_as_a_hash_alone(types, tmp_path):
+    store = tmp_path / "t.db"
+    _, secret, _ = types("token", "create", "--role", "read", "--store", str(store))
+    kept = b"".join(each.read_bytes() for each in tmp_path.glob("t.db*"))
+    assert secret.strip().encode() not in kept
+
+
+@pytest.mark.parametrize("words", [("--expires", "soon"), ("--tenant", "a b"), ("--name", "x\x1b[31m")])
+def test_a_token_that_cannot_be_meant_is_refused(types, words):
+    assert types("token", "create", "--role", "read", *words)[0] == 2
+
+
+def test_env_prints_the_two_variables(types):
+    _, out, _ = types("env", "--url", "http://h:1/", "--token", "mul_x")
+    assert out.splitlines() == [
+        "export OTEL_EXPORTER_OTLP_ENDPOINT=http://h:1",
+        "export OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
+        "export OTEL_EXPORTER_OTLP_HEADERS=Authorization=Bearer%20mul_x",
+    ]

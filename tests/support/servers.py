@@ -1,0 +1,108 @@
+"""A real server on loopback, in this process, and a client that says what it sends."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+pytest.importorskip("starlette", reason="needs the extra: pip install 'mulligan[server]'")
+pytest.importorskip("uvicorn", reason="needs the extra: pip install 'mulligan[server]'")
+
+from mulligan.classify.classifier import classify
+from mulligan.redaction import Redactor
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import Store
+from mulligan.serve.api import running
+from mulligan.serve.api.app import Server, app
+from mulligan.serve.api.doors import Rules
+from mulligan.serve.api.groups import GROUPS
+from mulligan.serve.api.intake import Intake
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Client:
+    """Speaks HTTP to one server; as somebody, if there is a token or a cookie."""
+
+    def __init__(self, port: int, token: str | None = None, cookie: str | None = None) -> None:
+        self.port, self.token, self.cookie = port, token, cookie
+
+    def __call__(
+        self, method: str, path: str, sent: Any = None, *, body: bytes | None = None, **headers: str
+    ) -> Answer:
+        given = {"Host": f"127.0.0.1:{self.port}"}
+        if sent is not None or body is not None:
+            given["Content-Type"] = "application/json"
+        if self.token is not None:
+            given["Authorization"] = f"Bearer {self.token}"
+        if self.cookie is not None:
+            given["Cookie"] = self.cookie
+        given |= {name.replace("_", "-"): value for name, value in headers.items()}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            data = body if body is not None else json.dumps(sent).encode() if sent is not None else None
+            connection.request(method, path, data, given)
+            answer = connection.getresponse()
+            return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self("GET", path, **headers)
+
+    def post(self, path: str, sent: Any = None, **more: Any) -> Answer:
+        return self("POST", path, sent, **more)
+
+
+class Running(NamedTuple):
+    """A server that listens, and two who ask it: anybody, and a person at its keyboard."""
+
+    server: Server
+    store: Store
+    port: int
+
+    def anybody(self) -> Client:
+        return Client(self.port)
+
+    def person(self) -> Client:
+        came = Client(self.port).get(f"/enter/{self.server.browsers.ticket}")
+        return Client(self.port, cookie=came.headers["set-cookie"].partition(";")[0])
+
+    def holding(self, role: Any, **facts: Any) -> Client:
+        _, secret = self.server.tokens.create(role, 0, **facts)
+        self.server.tokens.refresh()
+        return Client(self.port, token=secret)
+
+
+@contextlib.contextmanager
+def served(folder: Path, rules: Rules | None = None, level: Any = "local", **more: Any) -> Iterator[Running]:
+    store = SqliteStore(folder / "mulligan.db")
+    intake = Intake(classify, lambda key: Redactor(level=level, key=key), store)
+    server = Server(store, intake, rules=rules, **more)
+    sock = running.bound("127.0.0.1", 0)
+    ready = threading.Event()
+    listening = running.listening(app(server, GROUPS), ready.set, grace=2)
+    thread = threading.Thread(target=lambda: listening.run(sockets=[sock]), daemon=True)
+    thread.start()
+    try:
+        assert ready.wait(20)
+        yield Running(server, store, sock.getsockname()[1])
+    finally:
+        listening.should_exit = True
+        thread.join(10)
+        sock.close()
