@@ -17,6 +17,7 @@ from mulligan.records import Change, Ending, Link, Recovery, Run, Step
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-timeout")
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "no", fingerprint="f-rejected")
 UNKNOWN_TOOL = Failure.of(Kind("tool", "unknown_tool", Remedy.TELL, Ran.NO), "no such tool", fingerprint="f-unknown")
+REFUSED_HERE = Failure.of(Kind("tool", "precondition", Remedy.TELL, Ran.NO), "log in", fingerprint="f-login")
 REFUSED = Failure.of(Kind("none", "user_rejected"), "the user said no")
 
 
@@ -286,8 +287,33 @@ def test_a_link_says_what_the_agent_changed():
 
 
 def test_a_link_says_what_had_to_come_first():
-    (link,) = calls.overcame([step(1, failure=TIMEOUT), step(2, name="login"), step(3)])
+    (link,) = calls.overcame([step(1, failure=REFUSED_HERE), step(2, name="login"), step(3)])
     assert (link.how, link.between) == ("recipe", ("login",))
+
+
+def test_what_only_time_can_help_is_overcome_by_coming_back_to_it():
+    steps = [step(1, failure=TIMEOUT), step(2, name="gpt", type="model"), step(3)]
+    (link,) = calls.overcame(steps)
+    assert (link.overcame, link.how, link.between) == (3, "retry", ())
+    assert status_of(steps) == "recovered"
+
+
+def test_what_only_time_can_help_is_given_up_by_who_goes_on_with_something_else():
+    """Else `fetch` would be told as what had been missing, and what is made anew as what was waited for."""
+    steps = [step(1, failure=TIMEOUT), step(2, name="fetch"), step(3)]
+    assert calls.overcame(steps) == []
+    assert status_of(steps) == "partial"
+
+
+def test_other_arguments_are_a_correction_however_late():
+    failed, later = step(1, arguments={"q": "cats", "k": 50}, failure=TIMEOUT), step(3, arguments={"q": "cats", "k": 5})
+    (link,) = calls.overcame([failed, step(2, name="fetch"), later])
+    assert (link.how, link.changes[0].after) == ("agent", 5)
+
+
+def test_a_model_that_answers_again_has_overcome_that_it_did_not():
+    failed, later = (step(n, name="gpt", type="model", failure=each) for n, each in ((1, TIMEOUT), (3, None)))
+    assert [link.failed for link in calls.overcame([failed, step(2, name="fetch"), later])] == [1]
 
 
 def test_a_misspelt_tool_is_overcome_by_the_one_that_was_meant():

@@ -164,7 +164,7 @@ def wilson(worked: int, tried: int, z: float = 1.28) -> float:
 
 
 class Open(NamedTuple):
-    """A failed call that nothing has overcome yet, and the names of what has succeeded since."""
+    """A failed call that nothing has overcome yet, and the names of what has succeeded since, models apart."""
 
     call: Call
     between: tuple[str, ...] = ()
@@ -217,9 +217,9 @@ class Standing(NamedTuple):
             links.append(_link(call, call, how, call.changes, ()))
         still_open: list[Open] = []
         for each in self.open:
-            if _corrects(call, each.call):
+            if _corrects(call, each.call) and not _is_made_anew(call, each):
                 links.append(_correction(each.call, call, each.between))
-            elif call.name in each.between or len(each.between) >= BETWEEN:
+            elif call.first.type == "model" or call.name in each.between or len(each.between) >= BETWEEN:
                 still_open.append(each)
             else:
                 still_open.append(Open(each.call, (*each.between, call.name)))
@@ -298,6 +298,16 @@ def _corrects(call: Call, failed: Call) -> bool:
         return True  # something was missing, and nothing that was there is gone
     threshold = ALIKE_WHEN_REJECTED if kind == "invalid_arguments" else ALIKE
     return alike(failed.last.arguments, call.last.arguments) >= threshold
+
+
+def _is_made_anew(call: Call, failed: Open) -> bool:
+    """Whether the same call was left and made again for its own sake, so that what came between explains nothing.
+
+    Where only time can help, nothing else had to come first. Who went on with something else had given it up.
+    """
+    failure = failed.call.failure
+    is_left = bool(failed.between) and failure is not None and failure.remedy is Remedy.WAIT
+    return is_left and call.first.type != "model" and same(failed.call.last.arguments, call.last.arguments)
 
 
 def _is_part(before: Any, after: Any) -> bool:

@@ -141,7 +141,7 @@ class Link(Record, frozen=True):
     how: Overcome
     changes: tuple[Change, ...] = ()
     between: tuple[str, ...] = ()
-    """The names of what succeeded between them; for a recipe, what had been missing."""
+    """The names of what succeeded between them, models apart; for a recipe, what had been missing."""
 
 
 class Ahead(Record, frozen=True):

@@ -245,7 +245,7 @@ def test_any_value_gets_an_answer(value: object) -> None:
     failure = classify(value)
     assert str(failure.kind) in KINDS
     assert 0 <= failure.confidence <= 1
-    assert failure.fingerprint.startswith("2:")
+    assert failure.fingerprint.startswith("3:")
     assert len(failure.message) <= 310
     assert "\n" not in failure.message
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-VERSION = "2"
+VERSION = "3"
 """Grows whenever the same text may give another fingerprint. Stores compare only within one version."""
 
 LONGEST = 1_000
@@ -38,7 +38,8 @@ _TOKENS = r"""
     (?::\d{1,7}){0,3}(?!\d))   # where a compiler points: line and column belong to the file
 | (?P<hex>\b0x[0-9a-f]{1,32}\b | \b(?=[a-f]{0,64}\d)(?=\d{0,64}[a-f])[0-9a-f]{7,64}\b)
 | (?P<id>\#\w{1,64} | \b(?:[a-z]{1,32}[_-]){1,6}[a-z]{0,20}\d[\w\-]{0,64}\b | \b[a-z]{1,20}\d[\w\-]{2,64}\b
-    | \b\d{1,32}[a-z_][\w\-]{4,64}\b)
+    | \b\d{1,32}[a-z_][\w\-]{4,64}\b
+    | (?:(?<=[\W_]id[\ :=]) | (?<=[\W_]id[:=]\ ))(?:(?=\w{1,32}[_-])[\w\-]{6,64} | [a-f]{6,64})\b)  # called an id
 | (?P<number>[-+]?\b\d(?:[\d,_.]{0,40}\d)?(?:[kmg]i?b?|ms|s|%)?(?![a-z\d]) | \d{1,40})
 """
 
@@ -89,7 +90,8 @@ def _tokens(text: str) -> str:
     absent = {name for name, mark in (("url", "://"), ("email", "@")) if mark not in text}
     if not _compiled(r"\d").search(text):
         absent |= _DIGITS
-        absent |= {name for name, mark in (("id", "#"), ("code", "sqlstate")) if mark not in text.lower()}
+        absent |= {name for name, mark in (("id", r"#|[\W_]id[ :=]"), ("code", "sqlstate"))
+                   if not _compiled(mark).search(text)}  # fmt: skip
     return _without(frozenset(absent))
 
 
@@ -106,7 +108,7 @@ def _compiled(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
 
 
 def fingerprint(kind: str, tool: str | None, text: str, arguments: Mapping[str, Any] | None = None) -> str:
-    """A short name that two failures share when they are the same failure: `2:9f2c41d07ab3`."""
+    """A short name that two failures share when they are the same failure: `3:9f2c41d07ab3`."""
     from hashlib import blake2b  # on the first failure, not on import: it loads OpenSSL
 
     # Of what is no failure, only which it is counts: a person may refuse a call in any words.

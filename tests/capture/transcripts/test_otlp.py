@@ -65,3 +65,22 @@ def test_traces_that_are_mixed_come_apart_and_a_document_over_many_lines_is_read
     histories = read(path)
     assert [len(history.steps) for history in histories] == [3, 3, 3]
     assert {history.run.session for history in histories} == {"t0", "t1", "t2"}
+
+
+def test_what_is_called_again_for_its_own_sake_has_not_overcome_what_was_given_up(tmp_path):
+    """Three attempts at one call fail, the agent goes on, and later asks the same once more: another call."""
+    asked = {**TOOL, "gen_ai__tool__call__arguments": '{"city": "Bergen"}'}
+    busy = "503 Service Unavailable (request id req_"
+    spans = [
+        *(
+            span("t1", f"a{n}", "root", "execute_tool search", n, n + 1, f"{busy}{id})", **asked, tool__id="c1")
+            for n, id in enumerate(("fadeca", "4f40c7", "decade"), 1)
+        ),
+        span("t1", "b", "root", "execute_tool fetch", 5, 6, gen_ai__operation__name="execute_tool", tool__id="c2"),
+        span("t1", "c", "root", "execute_tool search", 7, 8, **asked, tool__id="c3"),
+    ]
+    (history,) = read(write(tmp_path / "t.jsonl", otlp(agent("t1"), *spans)))
+    assert [len(call.steps) for call in calls.joined(history.steps)] == [3, 1, 1]
+    assert history.links == ()
+    assert calls.status(history.run, history.steps, history.links) == "partial"
+    assert len({step.failure.fingerprint for step in history.steps if step.failure}) == 1
