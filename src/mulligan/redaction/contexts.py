@@ -6,7 +6,7 @@ import functools
 from typing import NamedTuple
 
 from mulligan.redaction import judge, names
-from mulligan.redaction.expressions import Expression
+from mulligan.redaction.expressions import Expression, Match
 
 # One of these, in small letters, stands in every text in which something is found here that is not a name with a value.
 _TELLING = (
@@ -150,7 +150,8 @@ def might_hold(text: str, small: str) -> bool:
     """Whether `find` could add anything: far quicker, and true far more often."""
     if any(map(small.__contains__, _TELLING)) or ("://" in text and "@" in text):
         return True
-    if (":" in text or "=" in text) and _named(small):
+    backwards = small[::-1]
+    if (":" in text and _COLON.search(backwards)) or ("=" in text and _EQUALS.search(backwards)):
         return True
     return " -" in text and any(_meaning(hit[1]) for hit in _FLAG.finditer(text))
 
@@ -160,14 +161,19 @@ def find(text: str, small: str, has_codes: bool, found: list[tuple[str, int, int
 
     `has_codes` tells whether four digits stand side by side in it.
     """
-    if has_separators := ":" in text or "=" in text:
-        if "://" in text and "@" in text:
+    has_colons, has_equals = ":" in text, "=" in text
+    if has_colons or has_equals:
+        if has_colons and "@" in text and "://" in text:
             _addresses(text, found)
-        if places := _named(small):
-            _assigned(text, small, places, found)
-    if "-" in text:
+        backwards = small[::-1]
+        colon = _COLON.search(backwards) if has_colons else None
+        equals = _EQUALS.search(backwards) if has_equals else None
+        if colon or equals:
+            _assigned(text, small, _places(backwards, colon, equals), found)
+    # One character is found twice as fast as two, and is mostly not there.
+    if "-" in text and (" -" in text or "-u" in text or "\t-" in text):
         _flags(text, small, found)
-    if "</" in text:
+    if "<" in text and "</" in text:
         for hit in _ELEMENT.finditer(text):
             _beside(text, hit.start(), hit.span(1), found)
     if "bearer" in small:
@@ -178,22 +184,30 @@ def find(text: str, small: str, has_codes: bool, found: list[tuple[str, int, int
             if judge.is_random(value, 8) and not judge.is_code(value):
                 found.append(("bearer", *hit.span(1)))
     if "basic " in small:
+        _basic(text, small, found)
+    if (has_colons and ((has_codes and "43" in text) or ":*:" in text or ":thin:" in text)) or (
+        has_equals and 'variable "' in text
+    ):
         found += [
-            ("basic_auth", *hit.span(1))
-            for hit in _BASIC.finditer(small)
-            if _is_user_and_password(text[hit.start(1) : hit.end(1)])
+            ("password", *hit.span(hit.lastindex or 0))
+            for hit in _NAMELESS.finditer(text)
+            if judge.is_chosen(value := hit[hit.lastindex or 0]) and not judge.is_fake(value)
         ]
-    if has_separators and (":thin:" in text or 'variable "' in text or "43" in text or ":*:" in text):
-        for hit in _NAMELESS.finditer(text):
-            if judge.is_chosen(value := hit[hit.lastindex or 0]) and not judge.is_fake(value):
-                found.append(("password", *hit.span(hit.lastindex or 0)))
-    if has_separators and "BUNDLE_" in text:
+    if (has_colons or has_equals) and "BUNDLE_" in text:
         found += [("password", *hit.span(1)) for hit in _BUNDLE.finditer(text)]
     if has_codes and ("code" in small or "pin" in small or "otp" in small):
         _codes(small, found)
     # A piece of all that a sentence begins with, some of several: of an "access key", a "credential", "identified by".
     if "key" in small or "token" in small or "pass" in small or "secret" in small or "enti" in small or "pwd" in small:
         _sentences(text, small, found)
+
+
+def _basic(text: str, small: str, found: list[tuple[str, int, int]]) -> None:
+    found += [
+        ("basic_auth", *hit.span(1))
+        for hit in _BASIC.finditer(small)
+        if _is_user_and_password(text[hit.start(1) : hit.end(1)])
+    ]
 
 
 def _sentences(text: str, small: str, found: list[tuple[str, int, int]]) -> None:
@@ -249,14 +263,9 @@ def _codes(small: str, found: list[tuple[str, int, int]]) -> None:
             position = small.find(word, position + len(word))
 
 
-def _named(small: str) -> list[int]:
-    """Where a separator stands after what may be a name that says secret."""
-    backwards = small[::-1]
-    colon = _COLON.search(backwards) if ":" in small else None
-    equals = _EQUALS.search(backwards) if "=" in small else None
-    if colon is None and equals is None:  # as in most
-        return []
-    last = len(small) - 1
+def _places(backwards: str, colon: Match | None, equals: Match | None) -> list[int]:
+    """Where a separator stands after what may be a name that says secret, given the last of each."""
+    last = len(backwards) - 1
     return sorted(
         last - each.start()
         for first, rule in ((colon, _COLON), (equals, _EQUALS))

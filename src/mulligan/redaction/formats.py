@@ -178,7 +178,7 @@ _HOOKS = Expression(
 
 RUNS = bytes(97 if chr(c).isalnum() or chr(c) in "_.~-" else 32 for c in range(128)) + b" " * 128
 """For bytes.translate: what may stand in a run, and spaces for the rest. Looking for a long one is then one search."""
-LONG = "a" * 16
+LONG = b"a" * 16
 """Everything above begins a run at least as long, or is found by its telling part in a text that has one."""
 _FIRST = 2
 """Characters by which formats are looked up: the shortest prefix has as many."""
@@ -188,14 +188,18 @@ _SAMPLED = names.words("google anthropic databricks")
 """Providers of which keys made up by counting are about in examples; of any other, what has the form is hidden."""
 
 
-@functools.cache
+_FORMATS: dict[str, list[tuple[str, str, str]]] = {}
+"""By how they begin; filled when first used."""
+
+
 def _prefixed() -> dict[str, list[tuple[str, str, str]]]:
     found: dict[str, list[tuple[str, str, str]]] = {}
     for line in _PREFIXED.strip().splitlines():
         kind, *prefixes, body = line.split()
         for prefix in prefixes:
             found.setdefault(prefix[:_FIRST], []).append((kind, prefix, body))
-    return found
+    _FORMATS.update(found)  # at once: another thread may be looking
+    return _FORMATS
 
 
 @functools.cache
@@ -213,15 +217,15 @@ _SHAPES = Expression(
 )
 
 
-def find(text: str, runs: str, start: int, found: list[tuple[str, int, int]]) -> None:
+def find(text: str, runs: bytes, start: int, found: list[tuple[str, int, int]]) -> None:
     """Adds where a text holds something in the form of a provider's secret.
 
     `runs` is its translation by `RUNS`, and `start` the first place there of `LONG`.
     """
-    formats = _prefixed()
-    has_shapes = "Q~" in text or "-us" in text or "_mmk" in text or ".atlasv1." in text
+    formats = _FORMATS or _prefixed()
+    has_shapes = None
     while start >= 0:
-        end = runs.find(" ", start)
+        end = runs.find(b" ", start)
         if end < 0:
             end = len(runs)
         first = start
@@ -236,13 +240,16 @@ def find(text: str, runs: str, start: int, found: list[tuple[str, int, int]]) ->
                 found.append((kind, *hit.span()))
                 break
         else:
-            letter = opening[0]
-            if end - first > 35 and (has_shapes or letter in "MNO") and (shaped := _SHAPES.match(text, first)):
-                if not judge.is_fake(shaped[0]):
+            size = end - first
+            if size > 35:
+                if has_shapes is None:
+                    has_shapes = "~" in text or "-us" in text or "_mmk" in text or ".atlasv1." in text
+                shaped = _SHAPES.match(text, first) if has_shapes or opening[0] in "MNO" else None
+                if shaped and not judge.is_fake(shaped[0]):
                     found.append((shaped.lastgroup or "", *shaped.span()))
-            elif letter in "13" and 26 <= end - first < 36 and _is_wallet(text[first:end]):
+            elif size > 25 and opening[0] in "13" and _is_wallet(text[first:end]):
                 found.append(("wallet", first, end))
-        start = runs.find(LONG, end)
+        start = runs.find(LONG, end) if len(runs) - end > 16 else -1
     if "hook" in text:
         found += [
             ("webhook", _address(text, hit.start()), hit.end())

@@ -47,31 +47,37 @@ def _table(rest: str, sorts: dict[str, str]) -> bytes:
 # For bytes.translate. Of numbers: digits and the marks inside them; an x for what neither stands in a number nor right
 # before one; spaces for the rest. Of those with letters: capitals, digits, spaces, and an x for the rest.
 _CAPITALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_MARKED = _table(" ", {"0": "0123456789.+/-", "x": f"{_CAPITALS}{_CAPITALS.lower()}_$#%"})
+MARKED = _table(" ", {"0": "0123456789.+/-", "A": _CAPITALS, "x": f"{_CAPITALS.lower()}_$#%"})
 SPELT = _table("x", {"0": "0123456789", "A": _CAPITALS, " ": " "})
 
 
+_SHORT = 160
+"""Characters of a text that is looked at whole as quickly as in parts."""
+
+
 def might_hold(raw: bytes, spelt: str) -> bool:
-    """Whether `find_numbers` could add anything."""
-    marked = " " + raw.translate(_MARKED).decode()
+    """Whether `find_numbers` or `find_lettered` could add anything."""
+    marked = " " + raw.translate(MARKED).decode()
     return " 0000000" in marked or "00 00" in marked or "A00" in spelt or "A 00" in spelt
 
 
-def find_numbers(text: str, raw: bytes, spelt: str, found: list[tuple[str, int, int]]) -> None:
-    """Adds where a text holds numbers of people; `raw` is its bytes, one a character, `spelt` these by `SPELT`."""
-    marked = " " + raw.translate(_MARKED).decode()  # a number may be the first thing in a text
-    if " 0000000" in marked or "00 00" in marked:
-        for first, last in _stretches(marked, " 0000000", "00 00"):
-            for hit in _NUMBER.finditer(text, max(0, first - 1), last + 2):
-                start, end = hit.span()
-                if end - start > 6 and (kind := _numbered(hit[0], text, start)):
-                    found.append((kind, start, end))
-    if "A00" in spelt or "A 00" in spelt:
-        _find_lettered(text, spelt, found)
+def find_numbers(text: str, marked: str, found: list[tuple[str, int, int]]) -> None:
+    """Adds where a text holds numbers of people; `marked` is a space and its bytes, one a character, by `MARKED`."""
+    for first, last in _stretches(marked, " 0000000", "00 00"):
+        for hit in _NUMBER.finditer(text, max(0, first - 1), last + 2):
+            start, end = hit.span()
+            if end - start > 6 and (kind := _numbered(hit[0], text, start)):
+                found.append((kind, start, end))
 
 
-def _find_lettered(text: str, spelt: str, found: list[tuple[str, int, int]]) -> None:
-    """The same for numbers that begin with capitals."""
+def find_lettered(text: str, raw: bytes, found: list[tuple[str, int, int]]) -> None:
+    """The same for numbers that begin with capitals; `raw` is its bytes, one a character."""
+    if len(text) < _SHORT:
+        if _LETTERED.search(text) is None:  # as in most
+            return
+        spelt = ""
+    else:
+        spelt = raw.translate(SPELT).decode()
     for first, last in _stretches(spelt, "A00", "A 00"):
         for hit in _LETTERED.finditer(text, first, last):
             start = hit.start()
@@ -87,8 +93,8 @@ def _find_lettered(text: str, spelt: str, found: list[tuple[str, int, int]]) -> 
 
 def _stretches(marked: str, *telling: str) -> list[tuple[int, int]]:
     """What lies between two x and holds something telling: where it is worth looking closely."""
-    if len(marked) < 160:  # as quickly looked at whole
-        return [(0, len(marked))]
+    if len(marked) < _SHORT:  # as quickly looked at whole
+        return [(0, _SHORT)]
     found = {}
     for part in telling:
         place = marked.find(part)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from mulligan.redaction import names as naming
-from mulligan.redaction.detect import detect
+from mulligan.redaction.detect import Found, detect
 from mulligan.redaction.expressions import Expression
 from mulligan.redaction.patterns import compiled
 from mulligan.redaction.present import FOREIGN, clean
@@ -107,6 +107,9 @@ class Redactor:
     def findings(self, text: str) -> list[Finding]:
         """What detection finds in a text, in order, none overlapping."""
         found = detect(text)
+        return self._apart(text, found) if found or self._patterns else []
+
+    def _apart(self, text: str, found: list[Found]) -> list[Finding]:
         if not self._personal:
             found = [one for one in found if one[0] not in PERSONAL]
         for kind, pattern in self._patterns:
@@ -130,11 +133,12 @@ class Redactor:
     def text(self, text: str) -> str:
         """The text without what must not be written down; of one over 10 KB, its ends."""
         short = text if len(text) < 10_000 and text.isascii() else encodable(shortened(text))
-        found = self.findings(short)
-        if not found and not self._beside:  # as in most: no record is made of it
+        found = detect(short)
+        apart = self._apart(short, found) if found or self._patterns else ()
+        if not apart and not self._beside:  # as in most: no record is made of it
             return short
         known = _Known(self._beside)
-        known.found(text, short, found)
+        known.found(text, short, apart)
         redacted: str = self._hidden((text,), known)[0]
         return redacted
 
@@ -277,13 +281,13 @@ class _Known:
     __slots__ = ("ordered", "spread", "texts", "values")
 
     def __init__(self, values: dict[str, str]) -> None:
-        self.texts: dict[str, tuple[str, list[Finding]]] = {}
+        self.texts: dict[str, tuple[str, Sequence[Finding]]] = {}
         self.values = dict(values)
         self.ordered: list[str] = []
         self.spread = False
         """Whether a value was removed from where it could not be told by itself."""
 
-    def found(self, given: str, text: str, findings: list[Finding]) -> None:
+    def found(self, given: str, text: str, findings: Sequence[Finding]) -> None:
         """Keeps what was found in a text that was given, and shortened to another."""
         self.texts[given] = text, findings
         for kind, start, end in findings:
