@@ -12,14 +12,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mulligan import conversation
-from mulligan.conversation import Slot, by_letters, by_words, heaviness
+from mulligan.conversation import Slot, by_digits, by_letters, by_words, escaped, heaviness
 from mulligan.recover.plan import Ask
 from mulligan.recover.shorten import LEAST, is_shortened, shortened
+from mulligan.recover.windows import counts_digits
 
 THRESHOLD = 2000
 """Characters. A shorter observation is left alone as long as a longer one can be shortened."""
 MARGIN = 0.955
 """The share of the room that is used: an estimate is one, and to fail again costs more than a few sentences."""
+SLOPE = 0.2
+"""How fast that share falls where our estimate is further from the provider's count than is usual."""
+SIGNS = 0.94
+"""Tokens of the usual tokenizers to each of our pieces in JSON, where signs and escapes often go together."""
 BLIND = 0.5
 """The share that is kept where nobody says how much fits."""
 NOTE = 40.0
@@ -59,44 +64,56 @@ class Compressed:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How a provider counts: by words as tokenizers do, or by letters; and how many to each of ours."""
+    """How a provider counts: as tokenizers do or by letters, what a model reads or what was sent; how many to ours."""
 
-    words: float = 1.0
-    """The share of counting by words in it, from 0 to 1."""
+    count: Callable[[str], float] = by_words
+    is_sent: bool = False
     rate: float = 1.0
 
     def __call__(self, text: str) -> float:
-        if self.words == 1.0:
-            return self.rate * by_words(text)
-        return self.rate * (self.words * by_words(text) + (1 - self.words) * by_letters(text))
+        return self.rate * self.count(escaped(text) if self.is_sent else text)
+
+    def at_first(self, slot: Slot) -> float:
+        """The same for a text where it stands: what is no text there but data has no escapes."""
+        return self.rate * self.count(slot.text) if slot.wrap else self(slot.text)
 
     def whole(self, value: Any) -> float:
         """The same for a message, or anything made of texts."""
-        return heaviness(value, self, names=1 - self.words)
+        return self.rate * heaviness(value, self.count, is_sent=self.is_sent)
+
+    @property
+    def margin(self) -> float:
+        """The share of the room that is used: the less, the worse what a provider counts agrees with what we do."""
+        return MARGIN * (1 - SLOPE * min(max(abs(self.rate - 1) - 0.05, 0), 0.5))
 
 
-def calibrated(sizes: Sizes, request: Any) -> Scale:
-    """The scale by which this provider counts, told by what it counted in a request."""
-    words = heaviness(request)
-    if sizes.requested is None or words <= 0:
+def calibrated(sizes: Sizes, request: Any, model: object = None) -> Scale:
+    """The scale by which this provider counts, told by what it counted in a request and by the model's name."""
+    tokenizing = by_digits if counts_digits(model) else by_words
+    if sizes.requested is None:
+        words = heaviness(request, tokenizing)
         rate = 1.0
         if sizes.window is not None and sizes.window > sizes.answer and words > 0:
             # It did not fit, so it was more than the window: a little more, as conversations grow a message at a time.
             rate = max(rate, 1.12 * (sizes.window - sizes.answer) / words)
-        return Scale(rate=rate if rate <= 4 else 1.0)
+        return Scale(tokenizing, rate=rate if rate <= 4 else 1.0)
     counted = sizes.requested - sizes.answer
-    letters = heaviness(request, by_letters, names=1.0)
-    # Whichever comes nearer. In doubt letters: observations, which are what goes, have more tokens than letters say.
-    share = 1.0 if abs(counted / words - 1) + 0.02 < abs(counted / letters - 1) else 0.0
-    rate = counted / (share * words + (1 - share) * letters)
-    return Scale(share, rate) if 0.2 <= rate <= 5 else Scale()  # else it counted something else, such as bytes
+    # Whichever comes nearest; in doubt what a model reads, as a tokenizer counts it.
+    nearest, off = Scale(tokenizing), 4.0
+    for doubt, (count, is_sent, usual) in enumerate(
+        ((tokenizing, False, 1.0), (tokenizing, True, SIGNS), (by_letters, True, 1.0), (by_letters, False, 1.0))
+    ):
+        rate = counted / max(heaviness(request, count, is_sent=is_sent), 1.0)
+        if 0.2 <= rate and abs(rate / usual - 1) + 0.002 * doubt < off:  # else it counted something else, such as bytes
+            nearest, off = Scale(count, is_sent, rate), abs(rate / usual - 1) + 0.002 * doubt
+    return nearest
 
 
-def room(sizes: Sizes, tokens: float) -> float:
+def room(sizes: Sizes, tokens: float, margin: float = MARGIN) -> float:
     """How many tokens a request may have, where one of so many was too long."""
     if sizes.window is None or sizes.window <= sizes.answer:
         return tokens * BLIND
-    fitting = MARGIN * (sizes.window - sizes.answer)
+    fitting = margin * (sizes.window - sizes.answer)
     return fitting if fitting < tokens else tokens * BLIND
 
 
@@ -112,7 +129,8 @@ class _Text:
 
     def become(self, text: str, weigh: Scale) -> float:
         """Takes another text; by how many tokens the whole is longer for it."""
-        before, self.heavy, self.now = self.heavy, weigh(text), text
+        before, self.now = self.heavy, text
+        self.heavy = weigh.at_first(self.slot) if text is self.slot.text else weigh(text)
         return self.heavy - before
 
 
@@ -138,12 +156,12 @@ class _Work:
     def __post_init__(self) -> None:
         for number, message in enumerate(self.messages):
             own = [
-                _Text(number, slot, self.weigh(slot.text), slot.text)
+                _Text(number, slot, self.weigh.at_first(slot), slot.text)
                 for slot in conversation.slots(message)
                 if not slot.wrap or slot.is_observation
             ]
             whole = self.weigh.whole(message)
-            self.weights.append(max(whole - sum(text.heavy for text in own), 4.0))
+            self.weights.append(max(whole - sum(text.heavy for text in own), 0.0))
             self.total += self.weights[-1] + sum(text.heavy for text in own)
             self.texts.extend(own)
             self.own[number] = own

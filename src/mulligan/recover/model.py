@@ -13,7 +13,7 @@ from typing import Any
 from mulligan import conversation
 from mulligan.failure import Failure, Remedy, SettingsError
 from mulligan.records import Change, Recovery
-from mulligan.recover.compress import THRESHOLD, Compressed, Sizes, calibrated, fitting, room
+from mulligan.recover.compress import THRESHOLD, Compressed, Scale, Sizes, calibrated, fitting, room
 from mulligan.recover.plan import REFUSED, Ask, GivenUp, Move, Questions, Recovering, Try, Wait
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Arguments, Tool
@@ -234,11 +234,11 @@ class _Way:
     def _compress(self, place: str, sizes: Sizes) -> Generator[Move, Any, Compressed]:
         model = self._model
         messages = self.arguments[place]
-        scale = calibrated(sizes, self._counted(place))
+        scale = self._scale(sizes, place)
         besides = scale.whole(self._counted(place)) - scale.whole(messages)
         if not sizes.answer and sizes.requested is None:
             sizes = replace(sizes, answer=self._reserve(sizes))
-        limit = room(sizes, besides + scale.whole(messages)) - besides
+        limit = room(sizes, besides + scale.whole(messages), scale.margin) - besides
         self._compressed += 1
         return (
             yield from fitting(
@@ -251,6 +251,9 @@ class _Way:
                 retell=model.retell,
             )
         )
+
+    def _scale(self, sizes: Sizes, place: str) -> Scale:
+        return calibrated(sizes, self._counted(place), self.arguments.get("model", self._model.name))
 
     def _counted(self, place: str) -> list[Any]:
         """What a provider counts of a request: the conversation, the instructions and the tools."""
@@ -273,7 +276,7 @@ class _Way:
         if sizes.requested is not None:
             return float(sizes.requested)
         place = conversation.place(self.arguments)
-        whole = calibrated(sizes, self._counted(place)).whole(self._counted(place)) if place is not None else 0.0
+        whole = self._scale(sizes, place).whole(self._counted(place)) if place is not None else 0.0
         return max(1.1 * whole, float(sizes.window or 0)) + self._reserve(sizes)
 
     # The answer's length

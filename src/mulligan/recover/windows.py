@@ -39,6 +39,13 @@ _PROVIDERS = (
     (r"grok", "xai"),
 )
 
+_DIGITS = re.compile(r"gemini|gemma|mistral|mixtral|ministral|codestral|pixtral|qwen|llama-?2")
+
+
+def counts_digits(model: object) -> bool:
+    """Whether the tokenizer of a model takes each digit of a number for itself, as far as its name says."""
+    return _DIGITS.match(_own_name(model)) is not None
+
 
 def window_of(model: object) -> int | None:
     """The window of a model in tokens, where it is known by its name."""
