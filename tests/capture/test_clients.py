@@ -62,6 +62,7 @@ class Client:
         self.completions = completions
         self.max_retries = max_retries
         self.api_key = "old"
+        self.base_url = "http://127.0.0.1/v1"
         self.script: list[Exception] = []
         self.seen: list[str] = []
         self.chat = SimpleNamespace(completions=completions(self))
@@ -100,6 +101,24 @@ def test_an_async_client_that_hides_it_is_awaited(played: Rehearsal) -> None:
     wrapped = mulligan.wrap_client(client, fallback_models=["other"])
     assert asyncio.run(wrapped.chat.completions.create(messages=HELLO, model="m")) == "Rain."
     assert len(client.seen) == 2
+
+
+def test_each_endpoint_and_each_model_is_left_alone_for_itself(played: Rehearsal) -> None:
+    clients = []
+    for port in (1, 2):
+        client = Client()
+        client.base_url = f"http://127.0.0.1:{port}/v1"
+        clients.append(mulligan.wrap_client(client))
+    down, up = clients
+    down.script += [Busy("The server is overloaded.")] * 50
+    for number in range(6):
+        with pytest.raises(Exception, match=r"overloaded|was not called"):
+            down.chat.completions.create(messages=[{"role": "user", "content": f"{number}"}], model="m")
+    assert len(down.seen) == 5
+    assert up.chat.completions.create(messages=HELLO, model="m") == "Rain."
+    down.script.clear()
+    assert down.chat.completions.create(messages=HELLO, model="other") == "Rain."
+    assert len(down.seen) == 6
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 import urllib.error
@@ -19,7 +20,7 @@ from mulligan.events import ContextCompacted, RecoveryPlanned
 from mulligan.failure import SettingsError
 from mulligan.recover.shorten import is_shortened
 from mulligan.testing import Rehearsal, assert_presentable, rehearsal
-from providers import TEXT, Provider
+from providers import TEXT, Provider, Wrong
 
 
 @pytest.fixture
@@ -357,6 +358,60 @@ def test_an_outage_is_waited_for_and_then_left_to_another_provider(played: Rehea
     chat = scripted(DOWN, DOWN, fallback_models=["gpt-4.1", "claude-3-opus"])
     assert chat(messages=HELLO) == TEXT
     assert [each["model"] for each in chat.asked] == ["gpt-4o", "gpt-4o", "claude-3-opus"]
+
+
+def post(url: str, **body: Any) -> Any:
+    """A request as a client makes it."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode())) as answer:
+            return json.load(answer)["choices"][0]["message"]["content"]
+    except urllib.error.HTTPError as error:
+        with error:
+            raise ApiError(error.code, error.read().decode()) from None
+
+
+def test_a_model_that_is_left_alone_does_not_keep_another_one_from_answering(played: Rehearsal) -> None:
+    with Provider() as broken, Provider() as whole:
+        broken.script = [Wrong(503, "server_error", None, "The server is overloaded.")] * 50
+
+        @mulligan.model(fallback_models=["claude-3-opus"])
+        def chat(messages: Any, model: str = "gpt-4o") -> Any:
+            provider = broken if model == "gpt-4o" else whole
+            return post(f"{provider.url}/v1/chat/completions", messages=messages, model=model)
+
+        for number in range(9):
+            assert chat(messages=[{"role": "user", "content": f"Question {number}?"}]) == TEXT
+        assert len(broken.requests) == 5  # then its circuit is open, and it is not asked any more
+        assert len(whole.requests) == 9
+        assert all(step.after.source == "fallback" for step in played.steps if step.outcome == "success")
+
+
+def test_a_fallback_model_that_is_left_alone_itself_is_passed_over(played: Rehearsal) -> None:
+    asked: list[str] = []
+
+    @mulligan.model(fallback_models=["claude-3-opus", "gemini-2.0-flash"])
+    def chat(messages: Any, model: str = "gpt-4o") -> str:
+        asked.append(model)
+        if model != "gemini-2.0-flash":
+            raise DOWN
+        return TEXT
+
+    for number in range(12):
+        with contextlib.suppress(ApiError):  # until it is known which of them are down
+            chat(messages=[{"role": "user", "content": f"Question {number}?"}])
+    asked.clear()
+    assert chat(messages=HELLO) == TEXT
+    assert asked == ["gemini-2.0-flash"]
+
+
+def test_where_every_model_is_left_alone_the_users_fallback_answers(played: Rehearsal) -> None:
+    @mulligan.model(fallback=lambda failure: f"Sorry: {failure.kind}")
+    def chat(messages: Any, model: str = "gpt-4o") -> str:
+        raise DOWN
+
+    answers = {chat(messages=[{"role": "user", "content": f"Question {number}?"}]) for number in range(9)}
+    assert answers == {"Sorry: model/unavailable"}
+    assert played.steps[-2].failure.evidence == ("it was not made",)
 
 
 def test_a_longer_window_serves_where_compression_cannot_and_is_checked_first(played: Rehearsal) -> None:

@@ -59,7 +59,7 @@ _PIECES = re.compile(r"\d{1,3}|[A-Za-z]{1,7}|[^\w\s]|_|\n+|[^\x00-\x7f]")
 
 
 def by_pieces(messages: Any) -> int:
-    return sum(len(_PIECES.findall(text)) for text in keys_and_texts(flat(messages))) + 4 * len(messages)
+    return len(_PIECES.findall(json.dumps(flat(messages))))
 
 
 COUNTERS: tuple[Callable[[Any], int], ...] = (by_letters, by_content, by_pieces)

@@ -39,7 +39,7 @@ def wrap_client(client: Any, wrap: Wrapping) -> Any:
         method = getattr(target, name)
         if hasattr(method, "__mulligan__"):
             raise SettingsError("this client is wrapped already.")
-        setattr(target, name, wrap(_named(_plain(method), place)))
+        setattr(target, name, wrap(_named(_plain(method), place, str(field(own, "base_url") or ""))))
     return own
 
 
@@ -105,9 +105,10 @@ def _plain(method: Any) -> Any:
     return create
 
 
-def _named(function: Any, name: str) -> Any:
-    """By the whole of its name: every client has something that is called `create`."""
+def _named(function: Any, name: str, endpoint: str) -> Any:
+    """By the whole of its name: every client has something that is called `create`. And where its calls go."""
     function.__name__ = name
+    function.endpoint = endpoint
     return function
 
 

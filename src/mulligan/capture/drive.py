@@ -12,7 +12,7 @@ import msgspec
 from mulligan import conversation
 from mulligan.capture.answers import Judge
 from mulligan.capture.first import First
-from mulligan.capture.guarding import Guarding, NotMade, Unfit
+from mulligan.capture.guarding import Aim, Guarding, NotMade, Unfit
 from mulligan.capture.keeping import Keeping
 from mulligan.capture.kit import Here, Kit, reset
 from mulligan.capture.tracer import ActiveRun, outcome_of
@@ -104,6 +104,7 @@ class Attempts:
         check: Callable[[Mapping[str, Any]], Any] | None = None,
         mended: Mended | None = None,
         planning: Planning | None = None,
+        aim: Aim | None = None,
     ) -> None:
         self.kit = kit
         self.run = run
@@ -150,7 +151,7 @@ class Attempts:
         self._token: Token[Here | None] | None = None
         self._deadline: Token[float | None] | None = None
         self._timeout = timeout
-        self.guarding = Guarding(kit, run, tool, self._policy, guard, type=type, owner=owner)
+        self.guarding = Guarding(kit, run, tool, self._policy, guard, type=type, owner=owner, aim=aim)
         self.guarding.bound(None if timeout is None else self._began + timeout)
         self.instead: Callable[..., Any] | None = None
         """What is called in this attempt instead of the function: another model's."""
@@ -435,7 +436,7 @@ class Attempts:
         try:
             seconds = self.kit.timer() - self._started
             if outcome != "cancelled":
-                self.guarding.ended(self._given, self.failure, self._made)
+                self.guarding.ended(self._given, self.failure, self._made, self.instead)
             failure, tokens = self.failure, None
             if self._keeping is not None:
                 failure = self._keeping.failure(failure, self._given)

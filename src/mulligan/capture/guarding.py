@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import msgspec
@@ -23,6 +23,8 @@ from mulligan.recover.policy import Policy
 from mulligan.recover.repeats import key_of
 from mulligan.recover.tool import Tool
 
+Aim = Callable[[Mapping[str, Any], Callable[..., Any] | None], str]
+"""Where an attempt goes, by its arguments and by the function that is called in place of the call's own."""
 LEFT_ALONE = "too many of its calls have failed, and it is left alone for a while"
 
 
@@ -42,6 +44,7 @@ class Guarding:
     """The limits of one call. Inside a layer that retries, and where a tool is only observed, there are none."""
 
     __slots__ = (
+        "_aim",
         "_guard",
         "_has_executed",
         "_is_probe",
@@ -67,6 +70,7 @@ class Guarding:
         *,
         type: StepType = "tool",
         owner: object = None,
+        aim: Aim | None = None,
     ) -> None:
         self._kit = kit
         self._run = run
@@ -75,6 +79,7 @@ class Guarding:
         self._guard = guard
         self._type: StepType = type
         self._owner = owner
+        self._aim = aim
         self.deadline: float | None = None
         """When the call must be over, by the kit's timer."""
         self._target = ""
@@ -100,7 +105,7 @@ class Guarding:
         now = self._kit.timer()
         self._guard.relax(now)
         if self._guard.is_careful:
-            self._target = target_of(arguments)
+            self._target = self._target_of(arguments)
             repeats = self._run.repeats
             if repeats is not None:
                 self._refuse_repeat(arguments, now)
@@ -135,10 +140,16 @@ class Guarding:
             return f"{self._policy.run_retries} retries were made in this run"
         return why
 
-    def halted(self, ahead: float) -> str:
+    def _target_of(self, arguments: Mapping[str, Any], function: Callable[..., Any] | None = None) -> str:
+        return target_of(arguments) if self._aim is None else self._aim(arguments, function)
+
+    def halted(
+        self, ahead: float, arguments: Mapping[str, Any] | None = None, function: Callable[..., Any] | None = None
+    ) -> str:
         """Why an attempt may not be made so many seconds from now: to wait for nothing helps nobody.
 
-        With 0 it is about to be made, and may be the one that decides about the circuit.
+        With 0 it is about to be made, and may be the one that decides about the circuit. `arguments` and `function` are
+        those of the attempt, where it may go elsewhere than the one before.
         """
         remaining = self.remaining()
         if remaining is not None and remaining <= 0:
@@ -146,18 +157,26 @@ class Guarding:
         if self._guard is None or not self._guard.breaks:
             return ""
         now = self._kit.timer()
+        target = self._target if arguments is None else self._target_of(arguments, function)
         if ahead:
-            return LEFT_ALONE if self._guard.is_open(self._target, now + ahead) else ""
+            return LEFT_ALONE if self._guard.is_open(target, now + ahead) else ""
+        self._target = target
         seconds, self._is_probe = self._guard.admit(self._target, now)
         return LEFT_ALONE if seconds else ""
 
-    def ended(self, arguments: Mapping[str, Any], failure: Failure | None, attempt: int) -> None:
-        """An attempt has ended."""
+    def ended(
+        self,
+        arguments: Mapping[str, Any],
+        failure: Failure | None,
+        attempt: int,
+        function: Callable[..., Any] | None = None,
+    ) -> None:
+        """An attempt has ended, of this function where it was not the call's own."""
         if not self.is_active or self._guard is None or (failure is not None and REFUSED in failure.evidence):
             return
         is_probe, self._is_probe = self._is_probe, False
         if failure is not None:
-            self._target = target_of(arguments)
+            self._target = self._target_of(arguments, function)
         self._guard.result(
             self._target, is_infrastructure(failure), self._kit.timer(), is_retry=attempt > 1, is_probe=is_probe
         )

@@ -18,6 +18,7 @@ from mulligan.events import ContextCompacted
 from mulligan.failure import Failure, SettingsError
 from mulligan.records import Compaction
 from mulligan.recover import output
+from mulligan.recover.budget import target_of_model
 from mulligan.recover.compress import THRESHOLD, Compressed, Sizes
 from mulligan.recover.model import ANSWERED, Fallback, Model, recovery
 from mulligan.recover.plan import Questions, Recovering
@@ -166,6 +167,13 @@ class ModelCalls:
 
         called.__name__ = getattr(function, "__name__", "fallback")
         return called
+
+    def aim(self, arguments: Arguments, function: Callable[..., Any] | None) -> str:
+        """Where an attempt goes: another model's function is a place of its own."""
+        if function is not None:
+            return f"function {getattr(function, '__name__', id(function))}"
+        name = arguments.get("model", self._wrapped.signature.default("model"))
+        return target_of_model(arguments, getattr(self._wrapped.function, "endpoint", ""), name)
 
     def recovery(self, call: Attempts, arguments: Arguments, tool: Tool, policy: Policy, ask: Questions) -> Recovering:
         options = self.options

@@ -256,6 +256,7 @@ class Wrapped:
             check=self._checking(args),
             mended=mended,
             planning=None if self.model is None else self.model.recovery,
+            aim=None if self.model is None else self.model.aim,
         )
         return call
 

@@ -280,7 +280,7 @@ def is_infrastructure(failure: Failure | None) -> bool:
     return failure.remedy is Remedy.WAIT or "InfraError" in failure.evidence
 
 
-_TARGETS = ("url", "uri", "endpoint", "base_url", "host", "hostname", "server")
+_TARGETS = ("url", "uri", "endpoint", "base_url", "api_base", "host", "hostname", "server")
 
 
 def target_of(arguments: Mapping[str, Any]) -> str:
@@ -291,3 +291,8 @@ def target_of(arguments: Mapping[str, Any]) -> str:
             host = value[:500].partition("://")[2] or value[:500]
             return host.partition("/")[0].rpartition("@")[2].lower()[:200] or "-"
     return ""
+
+
+def target_of_model(arguments: Mapping[str, Any], endpoint: str, model: object) -> str:
+    """Which model is called and where: one that is down says nothing of the others."""
+    return f"{target_of(arguments) or target_of({'url': endpoint})} {model or '-'}"[:200]

@@ -104,8 +104,9 @@ def calibrated(sizes: Sizes, request: Any, model: object = None) -> Scale:
         ((tokenizing, False, 1.0), (tokenizing, True, SIGNS), (by_letters, True, 1.0), (by_letters, False, 1.0))
     ):
         rate = counted / max(heaviness(request, count, is_sent=is_sent), 1.0)
-        if 0.2 <= rate and abs(rate / usual - 1) + 0.002 * doubt < off:  # else it counted something else, such as bytes
-            nearest, off = Scale(count, is_sent, rate), abs(rate / usual - 1) + 0.002 * doubt
+        distance = abs(rate / usual - 1) + 0.002 * doubt
+        if rate >= 0.2 and distance < off:  # else it counted something else, such as bytes
+            nearest, off = Scale(count, is_sent, rate), distance
     return nearest
 
 

@@ -23,6 +23,8 @@ ANSWERED = object()
 """What a question is answered with that has given the call its answer."""
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "max_tokens_to_sample")
 """Arguments that bound the length of the answer."""
+NOW = 1e-9
+"""Seconds ahead: to ask whether an attempt may be made now without being the one that decides about a circuit."""
 WORTH_CLAMPING = 1024
 """Tokens. Room for a shorter answer is not worth having; the conversation is compressed instead."""
 
@@ -96,10 +98,10 @@ def recovery(arguments: Arguments, tool: Tool, policy: Policy, ask: Questions, m
     failure: Failure | None = yield Try(arguments)
     while failure is not None:
         step = yield from way.next(failure)
-        why = step if isinstance(step, str) else ask.halted(step.recovery.seconds) or ask.spend(failure)
+        why = step if isinstance(step, str) else way.halted(step) or ask.spend(failure)
         if not why and not isinstance(step, str):
             yield Wait(step.recovery)
-            why = ask.halted(0.0)
+            why = ask.halted(0.0, step.arguments, step.function)
         if why or isinstance(step, str):
             if model.answer is not None and way.may_answer(failure):
                 answered = yield Ask(model.answer, (way.arguments, failure))
@@ -132,6 +134,9 @@ class _Way:
     def take(self, step: Step) -> None:
         self.arguments, self._function = step.arguments, step.function
 
+    def halted(self, step: Step) -> str:
+        return self._ask.halted(step.recovery.seconds or NOW, step.arguments, step.function)
+
     def may_answer(self, failure: Failure) -> bool:
         """Whether the user's fallback may speak: not where a person must act, nor for what nobody understands."""
         return (
@@ -149,7 +154,8 @@ class _Way:
         if self._tool.mode == "observe":
             return "it is only observed"
         if REFUSED in failure.evidence:
-            return REFUSED
+            # A model that is left alone for a while says nothing of another one.
+            return (failure.kind.code in OUTAGE and self._tool.mode == "repair" and self._instead(failure)) or REFUSED
         if not failure.recoverable:
             return "its author says that trying again cannot help"
         if self._attempt > self._policy.attempts:
@@ -189,12 +195,16 @@ class _Way:
         seconds = self._policy.wait(self._attempt, failure.retry_after, self._ask.chance())
         remaining = self._ask.remaining()
         instead = self._instead(failure, is_tried=False)
-        if instead is not None and (seconds is None or self._attempt == self._policy.attempts):
+        is_left_alone = seconds is not None and self.halted(self._waited(seconds))
+        if instead is not None and (seconds is None or is_left_alone or self._attempt == self._policy.attempts):
             return self._instead(failure) or "no other model serves"
         if seconds is None:
             return f"it asked for {failure.retry_after:g} s, longer than {self._policy.longest_wait:g} s"
         if remaining is not None and seconds >= remaining:
             return "its time would be over before the next attempt"
+        return self._waited(seconds)
+
+    def _waited(self, seconds: float) -> Step:
         return Step(self.arguments, Recovery(remedy=Remedy.WAIT, seconds=seconds), self._function)
 
     # Too long
@@ -342,14 +352,18 @@ class _Way:
                 other = provider_of(fallback.model)
                 if own and other and own == other:
                     continue  # what is down, or out of credit, is the provider and not the model
-            if is_tried:
-                self._fallbacks.remove(fallback)
-                self._model.warn(f"{before or 'the model'} failed with {failure.kind}; {fallback.name} is used instead")
             change = Change(path="model", how="substitute", before=before, after=fallback.name, from_="rule")
             recovery = Recovery(remedy=Remedy.REPAIR, source="fallback", changes=(change,))
             if isinstance(fallback.model, str):
-                return Step({**self.arguments, "model": fallback.model}, recovery)
-            return Step(self.arguments, recovery, fallback.model)
+                step = Step({**self.arguments, "model": fallback.model}, recovery)
+            else:
+                step = Step(self.arguments, recovery, fallback.model)
+            if self.halted(step):
+                continue  # it is left alone itself
+            if is_tried:
+                self._fallbacks.remove(fallback)
+                self._model.warn(f"{before or 'the model'} failed with {failure.kind}; {fallback.name} is used instead")
+            return step
         return None
 
 

@@ -73,8 +73,10 @@ class Questions:
     """Seconds until the deadline."""
     spend: Callable[[Failure], str] = _may
     """Takes one retry from every budget; why there is none left."""
-    halted: Callable[[float], str] = _may
-    """Why an attempt may not be made so many seconds from now; with 0, asked when it has been waited for."""
+    halted: Callable[..., str] = _may
+    """Why an attempt may not be made so many seconds from now; with 0, asked when it has been waited for.
+
+    Beyond the seconds it may be told the arguments and the function of that attempt."""
 
 
 @dataclass(frozen=True, slots=True)
