@@ -19,7 +19,7 @@ from mulligan import AgentError, calls, prompt
 from mulligan.classify.classifier import classify
 from mulligan.classify.taxonomy import MODEL_INVALID_OUTPUT
 from mulligan.failure import Failure, Remedy
-from mulligan.records import Change, Link, Precedent, Recovery
+from mulligan.records import Ahead, Change, Fix, Link, Precedent, Recovery
 from mulligan.recover.compress import fitting
 from mulligan.recover.shorten import shortened
 from mulligan.redaction import faults
@@ -53,6 +53,10 @@ CLAMPED = Change(path="top_k", how="clamp", before=50, after=10)
 
 def _told(told: dict[str, Any]) -> str:
     return json.dumps(told, indent=2, ensure_ascii=False)
+
+
+def _fix(**fields: Any) -> Fix:
+    return Fix(**{"id": "fix_1", "tool": "search", "fingerprint": "f", "tried": 9, "worked": 8, **fields})
 
 
 def _gap() -> str:
@@ -110,6 +114,14 @@ def _made() -> dict[str, str]:
                 Change(path="", how="parse", before="{'q': 1}", after={"q": 1}),
                 Change(path="top_k", how="cast", before="5", after=5),
             ],
+        ),
+        "an ignored argument": WORDS.ignored("search", ["topk", "colour"], {"topk": "top_k"}),
+        "a tool held back": WORDS.held_back("search", "docs"),
+        "a taught description": WORDS.taught(
+            [
+                WORDS.pitfall(_fix(changes=(Change(path="limit", how="rename", before="limit", after="top_k"),))),
+                WORDS.pitfall(_fix(sort="recipe", first=(Ahead(tool="login", arguments={}),), tried=1, worked=1)),
+            ]
         ),
         "a check": WORDS.confirmed("pay"),
         "what may work": "\n".join(

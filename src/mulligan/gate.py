@@ -62,7 +62,9 @@ class Gate:
                 (name[0], None if tells else kind.__name__)
                 for name, tells, kind in zip(names, form.tells, kinds, strict=True)
             ]
-            form.prefix = msgspec.Raw(_pack((form.type, form.kept_name, told)))
+            form.server = _maybe_name(form.server, self._redactor)
+            of = (form.type, form.kept_name, told)
+            form.prefix = msgspec.Raw(_pack(of if form.server is None else (*of, form.server)))
         return form
 
     def successes(self, batch: Sequence[Success]) -> list[tuple[Step, Run | None]]:

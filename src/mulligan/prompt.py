@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mulligan.calls import TOOL
 from mulligan.failure import Failure, Ran
-from mulligan.records import Ahead, Change, Link, Precedent, Recovery
+from mulligan.records import Ahead, Change, Fix, Link, Precedent, Recovery
 from mulligan.redaction import FOREIGN, clean, plain, quote
 
 if TYPE_CHECKING:
@@ -182,6 +182,38 @@ class Prompt:
         if before == after:  # a cast: what was changed is the type
             return f"{path} as {_TYPES.get(type(changed.after), 'another type')} {after}"
         return f"{path} {before} -> {after}"
+
+    def ignored(self, tool: str, names: Sequence[str], meant: Mapping[str, str]) -> str:
+        """Tells of arguments that a tool does not list: most servers drop them silently, and the call seems right."""
+        told = ", ".join(self._line(name, PATH) for name in names[:CHANGES])
+        more = f" and {len(names) - CHANGES} more" if len(names) > CHANGES else ""
+        near = [
+            f"{self._line(meant[name], PATH)} for {self._line(name, PATH)}" for name in names[:CHANGES] if name in meant
+        ]
+        hint = f" Did you mean {', '.join(near)}?" if near else ""
+        said = f"does not list {told}{more} as an argument and may have ignored it"
+        return f"mulligan: {self._line(tool, NAME)} {said}.{hint}"
+
+    def held_back(self, tool: str, server: str) -> str:
+        """Why a call was not made that a person must look at first."""
+        return (
+            f"{self._line(tool, NAME)} was not called: its definition is not the one that was accepted. "
+            f"A person has to look at it: mulligan proxy accept {self._line(server, NAME)}"
+        )
+
+    def pitfall(self, fix: Fix, closed: Collection[str] = ()) -> str:
+        """What a model should know of a tool before it calls it: closed values and names, nobody's texts."""
+        times = f"worked {fix.worked} of {fix.tried} times" if fix.tried > 1 else "worked once"
+        if fix.sort == "recipe":
+            calls = [told for each in fix.first[:CHANGES] if (told := self._ahead(each, closed))]
+            return f"first call {', then '.join(calls)} ({times})" if calls else ""
+        if fix.sort == "change" and fix.changes:
+            return f"{'; '.join(self.change(each, closed) for each in fix.changes[:CHANGES])} ({times})"
+        return ""
+
+    def taught(self, pitfalls: Sequence[str]) -> str:
+        """The same for a tool's description."""
+        return f"Calls of this tool have failed before. What helped: {'. '.join(pitfalls)}. [noted by mulligan]"
 
     def report(self, told: Sequence[Told]) -> str:
         """What worked and what did not, a line for each call that did not go as it was asked for."""

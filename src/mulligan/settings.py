@@ -19,8 +19,18 @@ Recording = Literal["full", "shape", "off"]
 
 POLICY = tuple(each.name for each in dataclasses.fields(Policy))
 """Settings of the policy stand beside the others: `attempts = 2`, `MULLIGAN_ATTEMPTS=2`."""
-NOT_FOR_PROJECTS = ("allowed", "listed")
+NOT_FOR_PROJECTS = ("allowed", "listed", "tools")
 """A project's file comes with strangers' code: it may hide more than the user asked for, never less."""
+TOOL_RULES: dict[str, tuple[Any, ...]] = {
+    "effects": ("none", "repeatable", "once"),
+    "mode": ("observe", "suggest", "repair"),
+    "record": ("full", "shape", "off"),
+    "privileged": (list,),
+    "released": (list,),
+    "destructive": (bool,),
+    "timeout": (int, float),
+}
+"""What can be said of a tool: one of some words, or a value of some types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +68,8 @@ class Settings:
     """Kinds of failures of your own; docs/classify.md says how they are written."""
     rules: tuple[Any, ...] = ()
     """What tells your own kinds, or ours, asked before the built-in rules."""
+    tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What holds for tools of servers behind `mulligan proxy`, by `server.tool`, `server.*` or `*`."""
 
     def __post_init__(self) -> None:
         _one_of("mode", self.mode, get_args(Mode))
@@ -73,7 +85,7 @@ class Settings:
         return self.store or str(self.folder / "mulligan.db")
 
 
-TABLES = ("kinds", "rules")
+TABLES = ("kinds", "rules", "tools")
 """Written in files or given to `configure`; no variable of the environment holds a table."""
 NAMES = tuple(each.name for each in dataclasses.fields(Settings) if each.name not in ("policy", *TABLES)) + POLICY
 
@@ -134,6 +146,8 @@ def _merge_tables(found: Mapping[str, Any], values: dict[str, Any]) -> None:
         values["kinds"] = {**found.get("kinds", {}), **values["kinds"]}
     if "rules" in values:
         values["rules"] = (*values["rules"], *found.get("rules", ()))
+    if "tools" in values:
+        values["tools"] = {**found.get("tools", {}), **values["tools"]}
 
 
 def _made(found: dict[str, Any], policy: Policy | None) -> Settings:
@@ -154,8 +168,10 @@ def _value(name: str, value: Any, where: str) -> Any:
         return dict(value)
     if name == "rules" and isinstance(value, list | tuple):
         return tuple(value)
+    if name == "tools" and isinstance(value, Mapping):
+        return {tool: _rule(tool, rule, where) for tool, rule in value.items()}
     if name in TABLES:
-        raise SettingsError(f"{where}: {name} is a {'table' if name == 'kinds' else 'list of tables'}, got {value!r}.")
+        raise SettingsError(f"{where}: {name} is a {'list of tables' if name == 'rules' else 'table'}, got {value!r}.")
     if name not in NAMES:
         import difflib  # only bad input comes here
 
@@ -173,6 +189,26 @@ def _value(name: str, value: Any, where: str) -> Any:
     except SettingsError as error:
         raise SettingsError(f"{where}: {error}") from None
     return read
+
+
+def _rule(tool: str, rule: Any, where: str) -> dict[str, Any]:
+    """What is said of one tool. A word that nobody knows would protect nothing."""
+    place = f'{where}: [tools."{tool}"]'
+    if not isinstance(rule, Mapping):
+        raise SettingsError(f"{place} is a table, got {rule!r}.")
+    for name, value in rule.items():
+        known = TOOL_RULES.get(name)
+        if known is None:
+            raise SettingsError(f"{place}: there is no {name!r}. Known are {', '.join(TOOL_RULES)}.")
+        if isinstance(known[0], str):
+            if value not in known:
+                raise SettingsError(f"{place}: {name} is {', '.join(known[:-1])} or {known[-1]}, got {value!r}.")
+        elif not isinstance(value, known) or (isinstance(value, bool) and bool not in known):
+            spoken = {list: "a list of texts", bool: "true or false"}.get(known[0], "a number of seconds")
+            raise SettingsError(f"{place}: {name} is {spoken}, got {value!r}.")
+        elif isinstance(value, list) and not all(isinstance(each, str) for each in value):
+            raise SettingsError(f"{place}: {name} is a list of texts, got {value!r}.")
+    return dict(rule)
 
 
 def _text(value: Any) -> str:

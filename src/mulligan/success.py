@@ -29,11 +29,26 @@ _type = type
 class Form:
     """What calls that were made alike have in common: the tool, the names of the arguments and their types."""
 
-    __slots__ = ("hides", "is_flat", "kept_name", "kinds", "name", "names", "prefix", "tells", "tells_all", "type")
+    __slots__ = (
+        "hides",
+        "is_flat",
+        "kept_name",
+        "kinds",
+        "name",
+        "names",
+        "prefix",
+        "server",
+        "tells",
+        "tells_all",
+        "type",
+    )
 
-    def __init__(self, type: StepType, name: str, names: Sequence[str], kinds: Sequence[type]) -> None:
+    def __init__(
+        self, type: StepType, name: str, names: Sequence[str], kinds: Sequence[type], server: str | None = None
+    ) -> None:
         self.type: StepType = type
         self.name = name
+        self.server = server
         self.names = tuple(names)
         self.kinds = tuple(kinds)
         self.is_flat = FLAT.issuperset(kinds)
@@ -98,6 +113,7 @@ class Success(msgspec.Struct, frozen=True, gc=False):
             parent=self.parent,
             type=self.form.type,
             name=name,
+            server=self.form.server,
             arguments=arguments,
             result=result,
             started=int(self.started * 1000),

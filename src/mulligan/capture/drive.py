@@ -230,6 +230,7 @@ class Attempts:
             parent=self.kit.step_of(self.run),
             type=self._type,
             name=mended.name,
+            server=self.tool.server,
             arguments=self._kept(mended.arguments),
             outcome="failure",
             started=self.kit.now(),
@@ -296,6 +297,7 @@ class Attempts:
             parent=inside,
             type=self._type,
             name=self.tool.name,
+            server=self.tool.server,
             arguments=self._kept(move.arguments),
             started=self.kit.now(),
             metadata=self.about,
@@ -340,6 +342,11 @@ class Attempts:
         self.failure = None
         self._result = mended
         return mended
+
+    @property
+    def changes(self) -> Sequence[Change]:
+        """What was changed on the way to the last attempt."""
+        return self._changes
 
     @property
     def made(self) -> int:

@@ -177,6 +177,7 @@ class First(Here, eq=False):
             parent=self.parent,
             type=form.type,
             name=form.name,
+            server=form.server,
             arguments=dict(zip(form.names, map(thawed, self.values), strict=True)),
             started=int(self.started * 1000),
         )

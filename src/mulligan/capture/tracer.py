@@ -73,6 +73,8 @@ class ActiveRun:
     repeats: Repeats | None = None
     recent: deque[Success] | None = None
     """The last calls that worked."""
+    remembers: int | None = None
+    """Steps that are kept in mind, where the run may go on for days: its status is then that of these."""
     _at_end: dict[str, Callable[[], None]] | None = None
 
     def __init__(
@@ -238,6 +240,8 @@ class ActiveRun:
             if self.has_failures:
                 # A success before the first failure can overcome nothing, so most runs keep nothing at all.
                 self._telling.append(step)
+                if self.remembers is not None and len(self._telling) > 2 * self.remembers:
+                    del self._telling[: -self.remembers]
         kit.tell(StepEnded(step))
 
     def tell_of(self, error: BaseException) -> bool:

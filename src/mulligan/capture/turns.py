@@ -158,7 +158,7 @@ class Asked:
     def attempts(self, run: ActiveRun, through: Callable[[Made], Made] | None = None) -> Attempts:
         wrapped, arguments = self.wrapped, self.written.value
         fault = self._fault()
-        if wrapped is None or arguments is None or (fault is not None and not self._may_mend(wrapped, run)):
+        if wrapped is None or arguments is None or (fault is not None and not self.may_mend(wrapped, run)):
             if wrapped is not None and self.name != self.called:
                 wrapped = self.wrapped = None  # it was not called by its name, and we may not do so
             refuse = _refusing(fault or self._unknown())
@@ -191,7 +191,8 @@ class Asked:
     def _unknown(self) -> AgentError:
         return AgentError(f"There is no tool {self.called!r}.", code=TOOL_UNKNOWN_TOOL.code)
 
-    def _may_mend(self, wrapped: Wrapped, run: ActiveRun) -> bool:
+    def may_mend(self, wrapped: Wrapped, run: ActiveRun) -> bool:
+        """Whether a call that was written otherwise than it should be may be made as it was meant."""
         policy = wrapped.options.policy or self.kit.policy
         return (
             wrapped.rules(self.kit, run.limits).mode == "repair"

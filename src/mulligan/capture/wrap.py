@@ -42,6 +42,7 @@ class ToolOptions:
     """What the developer says of a function."""
 
     name: str = ""
+    server: str | None = None
     type: StepType = "tool"
     effects: Effects = "once"
     mode: Mode | None = None
@@ -185,6 +186,7 @@ class Wrapped:
         if tool is None:
             tool = self._tools[mode] = Tool(
                 name=self.name,
+                server=self.options.server,
                 effects=self.options.effects,
                 mode=mode,
                 schema=self.schema,
@@ -300,7 +302,9 @@ class Wrapped:
         arguments = self.signature.bind(args, kwargs)
         values = tuple(arguments.values())
         kinds = tuple(map(type, values))
-        form = known.get((*arguments, *kinds)) or Form(self.options.type, self.name, tuple(arguments), kinds)
+        form = known.get((*arguments, *kinds)) or Form(
+            self.options.type, self.name, tuple(arguments), kinds, self.options.server
+        )
         # Types of users are not held on to: there may be no end to them.
         if len(known) < FORMS and USUAL.issuperset(kinds):
             known[(*arguments, *kinds)] = form

@@ -17,6 +17,8 @@ class Tool:
     """What recovery must know of the function behind a call."""
 
     name: str
+    server: str | None = None
+    """Whose tool it is, where it is another program's."""
     effects: Effects = "once"
     mode: Mode = "repair"
     schema: Callable[[], Mapping[str, Any] | None] = field(default=lambda: None)

@@ -83,14 +83,14 @@ def events_of(found: Iterable[Frame]) -> Iterator[tuple[int, AnyEvent]]:
 
 
 def _success(payload: bytes) -> list[AnyEvent]:
-    (type, name, told), run, seq, parent, started, seconds, about, values = _unpack(payload)
+    (type, name, told, *of), run, seq, parent, started, seconds, about, values = _unpack(payload)
     arguments = {}
     for (argument, kind), value in zip(told, values, strict=True):
         if kind == "str":
             arguments[argument] = {"$str": value}
         else:
             arguments[argument] = {"$type": kind} if kind is not None and value is None else value
-    success = Success(Form(type, name, (), ()), run, seq, parent, started, seconds, (), None, None)
+    success = Success(Form(type, name, (), (), *of), run, seq, parent, started, seconds, (), None, None)
     events: list[AnyEvent] = [StepEnded(success.step(name, arguments, None))]
     if about is not None:
         agent, environment, session, above = about

@@ -26,6 +26,7 @@ COMMANDS = {
     "serve": ("serving", "serve", "Take in what agents send, and answer questions, over HTTP."),
     "token": ("token", "token", "Who may send, ask or decide on a server."),
     "env": ("env", "env", "The variables that make OpenTelemetry send to a server."),
+    "proxy": ("proxy", "proxy", "Stand in front of an MCP server: record, explain and repair its tool calls."),
     "export": ("exchange", "export", "Write runs as JSON lines."),
     "import": ("exchange", "import_", "Put runs from files into the store."),
     "explain": ("explain", "explain", "What kind of failure is this, and whose move is it?"),

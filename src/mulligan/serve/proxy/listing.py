@@ -1,0 +1,119 @@
+"""The server's list of tools on its way to the client: compared with what was pinned, held back, taught."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import msgspec
+
+from mulligan.assembly import Parts
+from mulligan.remember.store import LOCAL
+from mulligan.remember.urls import open_store, sqlite_path
+from mulligan.serve.proxy import messages, pins, teach, tools
+from mulligan.serve.proxy.messages import Envelope
+from mulligan.serve.proxy.pins import Finding, Pins
+from mulligan.serve.proxy.pump import Pump
+from mulligan.serve.proxy.tools import Tools
+
+PATIENCE = 2.0
+"""Seconds that a list of tools waits for the store."""
+
+
+class Listing:
+    """What is done with lists of tools. The store is asked in a thread: nothing else waits for it."""
+
+    def __init__(self, pump: Pump, parts: Parts, known: Tools) -> None:
+        self._pump = pump
+        self._parts = parts
+        self._tools = known
+        self._lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        # While the server starts: by the time that it lists its tools, we know how they were.
+        self._pinned = pump.loop.create_task(asyncio.to_thread(self._kept))
+
+    def asked(self, params: msgspec.Raw) -> Callable[[Envelope, bytes], None]:
+        """What to do with the answer to this request."""
+        is_first_page = not messages.read(dict, params).get("cursor") if params != messages.NOTHING else True
+
+        def answered(said: Envelope, line: bytes) -> None:
+            self._start(self._answered(said, line, is_first_page))
+
+        return answered
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._pump.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Waits for what is being kept."""
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=PATIENCE)
+
+    async def _answered(self, said: Envelope, line: bytes, is_first_page: bool) -> None:
+        shown = None
+        if said.error == messages.NOTHING:
+            try:
+                shown = await self._taken_in(said.result, is_first_page)
+            except Exception:  # noqa: BLE001 - a list that we cannot read is the client's to read
+                self._parts.kit.fault("reading a list of tools")
+        id = None if said.id is msgspec.UNSET else said.id
+        self._pump.client.write(line if shown is None else messages.answer(id, shown))
+
+    async def _taken_in(self, result: msgspec.Raw, is_first_page: bool) -> dict[str, object] | None:
+        known = self._tools
+        async with self._lock:
+            if not known.is_settled:
+                await asyncio.wait((self._pinned,), timeout=PATIENCE)
+                if self._pinned.done():
+                    known.settle(self._pinned.result())
+            is_whole = is_first_page and not messages.members(result).get("nextCursor")
+            before = known.pins
+            found = known.listed(result, self._parts.kit.now(), is_whole=is_whole)
+            if known.pins != before and known.is_settled:
+                self._start(self._keep_later(known.pins))
+        tools.report(known.options, found)
+        lessons: Mapping[str, Sequence[str]] = {}
+        if known.options.teaches:
+            closed = {name: known.named(name).wrapped.closed() for name in known.names}
+            lessons = await asyncio.to_thread(self._lessons, closed)
+        return known.shown(result, lessons)
+
+    async def _keep_later(self, known: Pins) -> None:
+        """Nobody waits for this."""
+        async with self._lock:
+            try:
+                tools.report(self._tools.options, await asyncio.to_thread(self._keep, known))
+            except Exception:  # noqa: BLE001 - what was first seen is then what is seen next time
+                self._parts.kit.fault("keeping the definitions of tools")
+
+    async def refresh(self) -> None:
+        """Reads again what was accepted: a person may have done so in another terminal."""
+        async with self._lock:
+            known = self._tools
+            kept = await asyncio.to_thread(self._kept)
+            if kept != known.pins:
+                known.settle(kept)
+
+    def _kept(self) -> Pins:
+        try:
+            url = self._parts.settings.store_url
+            if self._parts.settings.record == "off" or not (url.startswith("memory:") or sqlite_path(url).exists()):
+                return Pins()  # a question makes no files
+            return pins.unpacked(self._parts.shelf.get(LOCAL, pins.SHELF, self._tools.options.name))
+        except Exception:  # noqa: BLE001 - a broken store costs memory, not the connection
+            self._parts.kit.fault("reading the definitions of tools")
+            return Pins()
+
+    def _keep(self, known: Pins) -> list[Finding]:
+        return pins.keep(self._parts.shelf, self._tools.options.name, known)
+
+    def _lessons(self, tools: Mapping[str, Collection[str]]) -> Mapping[str, Sequence[str]]:
+        url = self._parts.settings.store_url
+        if url.startswith("memory:") or not sqlite_path(url).exists():
+            return {}
+        with closing(open_store(url)) as store:  # the recorder opens its own when there is something to keep
+            return teach.lessons(store, self._parts.kit.prompt, self._tools.options.name, tools, self._parts.kit.now())

@@ -1,0 +1,157 @@
+"""The program behind the proxy: started, watched, started again, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+
+from mulligan.serve.proxy.framing import Outlet, Source
+
+FIRST = 0.5
+"""Seconds before a server that ended is started again; they double each time."""
+LONGEST = 30.0
+TIMES = 5
+"""Times in a row that a server is started again without having answered anything."""
+GRACE = 2.0
+"""Seconds that a server is given to end by itself when its input has ended, and again when it was asked to."""
+LINGERS = 0.2
+"""Seconds between the end of a server's output and its own, before it is ended."""
+OURS = "MULLIGAN_"
+"""Variables of the environment that stay with the proxy: they may hold the address of a store, or a token for it."""
+
+
+class Restarts:
+    """How long to wait before a server is started again, and when no more."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def next(self) -> float | None:
+        """Seconds, or None where it was tried often enough."""
+        self.made += 1
+        return None if self.made > TIMES else min(LONGEST, FIRST * 2 ** (self.made - 1))
+
+    def worked(self) -> None:
+        """It has answered something."""
+        self.made = 0
+
+
+def environment_for_servers(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if not name.startswith(OURS)}
+
+
+def started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """The server's process; its words for people go where ours go."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        env=environment_for_servers(environment),
+    )
+
+
+class Server:
+    """One life of the server: from its start to its end."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        process: subprocess.Popen[bytes],
+        on_line: Callable[[bytes], None],
+        on_gone: Callable[[Server], None],
+    ) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.process = process
+        self._loop = loop
+        self._on_gone = on_gone
+        self._is_over = False
+        self.is_deaf = False
+        """Whether it closed its input and lives on."""
+        self.outlet = Outlet(loop, process.stdin.fileno(), self._deaf)
+        self.source = Source(loop, process.stdout.fileno(), on_line, self._silent)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    @property
+    def epitaph(self) -> str:
+        """How it ended, in half a sentence."""
+        code = self.process.poll()
+        if self.is_deaf:
+            return "the server closed its input"
+        if code is None:
+            return "the server closed its output"
+        if code < 0:
+            try:
+                return f"the server was killed by {signal.Signals(-code).name}"
+            except ValueError:
+                return f"the server was killed by signal {-code}"
+        return f"the server ended with exit code {code}"
+
+    def _deaf(self) -> None:
+        self.is_deaf = not self.has_ended
+        self._loop.call_soon(self._gone)
+
+    def _silent(self) -> None:
+        # What it wrote last has been read. It may still be on its way out: its exit code says more than that.
+        self._loop.call_later(0.0 if self.has_ended else LINGERS, self._gone)
+
+    def _gone(self) -> None:
+        if not self._is_over:
+            self.end()
+            self._on_gone(self)
+
+    def end(self) -> None:
+        """Lets go of it; where it is still there, it is killed."""
+        self._is_over = True
+        self.source.close()
+        self.outlet.let_go()
+        if not self.has_ended:
+            self.process.kill()
+        self._closed()
+
+    def _closed(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                try:  # noqa: SIM105 - contextlib is not needed for this
+                    pipe.close()
+                except OSError:
+                    pass  # what waited for a reader that is gone
+
+    async def stop(self) -> int | None:
+        """Ends it as the protocol says: no more input, then a signal, then another that nobody can ignore."""
+        deadline = self._loop.time() + GRACE
+        while not self.outlet.is_empty and not self.outlet.is_broken and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        self._is_over = True
+        self.outlet.let_go()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        for ask in (None, self.process.terminate, self.process.kill):
+            if ask is not None:
+                ask()
+            if await self._ended_within(GRACE):
+                break
+        self.source.close()
+        self._closed()
+        return self.process.poll()
+
+    async def _ended_within(self, seconds: float) -> bool:
+        deadline = self._loop.time() + seconds
+        pause = 0.002
+        while not self.has_ended:
+            if self._loop.time() >= deadline:
+                return False
+            await asyncio.sleep(pause)
+            pause = min(0.05, 2 * pause)
+        return True
+
+    def signal(self, number: int) -> None:
+        if not self.has_ended:
+            os.kill(self.process.pid, number)
