@@ -452,7 +452,7 @@ class Mulligan:
         if environment is not None:
             about["environment"] = environment
         if session is not None:
-            about["session"] = self._nameable(session) if isinstance(session, str) else session.id
+            about["session"] = self._stream().nameable(session) if isinstance(session, str) else session.id
         return ActiveRun(kit, agent, limits=Limits(mode, record) if mode or record else NO_LIMITS, **about)
 
     def turns(self, limit: int = 10) -> Turns:
@@ -508,15 +508,7 @@ class Mulligan:
         """
         stream = self._stream()
         shelf = self._parts.shelf if self._parts is not None else None
-        return Session(stream, None if id is None else self._nameable(id), shelf, self._kit_or_unheard().prompt)
-
-    def _nameable(self, id: str) -> str:
-        """The id of a session as it may be kept: one that is a person's address or a secret is known by its hash."""
-        if not self._stream().finds(id):
-            return id
-        import hashlib  # few name their sessions so
-
-        return f"session_{hashlib.sha256(id.encode('utf-8', 'replace')).hexdigest()[:16]}"
+        return Session(stream, None if id is None else stream.nameable(id), shelf, self._kit_or_unheard().prompt)
 
     def _stream(self) -> Stream:
         self._kit()

@@ -111,9 +111,9 @@ class Stream:
         """Names the recorder, which keeps each event and then calls `deliver` from its own thread."""
         self._carrier = carrier
 
-    def finds(self, text: str) -> bool:
-        """Whether there is anything in a text that must not be kept."""
-        return self._gate.finds(text)
+    def nameable(self, id: str) -> str:
+        """The id of a session as it may be kept."""
+        return self._gate.nameable(id)
 
     def succeed(self, success: Success) -> None:
         """Publishes a call that worked at once; cheaply, where nobody wants to hear of it in the caller's time."""

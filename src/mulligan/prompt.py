@@ -91,6 +91,11 @@ class Prompt:
         told = ", ".join(self._changed(each) for each in offered.changes[:CHANGES])
         return f"This may work: {told}." if told else "The same call may work later."
 
+    def hint(self, known: Sequence[Precedent]) -> str:
+        """After a failure of a coding agent: what overcame it in earlier sessions of the same folder."""
+        told = " ".join(self.precedent(each) for each in known)
+        return f"mulligan, from earlier sessions in this folder: {told}" if told else ""
+
     def precedent(self, known: Precedent, closed: Collection[str] = ()) -> str:
         """What overcame the same failure before, and how often."""
         times = f"in {known.worked} of {known.seen} runs" if known.seen > 1 else "once"

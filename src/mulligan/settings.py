@@ -344,6 +344,12 @@ def data_folder() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or _home() / ".local" / "share") / "mulligan"
 
 
+def hook_folder() -> Path:
+    """Where hooks of coding agents leave what the next one must know. The first stage of a hook finds it by itself."""
+    own = os.environ.get("MULLIGAN_HOME")
+    return (Path(own).expanduser() if own else data_folder()) / "hooks"
+
+
 def config_folder() -> Path:
     if sys.platform in ("darwin", "win32"):
         return data_folder()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
 from mulligan.failure import SettingsError
 from mulligan.serve.cli.edits import Edit, json_edit, read_json
+from mulligan.serve.cli.install import CLAUDE_CODE
+
+ROOT = Path(__file__).parents[2]
 
 AGENTS = {
     "claude-code": ".claude/settings.json",
@@ -60,7 +64,7 @@ def test_installing_writes_hooks_that_run_mulligan(home, types, agent, place):
     for entries in hooks.values():
         ((handler,),) = [entry["hooks"] for entry in entries]
         assert handler["command"].endswith(f" {agent} 2>/dev/null || :")
-        assert handler["timeout"] == (10_000 if agent == "gemini" else 10)
+        assert handler["timeout"] in ((10_000, 3000) if agent == "gemini" else (10, 3))
 
 
 @pytest.mark.parametrize(("agent", "place"), PROJECTS.items())
@@ -193,6 +197,16 @@ def test_the_folders_that_the_agents_are_told_of_are_used(home, types, monkeypat
     types("install", "codex")
     assert (home / "elsewhere/settings.json").exists()
     assert (home / "other/hooks.json").exists()
+
+
+def test_the_plugin_is_told_of_the_same_events():
+    plugin = json.loads((ROOT / "plugins/claude-code/hooks/hooks.json").read_text())
+    assert plugin["hooks"].keys() == CLAUDE_CODE.events.keys()
+    for event, (entry,) in plugin["hooks"].items():
+        assert entry.get("matcher") == CLAUDE_CODE.events[event]
+        assert "mulligan-hook claude-code" in entry["hooks"][0]["command"]
+    market = json.loads((ROOT / ".claude-plugin/marketplace.json").read_text())
+    assert (ROOT / market["plugins"][0]["source"] / ".claude-plugin/plugin.json").exists()
 
 
 def test_what_changed_meanwhile_is_not_overwritten(tmp_path):

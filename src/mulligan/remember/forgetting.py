@@ -74,7 +74,7 @@ def holds(data: bytes, text: str) -> bool:
 def is_on_shelf(kind: str, key: str, value: bytes, what: Forget) -> bool:
     """Whether something on the shelf goes with what is forgotten."""
     if what.session is not None:
-        return kind == "session" and key == what.session
+        return kind in ("session", "hook") and key == what.session
     if what.tool is not None:
         return kind == schemas.KIND and key == what.tool
     return what.text is not None and (what.text in key or holds(value, what.text))

@@ -112,7 +112,26 @@ class Pruning:
             self._by_size(self._policy.size)
         with self._writing() as writer:
             self.counters = self._hours(writer, "DELETE").rowcount
+            self._forget_sessions(writer)
             return self._told(before, used_of(writer))
+
+    def _forget_sessions(self, writer: sqlite3.Connection) -> None:
+        """Sessions of which nothing was heard for as long as failed runs are kept: a coding agent's say when that was,
+        of others the last failure does.
+        """
+        if self._policy.failures is None:
+            return
+        text = "CAST(value AS TEXT)"
+        old = f"SELECT key FROM shelf WHERE tenant = ? AND kind = ? AND json_valid({text}) AND {text} ->> ? < ?"
+        until = self._now - self._policy.failures
+        hooks = (self._tenant, "hook", "$.at", until)
+        sessions = (self._tenant, "session", "$.failures[#-1].step.started", until)
+        alive = "SELECT key FROM shelf WHERE tenant = ? AND kind = 'hook'"
+        writer.execute(
+            f"DELETE FROM shelf WHERE tenant = ? AND kind IN ('session', 'hook') AND (key IN ({old}) "
+            f"OR (key IN ({old}) AND key NOT IN ({alive})))",
+            (self._tenant, *hooks, *sessions, self._tenant),
+        )
 
     def _by_age(self, progress: Progress | None) -> None:
         until = self._oldest()

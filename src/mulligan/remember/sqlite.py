@@ -411,6 +411,10 @@ class Desk:
     def put(self, kind: str, key: str, value: bytes) -> None:
         self._writer.execute("INSERT OR REPLACE INTO shelf VALUES (?, ?, ?, ?)", (self._tenant, kind, key, value))
 
+    def run(self, id: str) -> Run | None:
+        row = self._writer.execute("SELECT body FROM runs WHERE tenant = ? AND id = ?", (self._tenant, id)).fetchone()
+        return bodies.read(row[0], Run) if row else None
+
     def append(self, batch: Sequence[AnyEvent]) -> int:
         """Keeps a batch; how many of its records were new."""
         return self._ledger.append(self._writer, self._tenant, batch, self._now, is_imported=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from mulligan.failure import SettingsError, StoreError
@@ -45,6 +44,8 @@ def sqlite_path(url: str) -> Path:
 
 def refuge() -> Path:
     """A file of our own in the temporary folder, for when the real store cannot be used."""
+    import tempfile  # hooks come by here at every failure, and it brings half a dozen modules
+
     folder = Path(tempfile.gettempdir()) / f"mulligan-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()

@@ -161,6 +161,8 @@ def _item(payload: _Payload, run: Gathering, moment: int) -> None:
             name = payload.name
             if name.startswith("mcp__"):
                 server, _, name = name[5:].partition("__")
+            elif payload.namespace and payload.namespace.startswith("mcp__"):
+                server = payload.namespace[5:].removesuffix("__")
             run.called(payload.call_id, name, _arguments(given), moment, server=server or None)
         case "local_shell_call":
             command = payload.action.command if payload.action else None

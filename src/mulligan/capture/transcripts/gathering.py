@@ -36,9 +36,17 @@ COPIES = 1_000_000
 class Reading:
     """What the readers of all files share: how failures are told, and what could not be read."""
 
-    def __init__(self, classify: Callable[..., Failure] = classify, *, keeps_results: bool = False) -> None:
+    def __init__(
+        self,
+        classify: Callable[..., Failure] = classify,
+        *,
+        keeps_results: bool = False,
+        hears: Callable[[str, Step], object] | None = None,
+    ) -> None:
         self.classify = classify
         self.keeps_results = keeps_results
+        self.hears = hears
+        """Told of each call that failed, with its id in the log."""
         self.lines = 0
         self.unknown = 0
         """Lines that are not of the format of their file."""
@@ -163,22 +171,23 @@ class Gathering:
             self._has_failed = self._has_failed or outcome == "failure"
         is_held = outcome not in (None, "success") or len(self._steps) < FULL
         result = _text(said) if self._reading.keeps_results and failure is None and said is not None else None
-        self._steps.append(
-            Step(
-                run=self.id,
-                seq=call.seq,
-                call=call.seq,
-                type=call.type,
-                name=call.name,
-                server=call.server,
-                arguments=bounded(call.arguments) if is_held else None,
-                outcome=outcome or "success",
-                result=result,
-                started=call.started,
-                seconds=seconds,
-                failure=failure,
-            )
+        step = Step(
+            run=self.id,
+            seq=call.seq,
+            call=call.seq,
+            type=call.type,
+            name=call.name,
+            server=call.server,
+            arguments=bounded(call.arguments) if is_held else None,
+            outcome=outcome or "success",
+            result=result,
+            started=call.started,
+            seconds=seconds,
+            failure=failure,
         )
+        self._steps.append(step)
+        if failure is not None and self._reading.hears is not None:
+            self._reading.hears(id, step)
         return True
 
     def step(self, step: Step, moment: int = 0) -> None:

@@ -21,6 +21,7 @@ COMMANDS = {
     "fixes": ("fixes", "fixes", "What turned failures into successes, and what is tried without asking."),
     "stats": ("stats", "stats", "What failed, what overcame it, and what that suggests."),
     "scan": ("scan", "scan", "Read the session logs on this machine: what failed, and what overcame it."),
+    "sessions": ("sessions", "sessions", "What is remembered of each conversation."),
     "install": ("install", "install", "Let the failures of another program come to mulligan."),
     "uninstall": ("install", "uninstall", "Take that back."),
     "serve": ("serving", "serve", "Take in what agents send, and answer questions, over HTTP."),

@@ -17,7 +17,9 @@ from mulligan.remember.losses import dropped
 from mulligan.remember.store import LOCAL, RunQuery
 from mulligan.remember.urls import journals_of, open_store, sqlite_path
 from mulligan.report import terminal
-from mulligan.serve.cli.options import as_json, print_json, print_lines, settings_with, store_option
+from mulligan.report.tables import ago
+from mulligan.serve.cli.options import as_json, now, print_json, print_lines, settings_with, store_option
+from mulligan.settings import hook_folder
 
 RECENT = 500
 """Runs that are asked for what they were about."""
@@ -53,6 +55,7 @@ def _facts(path: Path) -> dict[str, Any]:
         "journals": str(journals_of(path)),
     }
     facts |= _waiting(journals_of(path))
+    facts |= _hooks()
     if not path.exists():
         return facts | {"sound": None, "note": "nothing has been kept yet"}
     try:
@@ -84,6 +87,23 @@ def _waiting(folder: Path) -> dict[str, int]:
     return {"waiting": left, "newer_journals": newer}
 
 
+def _hooks() -> dict[str, Any]:
+    """How often a hook of a coding agent has failed, which nobody is told at the time, and how it did last."""
+    faults = hook_folder() / "faults"
+    lines = [line for path in (faults.with_name("faults.old"), faults) for line in _lines(path)]
+    if not lines:
+        return {"hook_faults": 0}
+    moment, _, what = lines[-1].partition(" ")
+    return {"hook_faults": len(lines), "hook_fault": what, "hook_fault_at": int(moment) if moment.isdigit() else 0}
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_bytes().decode("ascii", "replace").splitlines()
+    except OSError:
+        return []
+
+
 def _ills(facts: dict[str, Any]) -> list[str]:
     ills = []
     if facts["sound"] is False:
@@ -95,6 +115,12 @@ def _ills(facts: dict[str, Any]) -> list[str]:
         )
     if facts["newer_journals"]:
         ills.append("A journal was written by a newer mulligan. Upgrade: pip install -U mulligan")
+    if facts["hook_faults"]:
+        last = ago(facts["hook_fault_at"], now())
+        ills.append(
+            f"{terminal.count(facts['hook_faults'], 'event')} of coding agents could not be kept, the last {last} "
+            f"({terminal.line(facts['hook_fault'])}). Once it is mended, forget them: rm '{hook_folder()}/faults'*"
+        )
     if facts.get("dropped"):
         ills.append(f"{terminal.count(facts['dropped'], 'record')} could not be kept and were dropped.")
     return ills

@@ -20,6 +20,8 @@ from mulligan.serve.cli.options import as_json, print_json
 
 SECONDS = 10
 """After which an agent goes on without us. A hook takes a tenth of a second."""
+AT_THE_END = 3
+"""The same at the end of a session, for which no agent waits longer."""
 WIDEST = 400
 """Characters of a line that are shown."""
 EXAMPLES = (
@@ -80,7 +82,8 @@ def with_hooks(settings: Mapping[str, Any], agent: Agent, path: Path) -> dict[st
     hooks = made.setdefault("hooks", {})
     for event, matcher in agent.events.items():
         entry: dict[str, Any] = {"matcher": matcher} if matcher else {}
-        entry["hooks"] = [{"type": "command", "command": command(agent), "timeout": SECONDS * agent.unit}]
+        seconds = AT_THE_END if event == "SessionEnd" else SECONDS
+        entry["hooks"] = [{"type": "command", "command": command(agent), "timeout": seconds * agent.unit}]
         hooks.setdefault(event, []).append(entry)
     return made
 

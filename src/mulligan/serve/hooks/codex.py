@@ -1,0 +1,67 @@
+"""Codex. A command that failed is told like one that worked, and its exit code stands in the log of the session. Calls
+that were refused, and errors of MCP servers, call no hook at all: they are read from the log at a compaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mulligan.failure import Failure
+from mulligan.records import Step
+from mulligan.serve.hooks import first
+from mulligan.serve.hooks.claude_code import answer as answer  # the two take the same
+from mulligan.serve.hooks.heard import Call, Heard, about, beginning, named, text
+
+
+def read(event: Mapping[str, Any]) -> Heard | None:
+    match event.get("hook_event_name"):
+        case "PostToolUse":
+            return about(event, "calls", calls=(_call(event),))
+        case "SessionStart" if event.get("source") == "compact":
+            return about(event, "compacted")
+        case "SessionEnd":
+            return about(event, "ended")
+    return None
+
+
+def _call(event: Mapping[str, Any]) -> Call:
+    name, server = named(text(event.get("tool_name")))
+    id = text(event.get("tool_use_id"))
+    response = event.get("tool_response")
+    error = None
+    if name == "Bash":
+        where = f'"tool_use_id":"{id}","transcript_path":"{text(event.get("transcript_path"))}"'
+        if code := first.exit_code(where.encode("utf-8", "replace")):
+            error = f"Exit code {code}\n{text(response)}"
+    return Call(id, name, event.get("tool_input"), error, server)
+
+
+def asked(log: str) -> str:
+    """What the user asked for first."""
+    for line in beginning(log):
+        message = line.get("payload")
+        if isinstance(message, dict) and message.get("type") == "message" and message.get("role") == "user":
+            for part in message.get("content") or ():
+                said = text(part.get("text")) if isinstance(part, dict) else ""
+                if said and not said.startswith(("<", "# AGENTS")):
+                    return said
+    return ""
+
+
+def failures(log: str, classify: Callable[..., Failure]) -> Iterator[tuple[str, Step]]:
+    """The calls of a session that failed, by its log, each with its id."""
+    from mulligan.capture.transcripts import codex  # at a compaction and at the end of a session
+    from mulligan.capture.transcripts.gathering import Reading
+    from mulligan.capture.transcripts.lines import Lines, Unreadable
+
+    found: list[tuple[str, Step]] = []
+    reading = Reading(classify, hears=lambda id, step: found.append((id, step)))
+    try:
+        with Lines(Path(log)) as lines:
+            for _ in codex.read(lines, reading):
+                pass
+    except Unreadable:
+        pass  # what the hooks themselves were told of is known without it
+    return iter(found)

@@ -1,0 +1,180 @@
+"""The first stage of a hook: is there anything to do? Decided from the bytes, with next to nothing imported.
+
+A call that worked is written down as one line, its tool and its id, in a file of its session; the second stage counts
+the lines when it is needed next. It is needed for a failure, a compaction, the end of a session, and for a success of
+a tool that has failed and not worked since: that may be what overcame it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+TAIL = 262_144
+"""Bytes of a session's log in which the end of a command is looked for."""
+FAULTS = 65_536
+"""Bytes of the file in which our own faults are counted."""
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+
+
+def needs_more(agent: str, data: bytes) -> bool:
+    """Whether the second stage must look at an event. Of what need not be looked at, a line is left."""
+    event, session = field(data, b"hook_event_name"), field(data, b"session_id")
+    if not data:
+        return False
+    if not session or not event:
+        return True  # perhaps written in another way: who reads all of it will know
+    if event == b"SessionStart":
+        return field(data, b"source") == b"compact"
+    if event == b"PreCompress":
+        return True
+    if event == b"SessionEnd":
+        return os.path.exists(place(session, ".calls")) or os.path.exists(place(session, ".open"))
+    if event == b"BeforeAgent":
+        return b"*" in _open(session)
+    if event not in (b"PostToolUse", b"PostToolUseFailure", b"PostToolBatch", b"AfterTool"):
+        return False
+    called = _called(data)
+    if called is None or _has_failed(agent, event, data):
+        return True
+    names = _open(session)
+    if names and (b"*" in names or any(name in names for name, _ in called)):
+        return True
+    _note(session, called)
+    return False
+
+
+def _has_failed(agent: str, event: bytes, data: bytes) -> bool:
+    """Whether any of these calls may have: if not, they worked."""
+    if event == b"PostToolUseFailure":
+        return True
+    if agent == "claude-code":
+        # The hook above is called for what went wrong in a tool, but not for what kept it from being called.
+        # And that a person refused it stands in the answer alone.
+        return event == b"PostToolBatch" and (
+            b"<tool_use_error>" in data or b'"The user doesn' in data or b'"Claude requested p' in data
+            or b'"Permission to use ' in data
+        )  # fmt: skip
+    if agent == "codex":
+        return field(data, b"tool_name") == b"Bash" and exit_code(data) != 0
+    if b'"error":' in data and b'"error":null' not in data:
+        return True
+    code = data.find(b"Exit Code: ")
+    return code >= 0 and data[code + 11 : code + 12] != b"0" and data[code + 11 : code + 17] != b"(none)"
+
+
+def exit_code(data: bytes) -> int | None:
+    """Codex does not say whether a command failed, but its log does, by the time that we are called."""
+    id, log = field(data, b"tool_use_id"), field(data, b"transcript_path")
+    if not id or not log:
+        return None
+    try:
+        with open(log, "rb", buffering=0) as file:
+            file.seek(max(0, file.seek(0, 2) - TAIL))
+            tail = file.read(TAIL)
+    except OSError:
+        return None
+    mark = b'"' + id + b'"'
+    place = tail.find(mark)
+    while place >= 0:
+        line = tail[tail.rfind(b"\n", 0, place) + 1 : _end(tail, place)]
+        code = line.rfind(b'"exit_code":')
+        if code >= 0:
+            digits = line[code + 12 : code + 20].lstrip().split(b",")[0].split(b"}")[0]
+            if digits.lstrip(b"-").isdigit():
+                return int(digits)
+        place = tail.find(mark, place + 1)
+    return None
+
+
+def _end(text: bytes, place: int) -> int:
+    end = text.find(b"\n", place)
+    return end if end >= 0 else len(text)
+
+
+def field(data: bytes, name: bytes) -> bytes:
+    """The first text of this name; empty where it is absent, or not written plainly."""
+    _, found, rest = data.partition(b'"' + name + b'":')
+    if not found:
+        return b""
+    rest = rest[:1024].lstrip()
+    value, end, _ = rest[1:].partition(b'"')
+    return value if rest[:1] == b'"' and end and b"\\" not in value else b""
+
+
+def _called(data: bytes) -> list[tuple[bytes, bytes]] | None:
+    """The tool and the id of each call; None where the bytes alone do not tell."""
+    names, ids = _all(data, b'"tool_name":'), _all(data, b'"tool_use_id":')
+    if not ids:
+        ids = [b"-"] * len(names)  # an agent that gives none
+    plain = all(name and _PLAIN.issuperset(name) for name in (*names, *ids))
+    return list(zip(names, ids)) if names and plain and len(names) == len(ids) else None  # noqa: B905 - they are alike
+
+
+def _all(data: bytes, name: bytes) -> list[bytes]:
+    found = []
+    place = data.find(name)
+    while place >= 0:
+        rest = data[place + len(name) : place + len(name) + 256].lstrip()
+        value, end, _ = rest[1:].partition(b'"')
+        found.append(value if rest[:1] == b'"' and end else b"")
+        place = data.find(name, place + len(name))
+    return found
+
+
+# Files of a session, beside the store
+
+
+def folder() -> str:
+    """Where sessions leave their lines. It does not depend on a file of settings, which would have to be read first."""
+    own = os.environ.get("MULLIGAN_HOME")
+    if own:
+        return os.path.join(os.path.expanduser(own), "hooks")
+    if sys.platform == "darwin":
+        return os.path.expanduser("~/Library/Application Support/mulligan/hooks")
+    data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    return os.path.join(data, "mulligan", "hooks")
+
+
+def place(session: bytes, ending: str) -> str:
+    plain = len(session) <= 100 and session[:1] != b"." and _PLAIN.issuperset(session)
+    name = session.decode() if plain else "x" + session[:60].hex()
+    return os.path.join(folder(), name + ending)
+
+
+def _open(session: bytes) -> list[bytes]:
+    """The tools that have failed and not worked since; `*` where something is to be told as soon as can be."""
+    try:
+        with open(place(session, ".open"), "rb", buffering=0) as file:
+            return file.read(65_536).split(b"\n")
+    except OSError:
+        return []
+
+
+def _note(session: bytes, called: list[tuple[bytes, bytes]]) -> None:
+    moment = int(time.time() * 1000)
+    line = b"%d %s\n" % (moment, b" ".join(name + b":" + id for name, id in called))
+    append(place(session, ".calls"), line)
+
+
+def append(path: str, line: bytes) -> None:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    try:
+        file = os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+        file = os.open(path, flags, 0o600)
+    os.write(file, line)
+    os.close(file)
+
+
+def count_fault(agent: str, error: BaseException) -> None:
+    """One line for `mulligan doctor`: what it was, and none of its words, which may be a stranger's."""
+    try:
+        path = os.path.join(folder(), "faults")
+        if os.path.exists(path) and os.path.getsize(path) > FAULTS:
+            os.replace(path, path + ".old")
+        append(path, b"%d %s %s\n" % (int(time.time() * 1000), agent.encode(), type(error).__name__.encode()))
+    except OSError:
+        pass  # a folder that cannot be written is what is wrong, and there is nowhere to say so

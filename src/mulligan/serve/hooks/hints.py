@@ -1,0 +1,88 @@
+"""After a failure: what overcame it before in this folder, in a sentence; with mode `repair`, the call itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mulligan.calls import wilson
+from mulligan.classify.fingerprint import template
+from mulligan.prompt import Prompt
+from mulligan.records import OPEN, Effects, Fix, Overcome, Precedent, Step
+from mulligan.remember import lookups
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import LOCAL, FixQuery
+from mulligan.serve.hooks.state import State
+from mulligan.settings import Settings
+
+WITHIN = 0.05
+"""Seconds after which memory answers with what it has found."""
+PROVEN = ("promoted", "approved")
+RUNS = 3
+"""Sessions in this folder in which something must have worked before it is said, where nothing else has proven it."""
+SURE = 0.5
+"""The lower end of what its share of successes in this folder may be: 3 of 3 give 0.65, 3 of 5 give 0.34."""
+MOST = 2
+
+
+class Hints:
+    """What memory knows of the failures of one session."""
+
+    def __init__(
+        self, store: SqliteStore, words: Prompt, settings: Settings, agent: str, now: int, state: State
+    ) -> None:
+        self._store, self._words, self._settings = store, words, settings
+        self._agent, self._now, self._state = agent, now, state
+
+    def hint(self, step: Step) -> str:
+        """What worked before, for the model; empty where nothing is proven."""
+        told = [known for fix in self._fixes(step) if (known := self._precedent(fix)) is not None]
+        return self._words.hint(told[:MOST])
+
+    def instead(self, step: Step, tool: str) -> tuple[str, dict[str, Any], str] | None:
+        """The call that a proven fix makes of this one, and what is said of it; only where repairs are asked for."""
+        if self._settings.mode != "repair" or step.failure is None or not isinstance(step.arguments, Mapping):
+            return None
+        from mulligan.recover.repair import suggest  # few ask for it
+        from mulligan.recover.tool import Tool
+
+        effects: Effects = "none" if lookups.only_looks(step) else "once"
+        about = Tool(name=step.name, effects=effects, mode="repair", schema=lambda: None)
+        sure = self._settings.policy.confidence
+        made = suggest(step.arguments, step.failure, about, (), confidence=sure, known=self._fixes(step))
+        best = next((each for each in made if each.automatic and each.source == "memory" and not each.first), None)
+        if best is None or best.tool != step.name:
+            return None
+        return tool, best.arguments, self._words.note(step.name, best.changes)
+
+    def _fixes(self, step: Step) -> list[Fix]:
+        failure = step.failure
+        if failure is None or not failure.fingerprint:
+            return []
+        arguments = step.arguments if isinstance(step.arguments, Mapping) else None
+        asked = FixQuery(
+            tool=step.name,
+            fingerprint=failure.fingerprint,
+            text=template(failure.message, arguments),
+            agent=self._agent,
+            now=self._now,
+            within=WITHIN,
+        )
+        return self._store.fixes(LOCAL, asked)
+
+    def _precedent(self, fix: Fix) -> Precedent | None:
+        """A fix as it did in this folder; None if that proves nothing, or says nothing."""
+        if fix.sort == "retry" or (fix.changes and all(each.after == OPEN for each in fix.changes)):
+            return None
+        trials = [
+            each
+            for each in self._store.evidence(LOCAL, fix.id)
+            if each.run.endswith(self._state.place) and each.run != self._state.run
+        ]
+        worked, tried = len({each.run for each in trials if each.worked}), len({each.run for each in trials})
+        is_proven = fix.state in PROVEN and worked > 0
+        if fix.state == "revoked" or not (is_proven or (worked >= RUNS and wilson(worked, tried) >= SURE)):
+            return None
+        names = tuple(each.tool for each in fix.first)
+        how: Overcome = "recipe" if fix.sort == "recipe" else "agent"
+        return Precedent(how=how, changes=fix.changes, between=names, first=fix.first, worked=worked, seen=tried)

@@ -1,0 +1,288 @@
+"""The second stage of a hook: what happened is kept, in one transaction, and what there is to say is said.
+
+Hooks are processes, several at once: everything about a session is read, changed and written while no other can.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from mulligan import settings as settings_file
+from mulligan.classify.classifier import Classifier, classify
+from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, Stream, redacted
+from mulligan.failure import Failure, Ran
+from mulligan.prompt import Prompt
+from mulligan.records import Compaction, Run, Step, encode
+from mulligan.redaction import Redactor
+from mulligan.redaction.values import shortened
+from mulligan.remember import tracker
+from mulligan.remember.sqlite import Desk, SqliteStore
+from mulligan.remember.store import LOCAL
+from mulligan.remember.tracker import Tracker
+from mulligan.remember.urls import sqlite_path
+from mulligan.serve.hooks import claude_code, codex, gemini, lines
+from mulligan.serve.hooks.heard import Call, Heard, named, written
+from mulligan.serve.hooks.state import KIND, SESSION, State
+from mulligan.settings import Settings
+
+E = TypeVar("E", RunStarted, StepEnded)
+READERS: Mapping[str, Any] = {"claude-code": claude_code, "codex": codex, "gemini": gemini}
+CHARS = 8192
+"""Characters of what a tool said that are looked at."""
+AGAIN = 5000
+"""Milliseconds within which a compaction that is told twice is one: hooks may stand in two files of settings."""
+WINDOW = 10
+"""Turns for which a success of a tool that failed is looked at as what overcame it."""
+REREAD = ("edit_mismatch", "stale_file")
+"""What reading the file again may overcome."""
+
+
+def heard(agent: str, data: bytes) -> bytes:
+    """What the agent is to be told about this event, as JSON; empty for nothing."""
+    event = msgspec.json.decode(data)
+    told = READERS[agent].read(event) if isinstance(event, dict) else None
+    if told is None or not told.session:
+        return b""
+    settings = settings_file.read(of_user=True)
+    if settings.off or settings.record == "off":
+        lines.remove(told.session)  # the first stage does not read files of settings
+        return b""
+    answer = Hook(agent, told, settings).perform()
+    return encode(answer) if answer else b""
+
+
+class Hook:
+    """One event of one session."""
+
+    def __init__(self, agent: str, told: Heard, settings: Settings) -> None:
+        self.agent, self.told, self.settings = agent, told, settings
+        self.now = int(time.time() * 1000)
+        hides: dict[str, Any] = {
+            "names": settings.secret,
+            "patterns": settings.patterns,
+            "allowed": settings.allowed,
+        }
+        self.redactor = Redactor(level=settings.level, listed=settings.listed, **hides)
+        self.words = Prompt(Redactor(personal=False, **hides))
+        self.classify: Callable[..., Failure] = classify
+        if settings.kinds or settings.rules:
+            given = {"kinds": settings.kinds, "rules": settings.rules}
+            self.classify = Classifier.from_settings(given).classify
+        self.session = Stream(self.redactor).nameable(told.session)
+
+    def perform(self) -> dict[str, Any] | None:
+        told = self.told
+        # Before the transaction, for nobody waits for us here.
+        calls = [(call.id, self._step(call)) for call in told.calls if not call.is_interrupted]
+        if self.agent == "codex" and told.what in ("compacted", "ended") and told.log:
+            calls += [(id, self._kept(step)) for id, step in codex.failures(told.log, self.classify)]
+        store = SqliteStore(_path(self.settings), fsync=self.settings.fsync)
+        try:
+            with store.transaction(LOCAL) as desk:
+                work = _Work(self, desk)
+                said = work.perform(calls)
+            return self._answer(store, work, said)
+        finally:
+            store.close()
+
+    def _answer(self, store: SqliteStore, work: _Work, said: str) -> dict[str, Any] | None:
+        reader = READERS[self.agent]
+        if work.failed and self.settings.mode != "observe":
+            from mulligan.serve.hooks import hints  # only where something has just failed
+
+            known = hints.Hints(store, self.words, self.settings, self.agent, self.now, work.state)
+            if self.agent == "gemini" and (better := known.instead(*work.failed[-1])):
+                return gemini.instead(self.told, *better)
+            said = "\n".join(filter(None, (said, known.hint(work.failed[-1][0]))))
+        return dict(reader.answer(self.told, said)) if said else None
+
+    def _step(self, call: Call) -> Step:
+        failure = None
+        if call.error is not None:
+            error = shortened(call.error, CHARS * 3 // 4, CHARS // 4) if len(call.error) > CHARS else call.error
+            failure = self.classify(
+                text=error,
+                tool=call.name,
+                source="tool",
+                is_error=True,
+                arguments=call.arguments if isinstance(call.arguments, dict) else None,
+            )
+            if call.is_unmade:
+                failure = msgspec.structs.replace(failure, ran=Ran.NO)
+        return self._kept(
+            Step(
+                run="",
+                seq=0,
+                call=0,
+                name=call.name,
+                server=call.server,
+                arguments=call.arguments,
+                outcome="success" if failure is None else _outcome(failure),
+                started=self.now - int(call.seconds * 1000),
+                seconds=call.seconds,
+                failure=failure,
+            )
+        )
+
+    def _kept(self, step: Step) -> Step:
+        """A step as it may be written down."""
+        if self.settings.record == "shape" and isinstance(step.arguments, dict):
+            from mulligan.capture.keeping import Keeping, shapes  # few keep so little
+
+            keeping = Keeping(is_shape=True, is_model=False, closed=tuple)
+            failure = keeping.failure(step.failure, step.arguments)
+            step = msgspec.structs.replace(step, arguments=shapes(step.arguments), failure=failure)
+        return self.through(StepEnded(step)).step
+
+    def through(self, event: E) -> E:
+        """An event as it may leave this process."""
+        return cast(E, redacted(event, self.redactor))
+
+    def started(self, at: int) -> Run:
+        """The run that a session is, as it begins."""
+        asked = getattr(READERS[self.agent], "asked", None)
+        folder = self.told.folder
+        about = {"project": os.path.basename(folder), "folder": folder} if folder else None
+        return Run(id="", agent=self.agent, session=self.session, started=at, metadata=about,
+                   context=(asked(self.told.log) or None) if asked is not None else None)  # fmt: skip
+
+
+class _Work:
+    """What is done within the transaction."""
+
+    def __init__(self, hook: Hook, desk: Desk) -> None:
+        self.hook, self.desk = hook, desk
+        self.events: list[AnyEvent] = []
+        self.failed: list[tuple[Step, str]] = []
+        """What has just failed and was not known, with the name that the agent has for its tool."""
+        kept = desk.get(KIND, hook.session)
+        self.state = _restored(kept, State) or State(agent=hook.agent, folder=hook.told.folder, started=hook.now)
+        self.known = _restored(desk.get(SESSION, hook.session), Tracker) or Tracker()
+
+    def perform(self, calls: Iterable[tuple[str, Step]]) -> str:
+        """What is to be said to the model."""
+        hook, state, known = self.hook, self.state, self.known
+        state.at = hook.now
+        self._count_worked()
+        for id, step in calls:
+            self._hear(id, step)
+        if hook.told.what == "calls" and hook.told.ends_turn:
+            self._end_turn(call.id for call in hook.told.calls)
+        said = self._compacted() if hook.told.what in ("compacting", "compacted") else ""
+        if hook.told.what != "compacting":
+            said = said or known.injection()
+        self._keep()
+        if hook.told.what == "ended":
+            lines.remove(hook.told.session)
+        else:
+            lines.leave_open(hook.told.session, self._wanted())
+        return said
+
+    def _count_worked(self) -> None:
+        """The calls that the first stage has seen work, each a line."""
+        found, self.state.read = lines.worked(self.hook.told.session, self.state.read)
+        for turn in found:
+            for called, id in turn.calls:
+                name, server = named(called)
+                step = Step(run="", seq=0, call=0, name=name, server=server, started=turn.at)
+                self._hear(id, self.hook.through(StepEnded(step)).step)
+            self._end_turn(id for _, id in turn.calls)
+
+    def _end_turn(self, ids: Iterable[str]) -> None:
+        """The model is asked next; once, although a hook that stands in two files of settings is called twice."""
+        batch = " ".join(ids)[:200]
+        if batch.strip(" -"):
+            if batch in self.state.batches:
+                return
+            self.state.batches = [*self.state.batches[-State.BATCHES :], batch]
+        self.known.turn()
+
+    def _hear(self, id: str, step: Step) -> None:
+        state = self.state
+        known_by = f"{id} {step.outcome == 'success'}"
+        if id and id != "-":
+            # A failure is told as it happens, again with its batch as if it had worked, and by a hook that stands
+            # in two files of settings twice.
+            if known_by in state.ids or f"{id} False" in state.ids:
+                return
+            state.ids = [*state.ids[-State.IDS :], known_by]
+        if not state.seq:
+            state.started = step.started
+            run = self.hook.started(step.started)
+            state.run = state.run_of(self.hook.session)
+            self.events.append(self.hook.through(RunStarted(msgspec.structs.replace(run, id=state.run))))
+            self.known.begin(state.run)
+        state.seq += 1
+        step = msgspec.structs.replace(step, run=state.run, seq=state.seq, call=state.seq)
+        self.known.hear(step)
+        self.events.append(StepEnded(step))
+        if step.has_failed and step.failure is not None:
+            self.failed.append((step, written(step.name, step.server)))
+
+    def _compacted(self) -> str:
+        state, known, now = self.state, self.known, self.hook.now
+        if now - state.compacted < AGAIN and state.compacted_at == (state.seq, known.turns):
+            return ""
+        known.compact(self.hook.words)
+        state.compacted, state.compacted_at = now, (state.seq, known.turns)
+        if state.seq:
+            self.events.append(ContextCompacted(Compaction(session=self.hook.session, at=now, reason="agent")))
+        return known.injection() if self.hook.told.what == "compacted" else ""
+
+    def _keep(self) -> None:
+        state = self.state
+        if self.hook.told.what == "ended" and state.seq:
+            state.read = 0  # the lines go with the session; should it be resumed, there are new ones
+            run = Run(id=state.run, agent=state.agent, session=self.hook.session, started=state.started,
+                      ended=self.hook.now, end="finished")  # fmt: skip
+            self.events.append(RunEnded(self._whole(run)))
+        if self.events:
+            self.desk.append(self.events)
+        if state.seq or self.known.turns:
+            self.desk.put(SESSION, self.hook.session, tracker.kept(self.known))
+            self.desk.put(KIND, self.hook.session, encode(state))
+
+    def _whole(self, run: Run) -> Run:
+        """The run with what was said of it when it began."""
+        begun = next((each.run for each in self.events if isinstance(each, RunStarted)), None) or self.desk.run(run.id)
+        if begun is None:
+            return run
+        return msgspec.structs.replace(begun, ended=run.ended, end=run.end)
+
+    def _wanted(self) -> Iterable[str]:
+        """The tools of which a success may be what overcomes a failure."""
+        if not self.known.is_told:
+            yield "*"
+        for each in (*self.known.pending, *self.known.failures):
+            if each.is_open and self.known.turns - each.turn <= WINDOW:
+                yield written(each.step.name, each.step.server)
+                if each.step.failure is not None and each.step.failure.kind.code in REREAD:
+                    yield from ("Read", "read_file")
+
+
+def _restored(data: bytes | None, type: type[Any]) -> Any:
+    """What was kept, or None: what cannot be read is begun anew."""
+    if data is None:
+        return None
+    try:
+        return tracker.restored(data) if type is Tracker else msgspec.json.decode(data, type=type)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+def _outcome(failure: Failure) -> Any:
+    if failure.counts:
+        return "failure"
+    return "cancelled" if failure.kind.code == "cancelled" else "refused"
+
+
+def _path(settings: Settings) -> Any:
+    """The embedded store, also where the settings name another: a hook must not wait for a network."""
+    url = settings.store_url
+    is_file = ("://" not in url and not url.startswith("memory:")) or url.startswith("sqlite:")
+    return sqlite_path(url if is_file else str(settings.folder / "mulligan.db"))

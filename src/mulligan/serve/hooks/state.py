@@ -1,0 +1,56 @@
+"""What is kept of a coding agent's session beside its failures: where it is, and how far it has been read."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+KIND = "hook"
+"""What it is called on the shelf, under the id of the session."""
+SESSION = "session"
+"""What its failures are called there: the same as those of any other session."""
+_LETTERS = b"abcdefghijklmnopqrstuvwxyz234567"
+
+
+class State(msgspec.Struct, omit_defaults=True):
+    """One session of an agent."""
+
+    IDS: ClassVar[int] = 200
+    BATCHES: ClassVar[int] = 20
+    """How many calls, and batches of them, are known again."""
+
+    agent: str
+    folder: str = ""
+    run: str = ""
+    """The run that the session is."""
+    started: int = 0
+    at: int = 0
+    """When something was last heard of it. UTC milliseconds."""
+    seq: int = 0
+    """Steps so far."""
+    read: int = 0
+    """Bytes of the lines of its first stage that have been read."""
+    ids: list[str] = []
+    """The latest calls, and whether they worked."""
+    batches: list[str] = []
+    """The latest batches, by the ids of their calls."""
+    compacted: int = 0
+    compacted_at: tuple[int, int] = (0, 0)
+    """When its conversation was last made shorter: by the clock, and by steps and turns."""
+
+    def run_of(self, session: str) -> str:
+        """The id of its run, the same in every process. Runs in one folder end alike: `place`."""
+        return f"run_{_letters(f'{self.agent} {session}', 10)}{self.place}"
+
+    @property
+    def place(self) -> str:
+        """By what the ids of runs in this folder end."""
+        return _letters(self.folder, 6)
+
+
+def _letters(text: str, count: int) -> str:
+    from hashlib import blake2b  # it loads OpenSSL, and a fingerprint has done so by then
+
+    digest = blake2b(text.encode("utf-8", "replace"), digest_size=count).digest()
+    return bytes(_LETTERS[byte % 32] for byte in digest).decode()

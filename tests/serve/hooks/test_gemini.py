@@ -1,0 +1,55 @@
+"""What Gemini CLI tells its hooks. After a compaction it asks for nothing: the next thing that is said will do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def gemini(another):
+    return another(name="gemini", session="gem-1")
+
+
+def after(gemini, tool: str, response: Any, **arguments: Any) -> str:
+    return gemini.says("AfterTool", tool_name=tool, tool_input=arguments, tool_response=response)
+
+
+FAILS = {"llmContent": "Error: File not found: /src/shop/b.py", "error": {"message": "File not found: /src/shop/b.py"}}
+SHELL = {"llmContent": "Command: make x\nOutput: make: *** No rule to make target 'x'.\nExit Code: 2\n"}
+
+
+def test_a_response_with_an_error_is_a_failure(gemini):
+    after(gemini, "write_file", {"llmContent": "done"}, path="a")
+    after(gemini, "replace", FAILS, file_path="b.py")
+    assert gemini.kinds() == [("replace", "tool/file_not_found")]
+    assert len(gemini.run().steps) == 2
+
+
+def test_a_shell_tells_its_exit_code_in_its_words(gemini):
+    after(gemini, "run_shell_command", {"llmContent": "Command: true\nExit Code: 0\n"}, command="true")
+    after(gemini, "run_shell_command", SHELL, command="make x")
+    assert gemini.kinds() == [("run_shell_command", "tool/build_failure")]
+
+
+def test_the_reminder_goes_with_the_next_prompt_once(gemini):
+    assert after(gemini, "run_shell_command", SHELL, command="make x") == ""
+    assert gemini.says("BeforeAgent", prompt="go on") == ""
+    assert gemini.tells("PreCompress", trigger="auto") is None
+    assert gemini.tells("PreCompress", trigger="auto") is None
+    assert "Recent Failures" in gemini.says("BeforeAgent", prompt="go on")
+    assert gemini.says("BeforeAgent", prompt="and on") == ""
+
+
+def test_or_with_the_next_result(gemini):
+    after(gemini, "run_shell_command", SHELL, command="make x")
+    gemini.tells("PreCompress", trigger="auto")
+    assert "Recent Failures" in after(gemini, "read_file", {"llmContent": "text"}, path="a")
+    assert after(gemini, "read_file", {"llmContent": "text"}, path="a") == ""
+
+
+def test_nothing_is_said_when_nothing_failed(gemini):
+    after(gemini, "read_file", {"llmContent": "text"}, path="a")
+    gemini.tells("PreCompress", trigger="manual")
+    assert gemini.says("BeforeAgent", prompt="go on") == ""

@@ -1,0 +1,88 @@
+"""After a failure: what overcame it before in this folder, if that is proven."""
+
+from __future__ import annotations
+
+import pytest
+
+from mulligan.remember.store import LOCAL, FixQuery
+
+STALE = "File has been modified since read, by the user or a linter. Read it again before attempting to write it."
+EDIT = {"file_path": "/src/shop/a.py", "old_string": "total = 1", "new_string": "total = 2"}
+
+
+def overcome(agent) -> str:
+    """A file is edited in vain, read, and edited."""
+    said = agent.is_refused("Edit", STALE, **EDIT)
+    agent.works("Read", file_path="/src/shop/a.py")
+    agent.works("Edit", **EDIT)
+    return said
+
+
+def test_a_recipe_that_worked_in_three_sessions_of_this_folder_is_said(another):
+    said = [overcome(another(session=f"s{number}")) for number in range(4)]
+    assert said[:3] == ["", "", ""]
+    assert said[3].startswith("mulligan, from earlier sessions in this folder: The same call worked before, in 3 of 3")
+    assert "after Read(" in said[3]
+
+
+def test_what_worked_in_another_folder_is_not(another):
+    for number in range(5):
+        overcome(another(session=f"s{number}"))
+    assert another(session="new", folder="/src/other").is_refused("Edit", STALE, **EDIT) == ""
+
+
+def test_only_observed_is_only_observed(another, monkeypatch):
+    for number in range(4):
+        overcome(another(session=f"s{number}"))
+    monkeypatch.setenv("MULLIGAN_MODE", "observe")
+    assert another(session="new").is_refused("Edit", STALE, **EDIT) == ""
+
+
+def test_what_an_operator_took_back_is_not_said(another):
+    for number in range(4):
+        overcome(another(session=f"s{number}"))
+    store = another().store
+    for fix in store.fixes(LOCAL, FixQuery(now=2**42, limit=100)):
+        store.decide(LOCAL, fix.id, approved=False, at=2**42)
+    store.close()
+    assert another(session="new").is_refused("Edit", STALE, **EDIT) == ""
+
+
+BAD = {"llmContent": "Error: limit must be <= 100", "error": {"message": "limit must be <= 100, got 500",
+       "type": "invalid_tool_params"}}  # fmt: skip
+
+
+def list_items(gemini, limit, response):
+    return gemini.tells(
+        "AfterTool", tool_name="mcp__crm__list", tool_input={"limit": limit, "query": "tea"}, tool_response=response
+    )
+
+
+@pytest.fixture
+def learned(another):
+    """A correction that worked in five sessions, and that an operator approved."""
+    for number in range(5):
+        gemini = another(name="gemini", session=f"g{number}")
+        list_items(gemini, 500, BAD)
+        list_items(gemini, 100, {"llmContent": "items"})
+    store = another().store
+    (fix,) = [fix for fix in store.fixes(LOCAL, FixQuery(now=2**42, limit=100)) if fix.changes]
+    store.decide(LOCAL, fix.id, approved=True, at=fix.last)
+    store.close()
+    return another(name="gemini", session="new")
+
+
+def test_gemini_makes_the_call_that_is_proven_only_where_repairs_are_asked_for(learned, another, monkeypatch):
+    told = list_items(learned, 500, BAD)
+    assert "tailToolCallRequest" not in told["hookSpecificOutput"]
+    assert "limit=100" in told["hookSpecificOutput"]["additionalContext"]
+    monkeypatch.setenv("MULLIGAN_MODE", "repair")
+    told = list_items(another(name="gemini", session="newer"), 500, BAD)["hookSpecificOutput"]
+    assert told["tailToolCallRequest"] == {"name": "mcp__crm__list", "args": {"limit": 100, "query": "tea"}}
+    assert "limit 500 -> 100" in told["additionalContext"]
+
+
+def test_a_call_that_may_have_done_something_is_not_made_again(learned, another, monkeypatch):
+    monkeypatch.setenv("MULLIGAN_MODE", "repair")
+    told = list_items(learned, 500, {"error": {"message": "limit must be <= 100, got 500", "type": "mcp_tool_error"}})
+    assert "tailToolCallRequest" not in told["hookSpecificOutput"]
