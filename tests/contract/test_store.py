@@ -391,6 +391,16 @@ def test_a_pattern_is_overcome_later_and_not_when_a_late_step_shows_otherwise(st
     assert (found(store)[0].overcome, found(store)[0].given_up) == (0, 2)
 
 
+def test_what_nobody_overcame_comes_first_where_that_is_asked(store, write):
+    for number in range(3):
+        write(*failed_then_worked(f"run_{number}", DAY * number))
+    write(RunStarted(run("run_lost")), StepEnded(step(1, run="run_lost", name="fetch", started=DAY, failure=TIMEOUT)))
+    lost = pattern_id("fetch", "f-timeout")
+    assert [each.id for each in found(store)] == [K, lost]
+    assert [each.id for each in found(store, order="given_up")] == [lost, K]
+    assert [each.id for each in found(store, order="given_up", since=0)] == [lost, K]
+
+
 def test_patterns_are_found_by_what_they_are_and_when(store, write):
     write(
         RunStarted(run("run_1", agent="x")),

@@ -6,7 +6,7 @@ import contextlib
 import http.client
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from mulligan.redaction import Redactor
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import Store
 from mulligan.serve.api import running
-from mulligan.serve.api.app import Server, app
+from mulligan.serve.api.app import Group, Server, app
 from mulligan.serve.api.doors import Rules
 from mulligan.serve.api.groups import GROUPS
 from mulligan.serve.api.intake import Intake
@@ -90,13 +90,16 @@ class Running(NamedTuple):
 
 
 @contextlib.contextmanager
-def served(folder: Path, rules: Rules | None = None, level: Any = "local", **more: Any) -> Iterator[Running]:
+def served(
+    folder: Path, rules: Rules | None = None, level: Any = "local", groups: Sequence[Group] = (), **more: Any
+) -> Iterator[Running]:
+    """With the routes of the API, and further ones."""
     store = SqliteStore(folder / "mulligan.db")
     intake = Intake(classify, lambda key: Redactor(level=level, key=key), store)
     server = Server(store, intake, rules=rules, **more)
     sock = running.bound("127.0.0.1", 0)
     ready = threading.Event()
-    listening = running.listening(app(server, GROUPS), ready.set, grace=2)
+    listening = running.listening(app(server, (*GROUPS, *groups)), ready.set, grace=2)
     thread = threading.Thread(target=lambda: listening.run(sockets=[sock]), daemon=True)
     thread.start()
     try:

@@ -194,13 +194,14 @@ def _as_kept(read: Read, tenant: str, query: PatternQuery, more: int) -> list[Pa
         where.add("p.first >= ?", query.new_since)
     limit = query.limit + more
     if query.since is None:
-        order = f"p.{query.order} DESC, p.id"
-        sql = f"SELECT {_COLUMNS} FROM patterns p WHERE {where} ORDER BY {order} LIMIT ?"
+        order = "p.count - p.overcome" if query.order == "given_up" else f"p.{query.order}"
+        sql = f"SELECT {_COLUMNS} FROM patterns p WHERE {where} ORDER BY {order} DESC, p.id LIMIT ?"
         return [_pattern(row) for row in read(sql, (*where.values, limit))]
     counted, values = _counted(read, tenant, query, where, limit)
-    order = "n DESC, p.id" if query.order == "count" else f"p.{query.order} DESC, p.id"
+    order = {"count": "n", "given_up": "n - o"}.get(query.order, f"p.{query.order}")
     sql = (
-        f"SELECT {_COUNTED} FROM ({counted}) CROSS JOIN patterns p ON p.id = of WHERE {where} ORDER BY {order} LIMIT ?"
+        f"SELECT {_COUNTED} FROM ({counted}) CROSS JOIN patterns p ON p.id = of WHERE {where} "
+        f"ORDER BY {order} DESC, p.id LIMIT ?"
     )
     return [_pattern(row) for row in read(sql, (*values, *where.values, limit))]
 

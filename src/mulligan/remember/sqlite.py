@@ -17,19 +17,7 @@ from mulligan.events import AnyEvent
 from mulligan.failure import StoreError
 from mulligan.figures import Stats, StatsQuery
 from mulligan.records import Fix, History, Link, Pattern, Precedent, Run, decode, encode, pattern_id
-from mulligan.remember import (
-    bodies,
-    copying,
-    fixes,
-    forgetting,
-    found,
-    learning,
-    patterns,
-    pruning,
-    rollups,
-    rows,
-    upkeep,
-)
+from mulligan.remember import bodies, fixes, forgetting, found, learning, patterns, pruning, rollups, rows, upkeep
 from mulligan.remember.ledger import Ledger
 from mulligan.remember.network import remote
 from mulligan.remember.patterns import Decision
@@ -262,9 +250,9 @@ class SqliteStore:
             self._ledger.let_go()
             upkeep.rebuild(writer, tenant)
 
-    def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
+    def backup(self, to: Path, progress: Progress | None = None) -> Health:
         with _told(to), self._reading() as connection:
-            copying.copy(connection, to, progress, replaces)
+            upkeep.backup(connection, to, progress)
         copy = SqliteStore(to)
         try:
             return copy.health(LOCAL)
@@ -333,21 +321,13 @@ class SqliteStore:
         }
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
-        with self._reading() as connection:  # once, for the few short questions that it comes to
-
-            def read(sql: str, values: Iterable[Any] = ()) -> list[Any]:
-                return connection.execute(sql, tuple(values)).fetchall()
-
-            return learning.answer(read, tenant, query, time.monotonic)
+        return learning.answer(self._read, tenant, query, time.monotonic)
 
     def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
         return learning.evidence(self._read, tenant, fix, max(limit, 0))
 
     def outcome(self, tenant: str, fix: str, report: Evidence) -> bool:
         with self._writing() as writer:
-            learning.note_principal(
-                writer, tenant, report.principal, self._clock()
-            )  # who reports is one of those active
             return learning.report(writer, tenant, fix, fixes.Vote.reported(report))
 
     def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:

@@ -82,7 +82,7 @@ QUERIES = (
                       get_args(PatternState)),
             TOOL, KIND, AGENT, Parameter("text", "text", "In the tool's name, the kind or the message."), SINCE,
             Parameter("new_since", "moment", "Seen for the first time since then."), NOW,
-            Parameter("order", "choice", "The highest first.", ("count", "last", "first"), "count"),
+            Parameter("order", "choice", "The highest first.", ("count", "given_up", "last", "first"), "count"),
             LIMIT, CURSOR, FORMAT,
         ),
         "patterns", "Patterns", True,

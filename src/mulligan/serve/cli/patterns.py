@@ -47,7 +47,7 @@ EXAMPLES = """Examples:
 @kind_option("Only of this kind, such as tool/timeout, or of a type (tool).")
 @click.option("--agent", help="Only those this agent met.")
 @click.option("--text", help="Only those with this text in their tool, kind or message.")
-@click.option("--order", type=click.Choice(["count", "last", "first"]), default="count", show_default=True)
+@click.option("--order", type=click.Choice(["count", "given_up", "last", "first"]), default="count", show_default=True)
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 10_000), help="How many.")
 @click.option("--csv", "as_comma", is_flag=True, help="The same rows as CSV.")
 @store_option

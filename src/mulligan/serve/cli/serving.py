@@ -45,11 +45,12 @@ def serve(
     loopback everybody needs a token: mulligan token create.
     """
     try:
-        import uvicorn  # noqa: F401 - the extra, asked for before anything is opened
+        import jinja2  # noqa: F401 - the extra, asked for before anything is opened
+        import uvicorn  # noqa: F401
 
         from mulligan.serve.api import running
     except ImportError:
-        raise MissingExtra("the server needs Starlette and uvicorn: pip install 'mulligan[server]'") from None
+        raise MissingExtra("the server needs Starlette, uvicorn and Jinja: pip install 'mulligan[server]'") from None
     is_local = running.is_loopback(host) and not names
     if open_to_all and not is_local:
         raise SettingsError("--no-auth is for loopback alone: beyond it, make tokens with mulligan token create.")
@@ -67,6 +68,7 @@ def _serve(
     from mulligan.serve.api.doors import ENTRY, Rules
     from mulligan.serve.api.groups import GROUPS
     from mulligan.serve.api.intake import Intake
+    from mulligan.serve.dashboard.pages import group as pages
 
     kept = open_store(settings.store_url, settings.fsync)
     hides: Level = level or ("shared" if not is_local else settings.level)
@@ -109,4 +111,4 @@ def _serve(
             webbrowser.open(address)
 
     says = (lambda line: click.echo(line, err=True)) if logs else None
-    running.run(app(server, GROUPS, says), sock, ready)
+    running.run(app(server, (*GROUPS, pages), says), sock, ready)

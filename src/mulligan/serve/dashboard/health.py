@@ -1,0 +1,48 @@
+"""Health: whether the store is sound, how much is in it, what was dropped and how long it is kept."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from mulligan import __version__
+from mulligan.remember.losses import dropped
+from mulligan.remember.store import DAY, Retention, RunQuery, Store
+from mulligan.serve.dashboard import shown
+from mulligan.serve.dashboard.asked import Asked
+
+RECENT = 200
+"""Runs that are asked for what they were about."""
+GOAL = 0.8
+"""The share of runs that should say what they were about."""
+
+
+def health(store: Store, tenant: str, asked: Asked, retention: Retention) -> dict[str, Any]:
+    found = store.health(tenant)
+    recent = store.runs(tenant, RunQuery(limit=RECENT))
+    said = sum(history.run.context is not None for history in recent)
+    lost = dropped(store, tenant)
+    path = Path(found.where)
+    files = [each for each in (path, path.with_name(f"{path.name}-wal")) if found.where and each.is_file()]
+    return {
+        "health": found,
+        "size": shown.size(sum(each.stat().st_size for each in files)) if files else shown.NONE,
+        "dropped": lost,
+        "context": shown.percent(said, len(recent)) if recent else shown.NONE,
+        "recent": len(recent),
+        "is_told": not recent or said >= GOAL * len(recent),
+        "retention": [
+            ("Runs in which something failed", _kept(retention.failures)),
+            ("Runs in which nothing did", _kept(retention.successes)),
+            ("Figures by the hour", _kept(retention.hours)),
+            ("Figures by the day", "for ever"),
+            ("Size of the file", shown.size(retention.size) if retention.size else "unlimited"),
+        ],
+        "version": __version__,
+        "sqlite": sqlite3.sqlite_version,
+    }
+
+
+def _kept(millis: int | None) -> str:
+    return "for ever" if millis is None else f"{millis // DAY} days"

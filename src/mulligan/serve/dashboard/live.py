@@ -1,0 +1,93 @@
+"""Live: every attempt as it ends, told to a browser as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from mulligan.events import RunEnded, StepEnded
+from mulligan.records import encode
+from mulligan.remember.store import Store
+from mulligan.report.watch import BEGUN, RUNS, Watch
+from mulligan.serve.dashboard import shown
+from mulligan.serve.dashboard.asked import Asked
+
+EVERY = 1.0
+"""Seconds between two looks."""
+FIRST = 30
+"""Events of the last hour that are told at once."""
+LONGEST = 600
+"""Looks, after which the browser asks anew: nothing is held for a tab that somebody forgot."""
+
+
+def watch(tenant: str, asked: Asked) -> Watch:
+    kind = asked.filters.get("kind")
+    query = asked.runs(kind=None, tool=None, status=None, since=asked.now - BEGUN, until=None, limit=RUNS)
+    return Watch(
+        query,
+        tool=asked.filters.get("tool"),
+        kind=f"{kind}/" if kind and "/" not in kind else kind,
+        failures=asked.rest.get("failures") == "1",
+        tenant=tenant,
+    )
+
+
+async def events(
+    look: Callable[[], Any], is_over: Callable[[], bool], every: float = EVERY, longest: int = LONGEST
+) -> AsyncIterator[str]:
+    """Texts for an event stream, until the browser goes, the server stops or it has been long enough."""
+    yield "retry: 2000\n\n"
+    is_first = True
+    for _ in range(longest):
+        if is_over():
+            return
+        fresh = await look()
+        for event, agent in fresh[-FIRST:] if is_first else fresh:
+            yield f"data: {encode(told(event, agent)).decode()}\n\n"
+        if is_first:
+            yield "event: ready\ndata: {}\n\n"
+            is_first = False
+        await asyncio.sleep(every)
+
+
+def look(watching: Watch, store: Store) -> list[tuple[StepEnded | RunEnded, str]]:
+    return watching.look(store)
+
+
+def told(event: StepEnded | RunEnded, agent: str) -> dict[str, Any]:
+    """One line, in texts that a page puts where texts stand."""
+    if isinstance(event, RunEnded):
+        run = event.run
+        return {
+            "at": _time(run.ended or run.started),
+            "mark": "■",
+            "look": "lost" if run.end != "finished" else "quietly",
+            "agent": _plain(agent, 40),
+            "name": "run ended",
+            "said": str(run.end),
+            "took": _plain(shown.seconds(((run.ended or run.started) - run.started) / 1000), 20),
+            "href": shown.place("runs", run.id),
+        }
+    step = event.step
+    failure = step.failure
+    return {
+        "at": _time(step.started + int(step.seconds * 1000)),
+        "mark": "✕" if step.has_failed else "✓" if step.outcome == "success" else "\u2013",
+        "look": "lost" if step.has_failed else "won" if step.attempt > 1 else "ok",
+        "agent": _plain(agent, 40),
+        "name": _plain(step.name or step.type, 60),
+        "said": _plain(f"{failure.kind}: {failure.message}", 160) if failure is not None else step.outcome,
+        "took": _plain(shown.seconds(step.seconds), 20),
+        "attempt": step.attempt,
+        "href": shown.place("runs", step.run),
+    }
+
+
+def _time(millis: int) -> str:
+    return time.strftime("%H:%M:%S", time.gmtime(millis / 1000))
+
+
+def _plain(text: Any, limit: int) -> str:
+    return shown.line(text, limit).unescape()

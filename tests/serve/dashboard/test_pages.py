@@ -1,0 +1,338 @@
+"""Pages over real HTTP: what they say, how they are asked, and who may decide. What a browser makes of them is in
+tests/browser."""
+
+from __future__ import annotations
+
+import gzip
+import html
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+import pytest
+
+pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[server]'")
+
+import dashboards
+from agents_week import fill, histories
+
+from mulligan.classify.taxonomy import KINDS
+from mulligan.failure import Failure
+from mulligan.records import History, Run, Step
+from mulligan.remember.store import DAY, LOCAL, FixQuery, PatternQuery, RunQuery
+
+NOW = dashboards.NOW
+
+
+@pytest.fixture(scope="module")
+def week(tmp_path_factory) -> Iterator[dashboards.Shown]:
+    with dashboards.week(tmp_path_factory.mktemp("week")) as shown:
+        yield shown
+
+
+@pytest.fixture(scope="module")
+def person(week):
+    return week.running.person()
+
+
+class Handlers(HTMLParser):
+    """The attributes of a page that would run something, as a browser reads them."""
+
+    @classmethod
+    def of(cls, body: str) -> list[str]:
+        read = cls()
+        read.found = []
+        read.feed(body)
+        return read.found
+
+    def handle_starttag(self, tag, attrs):
+        self.found += [name for name, _ in attrs if name.startswith("on") or name == "style"]
+
+
+def words(answer) -> str:
+    """What a page says, without its markup."""
+    said = re.sub(r"<(script|style|svg)\b.*?</\1>", " ", answer.body.decode(), flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", said)).split())
+
+
+def test_every_page_answers(week, person):
+    for name, path in week.pages.items():
+        answer = person.get(path)
+        assert answer.status == (400 if name == "refused" else 200), name
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert answer.headers["cache-control"] == "no-store"
+        assert "script-src 'self'" in answer.headers["content-security-policy"]
+        assert "<script>" not in answer.body.decode(), name
+        assert Handlers.of(answer.body.decode()) == [], name
+
+
+def test_figures_on_the_overview_are_those_of_the_api(week, person):
+    since = NOW // DAY * DAY - 6 * DAY
+    stats = person.get(f"/v1/stats?since={since}&now={NOW}").json
+    total = stats["total"]
+    said = words(person.get("/"))
+    assert total["runs"] == {"success": 58, "recovered": 69, "partial": 4, "failure": 9}
+    assert f"Runs that failed {total['runs']['failure']}" in said
+    assert f"Runs recovered {total['runs']['recovered']}" in said
+    assert f"{total['recovered']} of {total['recovered'] + total['given_up']}" in said
+    assert f"{total['calls']:,} calls" in said
+    for kind, each in total["kinds"].items():
+        assert re.search(rf"{kind.partition('/')[2]} {each['failures']}\b", said), kind
+    for status, runs in total["runs"].items():
+        assert f"{status} {runs}" in said
+
+
+@pytest.mark.parametrize(
+    ("query", "asked"),
+    [("range=24h", "24h"), ("agent=gardener", "agent"), ("tool=find_orders", "tool"), ("version=2.1", "version")],
+)
+def test_a_narrower_question_has_the_figures_of_the_api_too(week, person, query, asked):
+    since = NOW // 3_600_000 * 3_600_000 - 23 * 3_600_000 if asked == "24h" else NOW // DAY * DAY - 6 * DAY
+    narrowed = "" if asked == "24h" else f"&{query}"
+    total = person.get(f"/v1/stats?since={since}&now={NOW}{narrowed}").json["total"]
+    said = words(person.get(f"/?{query}"))
+    assert f"{total['calls']:,} call" in said
+    assert f"{total['recovered']:,} of {total['recovered'] + total['given_up']:,}" in said
+
+
+def test_seven_days_are_seven_bars_and_a_day_is_twenty_four(week, person):
+    rows = re.findall(r"<tr><th scope=row>([^<]+)</th>", person.get("/").body.decode())
+    assert len([row for row in rows if " " not in row]) == 14  # runs by status, and latency, seven each
+    hours = re.findall(r"<tr><th scope=row>(\S+ \d\d:00)</th>", person.get("/?range=24h").body.decode())
+    assert len(set(hours)) == 24
+
+
+def test_days_can_be_chosen_and_every_link_keeps_them(week, person):
+    answer = person.get("/?from=2026-09-16&to=2026-09-18")
+    assert answer.status == 200
+    assert "2026-09-16 to 2026-09-18" in words(answer)
+    nav = re.findall(r'<a href="([^"]+)" data-key="p"', answer.body.decode())
+    assert nav == ["/patterns?from=2026-09-16&amp;to=2026-09-18"]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/?range=1y", "range takes 24h, 7d, 30d"),
+        ("/?from=yesterday", "from takes a date such as 2026-01-31"),
+        ("/?from=2026-09-18&to=2026-09-16", "is not before"),
+        ("/?from=0001-01-01", "from 1970 on"),
+        ("/runs?status=odd", "status takes success, recovered, partial, failure"),
+        ("/runs?before=x", "go there from /runs"),
+        ("/patterns?order=odd", "order takes given_up"),
+        ("/compare?by=colour", "by takes version"),
+        ("/compare?by=time&a=x", "a takes two dates"),
+    ],
+)
+def test_what_cannot_be_asked_says_what_can(person, path, said):
+    answer = person.get(path)
+    assert answer.status == 400
+    assert said in words(answer)
+
+
+@pytest.mark.parametrize("path", ["/runs/run_none", "/patterns/pat_none", "/tools/none", "/agents/none", "/fixes/none"])
+def test_what_is_not_there_is_said_to_be_not_there(person, path):
+    answer = person.get(path)
+    assert answer.status == 404
+    assert "Not found" in words(answer)
+
+
+def test_a_run_shows_its_attempts_what_changed_and_what_the_model_was_told(week, person):
+    said = words(person.get(week.pages["run"]))
+    assert "limit must be at most 25" in said
+    assert "limit 80 25 the tool's schema" in said
+    assert "mulligan: find_orders was called with limit 80 -> 25" in said.replace("\u203a", ">")
+    assert "assert played.calls[0].has_succeeded" in said
+    assert "Whose move repair the arguments" in said
+
+
+def test_a_run_of_many_calls_is_turned_over(week, person):
+    steps = tuple(Step(run="run_long", seq=n, call=n, name=f"tool-{n}", started=NOW + n) for n in range(1, 251))
+    long = History(run=Run(id="run_long", agent="a", started=NOW, ended=NOW + 300, end="finished"), steps=steps)
+    fill(week.running.store, [long], journal="long", tenant="elsewhere")
+    answer = week.running.holding("read", tenant="elsewhere").get("/runs/run_long?page=3")
+    said = words(answer)
+    assert "tool-250" in said
+    assert "tool-201" in said
+    assert "tool-200" not in said
+    assert "page 3 of 3" in said
+
+
+def test_runs_are_turned_over_without_missing_any(week, person):
+    met: list[str] = []
+    path = "/runs"
+    while path:
+        body = person.get(path).body.decode()
+        met += re.findall(r'title="(run_[0-9a-f]+)">', body)
+        older = re.search(r'href="([^"]+)" rel="next"', body)
+        path = html.unescape(older[1]) if older else ""
+    expected = [
+        h.run.id for h in week.running.store.runs(LOCAL, RunQuery(since=NOW // DAY * DAY - 6 * DAY, limit=1000))
+    ]
+    assert met == expected
+
+
+def test_a_pattern_is_muted_resolved_merged_and_split_from_its_page(tmp_path):
+    with dashboards.week(tmp_path) as week:
+        person, store = week.running.person(), week.running.store
+        one, other = store.patterns(LOCAL, PatternQuery(tool="find_orders"))[:2]
+
+        def decide(**form: str):
+            sent = "&".join(f"{name}={value}" for name, value in form.items()).encode()
+            return person.post(
+                f"/patterns/{one.id}", body=sent, Content_Type="application/x-www-form-urlencoded",
+                Origin=f"http://127.0.0.1:{week.running.port}",
+            )  # fmt: skip
+
+        answer = decide(do="mute")
+        assert (answer.status, answer.headers["location"]) == (303, f"/patterns/{one.id}")
+        assert store.pattern(LOCAL, one.id).state == "muted"
+        decide(do="unmute")
+        decide(do="resolve")
+        assert store.pattern(LOCAL, one.id).state == "resolved"
+        decide(do="reopen")
+        decide(do="merge", into=other.id)
+        assert one.id in store.pattern(LOCAL, other.id).merged
+        decide(do="split")
+        assert store.pattern(LOCAL, other.id).merged == ()
+        assert decide(do="explode").status == 400
+        assert decide(do="merge", into="pat_nowhere").status == 400
+
+
+def test_a_fix_is_approved_and_revoked_from_its_page(tmp_path):
+    with dashboards.week(tmp_path) as week:
+        person, store = week.running.person(), week.running.store
+
+        def state(id: str) -> str:
+            return next(fix.state for fix in store.fixes(LOCAL, FixQuery(now=NOW, limit=50)) if fix.id == id)
+
+        fix = next(each for each in store.fixes(LOCAL, FixQuery(now=NOW, limit=50)) if each.state == "proposed")
+        sent = {"Content_Type": "application/x-www-form-urlencoded"}
+        assert (
+            person.post(f"/fixes/{fix.id}", body=b"do=approve&back=pat_1", **sent).headers["location"]
+            == "/patterns/pat_1"
+        )
+        assert state(fix.id) == "approved"
+        assert person.post(f"/fixes/{fix.id}", body=b"do=revoke", **sent).status == 303
+        assert state(fix.id) == "revoked"
+        assert person.post("/fixes/fix_nowhere", body=b"do=revoke", **sent).status == 404
+
+
+def test_to_look_needs_a_cookie_and_to_decide_more_than_to_read(week, person):
+    assert week.running.anybody().get("/").status == 401
+    reader = week.running.holding("read")
+    assert reader.get("/").status == 200
+    assert reader.post("/patterns/pat_1", body=b"do=mute").status == 403
+    assert person.post("/patterns/pat_1", body=b"do=mute", Origin="http://elsewhere.example").status == 403
+
+
+def test_nobody_sees_what_is_of_another_tenant(week):
+    other = week.running.holding("admin", tenant="other")
+    assert "No runs yet" in words(other.get("/"))
+    for name in ("run", "pattern", "tool", "agent", "fix"):
+        assert other.get(week.pages[name]).status == 404, name
+    for name in ("runs", "patterns", "tools", "agents", "fixes", "live"):
+        assert "find_orders" not in words(other.get(week.pages[name])), name
+
+
+def test_what_strangers_wrote_is_text_wherever_it_stands(tmp_path):
+    hostile = "<script>alert(1)</script>\"' onload=alert(1) \u202e\x1b[31m {{ 7*7 }} ../.."
+    failure = Failure.of(KINDS["tool/timeout"], hostile, fingerprint="f-1")
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        run = Run(id=hostile, agent=hostile, version=hostile, environment=hostile, context=hostile, started=NOW - 5000,
+                  ended=NOW, end="finished")  # fmt: skip
+        step = Step(run=hostile, seq=1, call=1, name=hostile, arguments={hostile: hostile}, started=NOW - 4000,
+                    outcome="failure", failure=failure)  # fmt: skip
+        fill(shown.running.store, [History(run=run, steps=(step,))])
+        person = shown.running.person()
+        paths = [
+            "/",
+            "/runs",
+            "/patterns",
+            "/tools",
+            "/agents",
+            "/search?q=%3Cscript%3E",
+            "/choices",
+            "/compare?by=agent",
+        ]
+        pages = [person.get(path) for path in paths]
+        links = {
+            html.unescape(link)
+            for page in pages
+            for link in re.findall(r'href="(/(?:runs|tools|agents|patterns)[/?][^"]+)"', page.body.decode())
+        }
+        assert any(link.startswith("/tools?name=") for link in links)
+        pages += [person.get(link) for link in links]
+        for page in pages:
+            assert page.status in (200, 404), page.status
+            body = page.body.decode()
+            assert "<script>alert" not in body
+            assert "\x1b" not in body
+            assert "\u202e" not in body
+            assert Handlers.of(body) == []
+
+
+def test_nothing_recorded_says_how_to_send_and_asks_again_by_itself(tmp_path):
+    with dashboards.empty(tmp_path) as shown:
+        person = shown.running.person()
+        body = person.get("/").body.decode()
+        assert "No runs yet" in body
+        assert 'hx-trigger="every 2s"' in body
+        fill(shown.running.store, histories(shown.running.server.clock()))
+        assert "No runs yet" not in person.get("/").body.decode()
+
+
+def test_nothing_in_this_time_leads_to_where_there_is_something(week, person):
+    answer = person.get("/?from=2026-01-01&to=2026-01-02")
+    assert "Nothing in this time" in words(answer)
+    there = re.search(r'<a href="([^"]+)">Look at the week', answer.body.decode())
+    assert there is not None
+    assert "Runs by status" in words(person.get(html.unescape(there[1])))
+
+
+def test_pages_are_small_and_packed(week, person):
+    plain = person.get("/")
+    packed = person.get("/", Accept_Encoding="gzip")
+    assert gzip.decompress(packed.body) == plain.body
+    loaded = len(packed.body) + sum(
+        len(person.get(html.unescape(link), Accept_Encoding="gzip").body)
+        for link in re.findall(r'(?:src|href)="(/static/[^"]+)"', plain.body.decode())
+    )
+    assert loaded < 100_000 / 2
+
+
+def test_what_pages_load_is_kept_by_browsers_and_named_by_its_content(week):
+    anybody = week.running.anybody()
+    answer = anybody.get("/static/dashboard.css?v=1")
+    assert answer.headers["content-type"].startswith("text/css")
+    assert "immutable" in answer.headers["cache-control"]
+    assert anybody.get("/static/../pages.py").status == 404
+    assert anybody.get("/static/htmx.LICENSE").status == 404
+
+
+def test_the_live_tail_tells_what_happens(week, person):
+    import http.client
+
+    connection = http.client.HTTPConnection("127.0.0.1", week.running.port, timeout=20)
+    connection.request("GET", "/live/events", headers={"Cookie": person.cookie})
+    answer = connection.getresponse()
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    said = b""
+    while b"event: ready" not in said:
+        said += answer.readline()
+    assert b'"look":"lost"' in said
+    connection.close()
+
+
+def test_comparing_two_versions_says_what_differs(week, person):
+    said = words(person.get("/compare?by=version&a=2.0&b=2.1"))
+    assert "worked at the first try" in said
+    assert "There is nothing of 9.9" in words(person.get("/compare?by=version&a=2.0&b=9.9"))
+
+
+def test_search_finds_runs_patterns_tools_and_agents(week, person):
+    assert "find_orders" in words(person.get("/search?q=find_ord"))
+    assert "bookkeeper" in words(person.get("/search?q=BOOK"))
+    run = week.running.store.runs(LOCAL, RunQuery(limit=1))[0].run.id
+    assert run in words(person.get(f"/search?q={run[:10]}"))
+    assert "Nothing has" in words(person.get("/search?q=zzzz"))

@@ -1,0 +1,100 @@
+"""A dashboard on loopback with a made-up week in it, or with nothing, for tests and pictures."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[server]'")
+
+from agents_week import fill, histories
+from servers import Running, served
+
+from mulligan.records import History
+from mulligan.remember.store import DAY, LOCAL, FixQuery, PatternQuery, RunQuery
+from mulligan.serve.dashboard.pages import group
+
+NOW = 1_790_000_000_000 // DAY * DAY + 15 * 3_600_000
+"""By this clock the week ends: a Monday afternoon in September 2026."""
+
+
+class Shown(NamedTuple):
+    """A dashboard that listens, and where its pages are."""
+
+    running: Running
+    pages: dict[str, str]
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.running.port}{path}"
+
+    def entry(self) -> str:
+        """The one-time address, for one browser."""
+        return self.url(f"/enter/{self.running.server.browsers.ticket}")
+
+
+@contextlib.contextmanager
+def week(folder: Path, now: int = NOW, **more: Any) -> Iterator[Shown]:
+    """140 runs of three agents, by a clock that stands still."""
+    with served(folder, groups=(group,), clock=lambda: now, **more) as running:
+        fill(running.store, histories(now))
+        fill(running.store, earlier(now), journal="earlier")
+        yield Shown(running, pages(running, now))
+
+
+@contextlib.contextmanager
+def empty(folder: Path, **more: Any) -> Iterator[Shown]:
+    with served(folder, groups=(group,), **more) as running:
+        yield Shown(running, {"overview": "/"})
+
+
+def earlier(now: int) -> list[History]:
+    """Some of the week before, so that there is something to compare with."""
+    replace = msgspec.structs.replace
+    return [
+        replace(
+            history,
+            run=replace(history.run, id=f"{history.run.id}b"),
+            steps=tuple(replace(step, run=f"{step.run}b") for step in history.steps),
+            links=(),
+            compactions=(),
+        )
+        for history in histories(now - 7 * DAY, seed=23)[:90]
+    ]
+
+
+def pages(running: Running, now: int) -> dict[str, str]:
+    """Every page there is, by name; of lists also one."""
+    store = running.store
+    run = max(store.runs(LOCAL, RunQuery(status="recovered", tool="find_orders", limit=20)), key=lambda h: len(h.links))
+    lost = store.runs(LOCAL, RunQuery(status="partial", limit=1))[0]
+    pattern = store.patterns(LOCAL, PatternQuery(tool="find_orders"))[0]
+    fix = store.fixes(LOCAL, FixQuery(now=now, limit=1))[0]
+    return {
+        "overview": "/",
+        "overview-24h": "/?range=24h",
+        "overview-30d": "/?range=30d&agent=gardener",
+        "overview-tool": "/?tool=find_orders",
+        "patterns": "/patterns",
+        "pattern": f"/patterns/{pattern.id}",
+        "runs": "/runs",
+        "run": f"/runs/{run.run.id}",
+        "run-partial": f"/runs/{lost.run.id}",
+        "tools": "/tools",
+        "tool": "/tools/find_orders",
+        "tool-timeouts": "/tools/fetch_forecast",
+        "agents": "/agents",
+        "agent": "/agents/gardener",
+        "fixes": "/fixes",
+        "fix": f"/fixes/{fix.id}",
+        "compare": "/compare?by=version",
+        "compare-times": "/compare?by=time",
+        "live": "/live",
+        "health": "/health",
+        "search": "/search?q=limit",
+        "refused": "/?range=1y",
+    }
