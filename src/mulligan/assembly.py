@@ -34,7 +34,7 @@ from mulligan.remember.recorder import Recorder
 from mulligan.remember.session import Session
 from mulligan.remember.shelf import RecorderShelf
 from mulligan.remember.store import LOCAL, FixQuery, Question, Store
-from mulligan.remember.urls import journals_of, open_store, refuge, sqlite_path
+from mulligan.remember.urls import is_remote, journals_of, open_store, place_of, refuge
 from mulligan.settings import Level, Settings
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ class Parts:
         self.is_rehearsal = opening is not None
         redactor = redactor_of(settings)
         if not settings.store_url.startswith("memory:"):
-            sqlite_path(settings.store_url)  # opened when the first record is kept, understood or refused now
+            # Opened when the first record is kept, understood or refused now.
+            place_of(settings.store_url, settings.folder)
         self.classify = classify_of(settings)
         self.stream = Stream(redactor)
         self.keeps_a_journal = keeps_a_journal = opening is None and not settings.store_url.startswith("memory:")
@@ -119,15 +120,19 @@ class Parts:
     def _open(self) -> Store:
         """The store of the settings, or, where that cannot be used, one in the temporary folder."""
         try:
-            return open_store(self.settings.store_url, self.settings.fsync)
+            return self._opened_there()
         except StoreError as error:
             place = refuge()
             log.warning("%s Until then, records are kept in %s.", error, place)
             return open_store(str(place), self.settings.fsync)
 
+    def _opened_there(self) -> Store:
+        url, settings = self.settings.store_url, self.settings
+        return open_store(url, settings.fsync, settings.token, self._journals() if is_remote(url) else None)
+
     def _journals(self) -> Path:
         """Where this store's journals are; in the temporary folder, where they cannot be beside it."""
-        folder = journals_of(sqlite_path(self.settings.store_url))
+        folder = journals_of(place_of(self.settings.store_url, self.settings.folder))
         try:
             folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder.mkdir(exist_ok=True, mode=0o700)
@@ -165,11 +170,13 @@ class Parts:
         if self.recorder.store is None:
             self._keeps_up = self.recorder.flush(SETTLE if self._keeps_up else 0)
         store, url = self.recorder.store, self.settings.store_url
-        is_there = self.keeps_a_journal and self._keeps_up and sqlite_path(url).exists()
+        is_there = (
+            self.keeps_a_journal and self._keeps_up and (is_remote(url) or place_of(url, self.settings.folder).exists())
+        )
         if store is not None or not is_there:
             yield store
             return
-        with contextlib.closing(open_store(url, self.settings.fsync)) as own:
+        with contextlib.closing(self._opened_there()) as own:
             yield own
 
     def _note_schema(self, store: Store, tool: str, digest: str) -> None:

@@ -38,7 +38,11 @@ class Settings:
     """Everything that can be set, with the default that is right for most people."""
 
     store: str = ""
-    """Where failures are kept: a path, `sqlite:///PATH` or `memory:`. Empty means a file in `home`."""
+    """Where failures are kept: a path, `sqlite:///PATH`, `memory:`, or the http(s) address of a server.
+
+    Empty means a file in `home`."""
+    token: str = ""
+    """What a server that keeps them knows us by: `mulligan token create --role ingest` makes one."""
     home: str = ""
     """The folder of mulligan's own files. Empty means the user's data folder."""
     agent: str = ""
@@ -116,6 +120,12 @@ def read(
                 raise SettingsError(
                     f"{path}: {name} would show more than you asked for, so a project cannot set it. "
                     f"Set it in {user} or as MULLIGAN_{name.upper()}."
+                )
+        for name, is_elsewhere in (("store", values.get("store", "").lower().startswith("http")), ("token", True)):
+            if name in values and is_elsewhere:
+                raise SettingsError(
+                    f"{path}: a project cannot send what is recorded to a server: only you can name one. "
+                    f"Set {name} in {user} or as MULLIGAN_{name.upper()}."
                 )
         for name, strictest_first in (("level", ("shared", "local")), ("record", ("off", "shape", "full"))):
             order = strictest_first.index
@@ -260,7 +270,7 @@ _SPOKEN: dict[Any, str] = {
     _switched: "true or false",
 }
 _KINDS: dict[str, Any] = {
-    **dict.fromkeys(("store", "home", "agent", "environment", "mode", "record", "level", "spirals"), _text),
+    **dict.fromkeys(("store", "token", "home", "agent", "environment", "mode", "record", "level", "spirals"), _text),
     **dict.fromkeys(("secret", "patterns", "allowed", "listed"), _texts),
     **dict.fromkeys(("first_wait", "longest_wait", "confidence", "retry_ratio"), _number),
     **dict.fromkeys(("attempts", "run_retries", "retry_burst", "repeats"), _whole),

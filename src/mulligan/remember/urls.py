@@ -9,11 +9,27 @@ from mulligan.failure import SettingsError, StoreError
 from mulligan.remember.store import Store
 from mulligan.remember.store import journals_of as journals_of
 
-SCHEMES = "memory:, sqlite:///PATH or a path"
+SCHEMES = "memory:, sqlite:///PATH, a path, or the http(s) address of a server"
 
 
-def open_store(url: str, fsync: bool = False) -> Store:
+def is_remote(url: str) -> bool:
+    """Whether the store is behind a server."""
+    return url.lower().startswith(("http://", "https://"))
+
+
+def place_of(url: str, home: Path) -> Path:
+    """The file of a store; of one behind a server the name beside which its journals wait."""
+    if not is_remote(url):
+        return sqlite_path(url)
+    from hashlib import blake2b  # those who have a server come here
+
+    return home / f"server-{blake2b(url.rstrip('/').encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
+
+
+def open_store(url: str, fsync: bool = False, token: str = "", spool: Path | None = None) -> Store:
     """The store at this URL; with `fsync`, what it keeps survives the machine.
+
+    `token` and `spool`, the folder of the journals that are sent, are for a store behind a server.
 
     Each is imported when it is named, so that nobody pays for the others.
     """
@@ -21,6 +37,10 @@ def open_store(url: str, fsync: bool = False) -> Store:
         from mulligan.remember.memory import MemoryStore
 
         return MemoryStore()
+    if is_remote(url):
+        from mulligan.remember.remote import RemoteStore
+
+        return RemoteStore(url, token, spool)
     from mulligan.remember.sqlite import SqliteStore
 
     return SqliteStore(sqlite_path(url), fsync=fsync)
@@ -30,6 +50,8 @@ def sqlite_path(url: str) -> Path:
     scheme, separator, rest = url.partition("://")
     if not separator:
         path = url.removeprefix("sqlite:")
+    elif is_remote(url):
+        raise SettingsError(f"{url} is a server, and this needs the file of a store. Do it where the server runs.")
     elif scheme == "sqlite":
         path = rest.removeprefix("/") if rest.startswith("//") else rest
     else:

@@ -43,8 +43,9 @@ class Intake:
         if known is None:
             key = self._shelf.get(tenant, "key", "export")
             if key is None:
-                key = os.urandom(32)
-                self._shelf.put(tenant, "key", "export", key)
+                drawn = os.urandom(32)
+                is_first = self._shelf.swap(tenant, "key", "export", None, drawn)
+                key = drawn if is_first else self._shelf.get(tenant, "key", "export") or drawn
             known = self._redactors[tenant] = self._make(key)
         return known
 

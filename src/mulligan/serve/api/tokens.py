@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Literal, get_args
 
+from msgspec.structs import replace
+
 from mulligan.failure import SettingsError
 from mulligan.records import Record, decode, encode, new_id
 from mulligan.remember.store import LOCAL, Shelf
@@ -74,7 +76,7 @@ class Tokens:
             id=new_id("tok")[:12], hash=hashed(secret), role=role, name=name, tenant=tenant, principal=principal,
             created=now, expires=expires,
         )  # fmt: skip
-        self._change(lambda known: [*known, token], lambda known: token in known)
+        self._change(lambda known: [*known, token])
         return token, secret
 
     def revoke(self, beginning: str, now: int) -> Token:
@@ -89,20 +91,15 @@ class Tokens:
         (one,) = found
         if one.revoked is not None:
             return one
-        from msgspec.structs import replace
-
         gone = replace(one, revoked=now)
-        self._change(
-            lambda known: [gone if each.id == one.id else each for each in known],
-            lambda known: gone in known,
-        )
+        self._change(lambda known: [gone if each.id == one.id else each for each in known])
         return gone
 
-    def _change(self, changed: Callable[[list[Token]], list[Token]], is_there: Callable[[list[Token]], bool]) -> None:
-        # The shelf has no transactions: somebody who makes one at the same moment may have the last word, so look.
-        for _ in range(20):
-            self._shelf.put(OF_THE_SERVER, KIND, KEY, encode(changed(self.all())))
-            if is_there(self.all()):
+    def _change(self, changed: Callable[[list[Token]], list[Token]]) -> None:
+        for _ in range(100):
+            known = self._shelf.get(OF_THE_SERVER, KIND, KEY)
+            now = changed(decode(known, list[Token]) if known else [])
+            if self._shelf.swap(OF_THE_SERVER, KIND, KEY, known, encode(now)):
                 return
         raise SettingsError("the tokens are being changed by somebody else all the time. Try again.")
 

@@ -17,7 +17,7 @@ from mulligan.failure import SettingsError, StoreError
 from mulligan.records import encode
 from mulligan.remember.adoption import adopt
 from mulligan.remember.store import LOCAL, Store
-from mulligan.remember.urls import journals_of, open_store, sqlite_path
+from mulligan.remember.urls import is_remote, journals_of, open_store, sqlite_path
 from mulligan.report import moments
 from mulligan.settings import Settings
 
@@ -28,7 +28,9 @@ as_json = click.option("--json", "as_json", is_flag=True, help="The same facts a
 
 def store_option(function: F) -> F:
     return click.option(
-        "--store", metavar="URL", help="Another store than the settings say: a path or sqlite:///PATH."
+        "--store",
+        metavar="URL",
+        help="Another store than the settings say: a path, or a server's address.",
     )(function)
 
 
@@ -59,8 +61,8 @@ def opened(settings: Settings) -> Store | None:
     What processes that were killed left in their journals is brought in first, so that the answer is whole.
     """
     url = settings.store_url
-    if url.startswith("memory:"):
-        return open_store(url)
+    if url.startswith("memory:") or is_remote(url):
+        return open_store(url, token=settings.token)
     path = sqlite_path(url)
     try:
         journals = any(journals_of(path).glob("*.journal"))

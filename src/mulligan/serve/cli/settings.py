@@ -18,6 +18,8 @@ def settings(as_json: bool) -> None:
     read = settings_file.read()
     values = {name: getattr(read, name) for name in settings_file.NAMES if name not in settings_file.POLICY}
     values |= dataclasses.asdict(read.policy)
+    if values["token"]:
+        values["token"] = "(set)"
     values |= {"store": read.store_url, "home": str(read.folder)}
     if as_json:
         print_json(values)

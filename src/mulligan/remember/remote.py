@@ -1,0 +1,365 @@
+"""A Store behind a mulligan server: what is recorded goes there from the journal, and memory is asked there in time.
+
+While the server is away the journal holds what is recorded, up to its cap, and whoever asks memory is told nothing
+rather than kept waiting.
+"""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import logging
+import os
+import random
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from mulligan.events import AnyEvent
+from mulligan.failure import SettingsError, StoreError
+from mulligan.figures import Stats, StatsQuery
+from mulligan.records import Fix, History, Pattern, Precedent, Run, decode, encode, new_id
+from mulligan.remember import wire
+from mulligan.remember.store import (
+    Batch,
+    Command,
+    Evidence,
+    FixQuery,
+    Forget,
+    Forgotten,
+    Health,
+    PatternQuery,
+    Progress,
+    Pruned,
+    Question,
+    Retention,
+    Revocation,
+    Revoked,
+    RunQuery,
+)
+
+log = logging.getLogger("mulligan")
+
+SEND = 10.0
+"""Seconds that a batch may take to be kept."""
+ASK = 0.3
+"""Seconds within which memory answers, or has nothing to say: an agent is waiting."""
+READ = 60.0
+"""Seconds that a person's question may take."""
+FIRST, LONGEST = 0.2, 10.0
+"""Seconds before a server that was away is tried again: at first, and in the end."""
+PIECE = 4 * 1024 * 1024
+"""Bytes of JSON that go in one request; gzip makes them far fewer."""
+SMALL = 2048
+"""Bytes below which nothing is gained by packing them."""
+
+
+class Unkept(Exception):
+    """The server understood, and will never keep this: not the store's trouble, but the record's."""
+
+
+class _Held:
+    """A connection of one thread, closed when that is gone."""
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self.connection = connection
+        weakref.finalize(self, connection.close)
+
+
+class RemoteStore:
+    """Asks a server. `spool` is the folder of the journals that are sent; without one nothing is appended."""
+
+    def __init__(
+        self, url: str, token: str = "", spool: Path | None = None, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+            raise SettingsError(f"{url!r} is no address of a server, such as https://mulligan.example.com.")
+        self.url = url.rstrip("/")
+        self._host, self._is_safe, self._path = parts.hostname, parts.scheme == "https", parts.path.rstrip("/")
+        try:
+            self._port = parts.port
+        except ValueError:
+            raise SettingsError(f"{url!r} has no port that there can be.") from None
+        self._headers = {"User-Agent": "mulligan"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._client = _client(spool) if spool is not None else new_id("client")
+        self._threads = threading.local()
+        self._made: weakref.WeakSet[_Held] = weakref.WeakSet()
+        self._monotonic = monotonic
+        self._away_until = 0.0
+        self._misses = 0
+        self._why = ""
+
+    # The wire
+
+    def _request(
+        self, path: str, body: bytes, sort: str, timeout: float, *, waits: bool = True
+    ) -> http.client.HTTPResponse:
+        """One answer. Where the server is away it is not asked again for a while, and a StoreError says so."""
+        if waits and self._monotonic() < self._away_until:
+            raise StoreError(self._why)
+        headers = {**self._headers, "Content-Type": sort}
+        if len(body) > SMALL and not self._is_near:
+            body = gzip.compress(body, 1)
+            headers["Content-Encoding"] = "gzip"
+        for is_second in (False, True):
+            held: _Held | None = getattr(self._threads, "held", None)
+            connection = (held if held is not None and not is_second else self._connected()).connection
+            try:
+                connection.timeout = timeout
+                if connection.sock is not None:
+                    connection.sock.settimeout(timeout)
+                connection.request("POST", self._path + path, body, headers)
+                answer = connection.getresponse()
+            except (OSError, http.client.HTTPException) as error:
+                self._drop()
+                if held is not None and not is_second and not isinstance(error, TimeoutError):
+                    continue  # the server may have let go of a connection that nobody used: that says nothing
+                why = f"{self.url} cannot be reached ({_spoken(error)}). Is `mulligan serve` running there?"
+                raise self._missed(why) from error
+            break
+        return answer
+
+    @property
+    def _is_near(self) -> bool:
+        return self._host in ("127.0.0.1", "localhost", "::1")
+
+    def _connected(self) -> _Held:
+        self._drop()
+        kind = http.client.HTTPSConnection if self._is_safe else http.client.HTTPConnection
+        self._threads.held = held = _Held(kind(self._host, self._port))
+        self._made.add(held)
+        return held
+
+    def _drop(self) -> None:
+        held: _Held | None = getattr(self._threads, "held", None)
+        if held is not None:
+            held.connection.close()
+            self._threads.held = None
+
+    def _missed(self, why: str, seconds: float | None = None) -> StoreError:
+        # Full jitter: many processes lose the same server at the same moment, and must not come back together.
+        longest = min(LONGEST, FIRST * 2**self._misses)
+        self._misses = min(self._misses + 1, 16)
+        wait = seconds if seconds is not None else random.uniform(longest / 2, longest)
+        self._away_until = self._monotonic() + wait
+        self._why = why
+        return StoreError(why)
+
+    def _read(self, answer: http.client.HTTPResponse) -> bytes:
+        """What was answered, if it is an answer."""
+        try:
+            data = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._drop()
+            raise self._missed(f"{self.url} did not answer to the end ({_spoken(error)}).") from error
+        status = answer.status
+        if status == 200:
+            self._misses, self._away_until = 0, 0.0
+            return data
+        said = _message(data)
+        if status in (401, 403):
+            raise self._missed(f"{self.url} refuses us: {said} Set MULLIGAN_TOKEN to a token of role ingest or admin.")
+        if status in (400, 413, 415, 422):
+            raise Unkept(f"{self.url} refuses a record: {said}")
+        if status == 404:
+            raise Unkept(f"{self.url} does not know that: {said}")
+        raise self._missed(f"{self.url} cannot keep anything just now ({status}: {said})", _retry_after(answer))
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        """A question of `wire.METHODS`."""
+        about = wire.METHODS[method]
+        answer = self._request(f"/v1/store/{method}", wire.packed(args), wire.TYPE, READ, waits=False)
+        try:
+            return wire.unpacked(self._read(answer), about.gives) if about.gives is not None else self._read(answer)
+        except Unkept as error:
+            raise StoreError(str(error)) from None
+
+    # Records
+
+    def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
+        """Sends a batch; it is kept when this returns. Who we are is in the token, not in what we say."""
+        *ahead, last = _pieces(batch)
+        new = 0
+        for number, piece in enumerate(ahead, start=1):  # known by their own ids, and by a journal of their own
+            new += self._send(piece, f"{journal}#{offset}"[-200:], number)
+        return new + self._send(last, journal, offset)
+
+    def _send(self, events: list[msgspec.Raw], journal: str, offset: int) -> int:
+        body = encode({"client": self._client, "journal": journal, "offset": offset, "events": events})
+        data = self._read(self._request("/v1/batch", body, "application/json", SEND))
+        return int(msgspec.json.decode(data)["new"])
+
+    def append_all(self, batches: Sequence[Batch]) -> list[int]:
+        return [self.append(*each) for each in batches]
+
+    def _named(self, journal: str) -> str:
+        return f"{wire.REMOTE}{self._client}:{journal}"
+
+    def offset(self, tenant: str, journal: str) -> int:
+        return int(self._ask("offset", self._named(journal)))
+
+    def journals(self, tenant: str) -> list[str]:
+        """Those of our own folder: other machines have theirs."""
+        own = self._named("")
+        return [each.removeprefix(own) for each in self._ask("journals") if each.startswith(own)]
+
+    def release(self, tenant: str, journals: Sequence[str]) -> None:
+        self._ask("release", [self._named(each) for each in journals])
+
+    def runs(self, tenant: str, query: RunQuery) -> list[History]:
+        return self._ask("runs", query)  # type: ignore[no-any-return]
+
+    def run(self, tenant: str, id: str) -> History | None:
+        return self._ask("run", id)  # type: ignore[no-any-return]
+
+    def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
+        return self._ask("find", prefix, limit)  # type: ignore[no-any-return]
+
+    def export(self, tenant: str, since: int = 0) -> Iterator[History]:
+        answer = self._request("/v1/export", encode({"since": since}), "application/json", READ, waits=False)
+        held, self._threads.held = self._threads.held, None  # it is read as it comes: others may ask
+        try:
+            if answer.status != 200:
+                self._read(answer)
+            while line := answer.readline():
+                yield decode(line, History)
+        finally:
+            held.connection.close()
+
+    def prune(
+        self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
+    ) -> Pruned:
+        return self._ask("prune", policy, now, dry_run)  # type: ignore[no-any-return]
+
+    def forget(self, tenant: str, what: Forget) -> Forgotten:
+        return self._ask("forget", what)  # type: ignore[no-any-return]
+
+    def backup(self, to: Path, progress: Progress | None = None) -> Health:
+        raise StoreError(f"a copy of {self.url} is made where it runs: mulligan backup FILE")
+
+    def health(self, tenant: str) -> Health:
+        found: Health = self._ask("health")
+        return msgspec.structs.replace(found, where=self.url)
+
+    def close(self) -> None:
+        for each in tuple(self._made):  # of every thread that asked
+            each.connection.close()
+
+    # Memory
+
+    def _asked(self, asked: wire.Asked) -> wire.Known:
+        """What the server knows, if it says so in time. Memory that is away is no memory, and no trouble."""
+        try:
+            answer = self._request("/v1/recall", encode(asked), "application/json", ASK)
+            return decode(self._read(answer), wire.Known)
+        except (StoreError, Unkept, msgspec.MsgspecError) as error:
+            log.debug("memory has nothing to say: %s", error)
+            return wire.Known()
+
+    def recall(self, tenant: str, question: Question) -> list[Precedent]:
+        return list(self._asked(wire.Asked(question=question)).precedents)
+
+    def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
+        return list(self._asked(wire.Asked(fixes=query)).fixes)
+
+    def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
+        return self._ask("evidence", fix, limit)  # type: ignore[no-any-return]
+
+    def outcome(self, tenant: str, fix: str, report: Evidence) -> bool:
+        told = wire.Report(
+            fix=fix, run=report.run, worked=report.worked, at=report.at, agent=report.agent, automatic=report.automatic
+        )
+        try:
+            self._read(self._request("/v1/outcomes", encode(told), "application/json", SEND))
+        except Unkept:
+            return False
+        return True
+
+    def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
+        return bool(self._ask("decide", fix, approved, at))
+
+    def revoke(self, tenant: str, what: Revocation) -> Revoked:
+        return self._ask("revoke", what)  # type: ignore[no-any-return]
+
+    def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
+        return self._ask("patterns", query)  # type: ignore[no-any-return]
+
+    def pattern(self, tenant: str, id: str) -> Pattern | None:
+        return self._ask("pattern", id)  # type: ignore[no-any-return]
+
+    def change(self, tenant: str, command: Command) -> Pattern | None:
+        return self._ask("change", command)  # type: ignore[no-any-return]
+
+    def stats(self, tenant: str, query: StatsQuery) -> Stats:
+        return self._ask("stats", query)  # type: ignore[no-any-return]
+
+    # Shelf
+
+    def get(self, tenant: str, kind: str, key: str) -> bytes | None:
+        return self._ask("get", kind, key)  # type: ignore[no-any-return]
+
+    def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
+        self._ask("put", kind, key, value)
+
+    def swap(self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes) -> bool:
+        return bool(self._ask("swap", kind, key, known, value))
+
+    def keys(self, tenant: str, kind: str) -> list[str]:
+        return self._ask("keys", kind)  # type: ignore[no-any-return]
+
+
+def _pieces(batch: Sequence[AnyEvent]) -> list[list[msgspec.Raw]]:
+    """The events, encoded once, in as many pieces as a server takes at a time; at least one."""
+    pieces: list[list[msgspec.Raw]] = [[]]
+    size = 0
+    for event in batch:
+        encoded = encode(event)
+        if size and size + len(encoded) > PIECE:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(msgspec.Raw(encoded))
+        size += len(encoded)
+    return pieces
+
+
+def _client(spool: Path) -> str:
+    """The name of a folder of journals, made once: two machines may well have journals of one name."""
+    file = spool / "client"
+    try:
+        spool.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            with os.fdopen(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as new:
+                new.write(new_id("client"))
+        except FileExistsError:
+            pass
+        return file.read_text()[:40].strip() or new_id("client")
+    except OSError as error:
+        log.warning("%s cannot be written (%s); what is sent twice is known by its ids alone", file, error.strerror)
+        return new_id("client")
+
+
+def _message(data: bytes) -> str:
+    try:
+        told = msgspec.json.decode(data)
+        return f"{told.get('field', '')} {told['message']}".strip()[:300]
+    except (msgspec.MsgspecError, KeyError, AttributeError, TypeError):
+        return "no reason was given."
+
+
+def _retry_after(answer: http.client.HTTPResponse) -> float | None:
+    given = answer.getheader("Retry-After", "")
+    return min(float(given), LONGEST) if given.isdecimal() and len(given) < 6 else None
+
+
+def _spoken(error: BaseException) -> str:
+    if isinstance(error, TimeoutError | socket.timeout):
+        return "no answer in time"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

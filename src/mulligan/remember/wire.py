@@ -1,0 +1,116 @@
+"""How a store is asked over a wire: which questions there are, who may ask them, and how both sides write them."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from mulligan.failure import Kind
+from mulligan.figures import Stats, StatsQuery
+from mulligan.figures.histogram import Histogram
+from mulligan.records import Fix, History, Pattern, Precedent, Record, Run
+from mulligan.remember.store import (
+    Command,
+    Evidence,
+    FixQuery,
+    Forget,
+    Forgotten,
+    Health,
+    PatternQuery,
+    Pruned,
+    Question,
+    Retention,
+    Revocation,
+    Revoked,
+    RunQuery,
+)
+
+T = TypeVar("T")
+TYPE = "application/json"
+REMOTE = "remote:"
+"""How the names of journals begin that are somewhere else."""
+KEPT_BACK = frozenset({"key", "server"})
+"""What is on the shelf for the server alone: keys and tokens."""
+
+
+class Method(NamedTuple):
+    """A question, what it takes after the tenant, which the server knows, and what is answered."""
+
+    needs: Literal["ingest", "read", "admin"]
+    takes: tuple[Any, ...]
+    gives: Any
+
+
+METHODS: dict[str, Method] = {
+    "offset": Method("ingest", (str,), int),
+    "journals": Method("ingest", (), list[str]),
+    "release": Method("ingest", (list[str],), None),
+    "get": Method("ingest", (str, str), bytes | None),
+    "put": Method("ingest", (str, str, bytes), None),
+    "swap": Method("ingest", (str, str, bytes | None, bytes), bool),
+    "keys": Method("ingest", (str,), list[str]),
+    "runs": Method("read", (RunQuery,), list[History]),
+    "run": Method("read", (str,), History | None),
+    "find": Method("read", (str, int), list[Run]),
+    "health": Method("read", (), Health),
+    "evidence": Method("read", (str, int), list[Evidence]),
+    "patterns": Method("read", (PatternQuery,), list[Pattern]),
+    "pattern": Method("read", (str,), Pattern | None),
+    "stats": Method("read", (StatsQuery,), Stats),
+    "prune": Method("admin", (Retention, int, bool), Pruned),
+    "forget": Method("admin", (Forget,), Forgotten),
+    "decide": Method("admin", (str, bool, int), bool),
+    "revoke": Method("admin", (Revocation,), Revoked),
+    "change": Method("admin", (Command,), Pattern | None),
+}
+
+
+class Asked(Record, frozen=True):
+    """What is known about a failure? By its fingerprint, and by what helped others."""
+
+    question: Question | None = None
+    fixes: FixQuery | None = None
+
+
+class Known(Record, frozen=True):
+    precedents: tuple[Precedent, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+
+
+class Report(Record, frozen=True):
+    """Whether a fix worked, somewhere whose calls are not kept here. Who says so is known by the token."""
+
+    fix: str
+    run: str
+    worked: bool
+    at: int = 0
+    agent: str = ""
+    automatic: bool = False
+
+
+def _out(value: Any) -> Any:
+    return b64encode(bytes(value)).decode() if isinstance(value, Histogram) else str(value)
+
+
+def _in(type: type, value: Any) -> Any:
+    if type is Histogram:
+        return Histogram.read(b64decode(value))
+    if type is Kind:
+        return Kind.named(value)
+    raise NotImplementedError(f"no decoding for {type}")
+
+
+packed = msgspec.json.Encoder(enc_hook=_out).encode
+
+
+def arguments(method: str, data: bytes) -> tuple[Any, ...]:
+    """What a method is asked with."""
+    takes: Any = METHODS[method].takes
+    found: tuple[Any, ...] = unpacked(data, tuple.__class_getitem__(takes or ((),)))
+    return found
+
+
+def unpacked(data: bytes, type: Any) -> Any:
+    return msgspec.json.decode(data, type=type, dec_hook=_in)

@@ -1,0 +1,225 @@
+"""A store behind a server: what it does while the server is away, slow, strange, or says no. (What it does
+otherwise is in the suite that every store passes.)"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+import mulligan
+from mulligan.events import RunEnded, StepEnded
+from mulligan.failure import Failure, Kind, Remedy, SettingsError, StoreError
+from mulligan.records import Run, Step
+from mulligan.remember import remote
+from mulligan.remember.remote import RemoteStore, Unkept
+from mulligan.remember.store import LOCAL, FixQuery, Question
+
+EVENTS = [StepEnded(Step(run="r", seq=1, call=1, name="s")), RunEnded(Run(id="r", end="finished"))]
+ASKED = Question(tool="search", fingerprint="f")
+
+
+@contextlib.contextmanager
+def answering(*answers):
+    """A server that gives these answers in turn, the last one for ever: (status, headers, body)."""
+    heard = []
+    left = list(answers)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            heard.append((self.path, self.rfile.read(int(self.headers["Content-Length"])), dict(self.headers)))
+            status, headers, body = left.pop(0) if len(left) > 1 else left[0]
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", heard
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.mark.parametrize("url", ["http://", "https://user@host", "http://h?x=1", "http://h:99999", "ftp://h"])
+def test_an_address_that_is_none_is_refused(url):
+    with pytest.raises(SettingsError, match=r"address|port"):
+        RemoteStore(url)
+
+
+def test_a_server_that_is_away_is_told_and_not_asked_again_for_a_while():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    clock = Clock()
+    store = RemoteStore(f"http://127.0.0.1:{port}", monotonic=clock)
+    with pytest.raises(StoreError, match="mulligan serve"):
+        store.append(LOCAL, EVENTS, "j", 1)
+
+    waits = []
+    for _ in range(12):
+        waits.append(store._away_until - clock.now)
+        clock.now = store._away_until
+        with pytest.raises(StoreError):
+            store.append(LOCAL, EVENTS, "j", 1)
+
+    assert 0 < waits[0] <= remote.FIRST
+    assert remote.LONGEST / 2 <= waits[-1] <= remote.LONGEST
+
+
+def test_a_server_that_says_when_is_asked_then():
+    clock = Clock()
+    with answering((429, {"Retry-After": "3"}, b"{}"), (200, {}, b'{"new": 2}')) as (url, heard):
+        store = RemoteStore(url, monotonic=clock)
+        for later in (0, 2.9):
+            clock.now = 100.0 + later
+            with pytest.raises(StoreError, match="just now"):
+                store.append(LOCAL, EVENTS, "j", 1)
+        assert len(heard) == 1
+        clock.now = 103.1
+        assert store.append(LOCAL, EVENTS, "j", 1) == 2
+        store.close()
+
+
+def test_memory_that_does_not_answer_in_time_has_nothing_to_say(monkeypatch):
+    monkeypatch.setattr(remote, "ASK", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = RemoteStore(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        begun = time.monotonic()
+
+        assert store.recall(LOCAL, ASKED) == []
+        assert store.fixes(LOCAL, FixQuery(tool="search", fingerprint="f")) == []
+        assert time.monotonic() - begun < 5
+        store.close()
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"precedents": 3}', b"[]", b"\xff"])
+def test_memory_that_answers_nonsense_has_nothing_to_say(body):
+    with answering((200, {}, body)) as (url, _):
+        store = RemoteStore(url)
+        assert store.recall(LOCAL, ASKED) == []
+        store.close()
+
+
+def test_a_token_that_is_refused_is_told_and_what_is_recorded_waits():
+    with answering((401, {}, b'{"error": "unauthorised", "message": "no."}')) as (url, heard):
+        store = RemoteStore(url, "mul_x")
+        with pytest.raises(StoreError, match="MULLIGAN_TOKEN"):
+            store.append(LOCAL, EVENTS, "j", 1)
+        assert heard[0][2]["Authorization"] == "Bearer mul_x"
+        store.close()
+
+
+def test_a_record_that_is_refused_is_the_records_trouble():
+    with answering((400, {}, b'{"field": "events[0]", "message": "no."}')) as (url, _):
+        store = RemoteStore(url)
+        with pytest.raises(Unkept, match=r"events\[0\]"):
+            store.append(LOCAL, EVENTS, "j", 1)
+        store.close()
+
+
+def test_a_large_batch_goes_in_pieces_and_its_end_comes_last(monkeypatch):
+    monkeypatch.setattr(remote, "PIECE", 300)
+    many = [StepEnded(Step(run="r", seq=seq, call=seq, name="s", arguments={"x": "y" * 80})) for seq in range(1, 8)]
+    with answering((200, {}, b'{"new": 1}')) as (url, heard):
+        store = RemoteStore(url)
+        store.append(LOCAL, many, "j", 77)
+        store.close()
+
+    sent = [json.loads(body) for _, body, _ in heard]
+    assert len(sent) > 2
+    assert sum(len(each["events"]) for each in sent) == 7
+    assert (sent[-1]["journal"], sent[-1]["offset"]) == ("j", 77)
+    assert all(each["journal"] != "j" for each in sent[:-1])
+
+
+def test_a_connection_that_the_server_let_go_of_is_made_anew():
+    with answering((200, {"Connection": "close"}, b'{"new": 2}')) as (url, heard):
+        store = RemoteStore(url)
+        assert [store.append(LOCAL, EVENTS, "j", offset) for offset in (1, 2, 3)] == [2, 2, 2]
+        assert len(heard) == 3
+        store.close()
+
+
+def test_journals_of_two_folders_are_told_apart(tmp_path):
+    one, same, other = (RemoteStore("http://h", spool=tmp_path / name) for name in ("a", "a", "b"))
+    assert one._named("j") == same._named("j") != other._named("j")
+
+
+def test_what_one_agent_learned_another_is_told(tmp_path):
+    servers = pytest.importorskip("servers")
+    rejected = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k is 10 at most", fingerprint="f")
+    failed = {"outcome": "failure", "failure": rejected}
+    with servers.served(tmp_path) as running:
+        url = f"http://127.0.0.1:{running.port}"
+        store = RemoteStore(url, spool=tmp_path / "spool")
+        store.append(
+            LOCAL,
+            [
+                StepEnded(Step(run="r", seq=1, call=1, name="search", arguments={"k": 50}, **failed)),
+                StepEnded(Step(run="r", seq=2, call=2, name="search", arguments={"k": 10})),
+                RunEnded(Run(id="r", end="finished")),
+            ],
+            "j",
+            1,
+        )
+        other = RemoteStore(url)
+        (precedent,) = other.recall(LOCAL, ASKED)
+        assert [(change.path, change.after) for change in precedent.changes] == [("k", 10)]
+        other.close()
+        store.close()
+
+
+def test_the_library_records_to_a_server_and_asks_it(tmp_path):
+    servers = pytest.importorskip("servers")
+    with servers.served(tmp_path) as running:
+        m = mulligan.Mulligan(store=f"http://127.0.0.1:{running.port}", home=str(tmp_path / "home"), agent="far")
+
+        @m.tool(effects="none")
+        def half(number: int) -> float:
+            if not isinstance(number, int):
+                raise mulligan.AgentError(f"number must be an integer, got {number!r}.")
+            return number / 2
+
+        assert half(4) == 2.0
+        assert half("6") == 3.0  # repaired by the annotation
+        assert m.flush(20)
+        m.close()
+        runs = running.person().get("/v1/runs").json["runs"]
+        assert {run["agent"] for run in runs} == {"far"}
+        assert sorted(run["status"] for run in runs) == ["recovered", "success"]
+
+
+def test_a_project_cannot_name_a_server(tmp_path):
+    from mulligan import settings
+
+    (tmp_path / "mulligan.toml").write_text('store = "https://elsewhere.example.com"\n')
+    with pytest.raises(SettingsError, match="only you can name one"):
+        settings.read(environment={}, folder=tmp_path, user_file=tmp_path / "none.toml")
+    (tmp_path / "mulligan.toml").write_text('token = "x"\n')
+    with pytest.raises(SettingsError, match="MULLIGAN_TOKEN"):
+        settings.read(environment={}, folder=tmp_path, user_file=tmp_path / "none.toml")
