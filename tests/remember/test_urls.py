@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def test_the_home_of_nobody_is_told():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="rights of POSIX")
 def test_the_refuge_is_ours_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(urls.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     refuge = urls.refuge()
     assert refuge.parent.stat().st_mode & 0o077 == 0
     assert urls.refuge() == refuge
