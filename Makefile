@@ -2,7 +2,7 @@
 # ARGS reaches the tool behind a target: make test ARGS="-k retry -x"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-providers test-browser test-wheel lint typing format bench eval-repair clean
+.PHONY: help demo test test-providers test-browser test-agents test-wheel lint typing format bench eval-repair clean
 export PYTHON
 
 help: ## print these lines
@@ -27,6 +27,11 @@ test-wheel: ## build the wheel and run the demo from it in an empty environment
 test-providers: ## run the real clients of OpenAI, Anthropic and LiteLLM over a fake provider (installs 400 MB)
 	@scripts/environment base dev providers
 	@.venv/bin/python -m pytest -n auto --maxprocesses 2 tests/providers $(ARGS)
+
+test-agents: ## run the real Claude Code and Codex over a scripted model (installs 800 MB; skipped, with the reason, without node)
+	@scripts/environment base dev
+	@scripts/agents
+	@.venv/bin/python -m pytest -m agents -rs tests/agents $(ARGS)
 
 lint: ## check style and types: ruff, mypy --strict
 	@scripts/environment base dev
@@ -54,5 +59,5 @@ eval-repair: ## measure repairs on calls broken on purpose, and on recorded fail
 	@.venv/bin/python evals/repair.py $(ARGS)
 
 clean: ## remove .venv, caches and what was built
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .agents build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks scripts examples evals -name __pycache__ -prune -exec rm -rf {} +

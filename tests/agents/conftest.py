@@ -1,0 +1,34 @@
+"""Real coding agents, with a model that the test writes: `make test-agents` installs them, else they are skipped."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agent_api import Api
+from coding_agents import PROGRAMS, Place
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    with Api() as served:
+        yield served
+
+
+@pytest.fixture
+def place(tmp_path: Path, api: Api) -> Place:
+    return Place(tmp_path, api)
+
+
+@pytest.fixture(autouse=True)
+def _is_here(request: pytest.FixtureRequest) -> None:
+    name = request.node.path.name
+    program = PROGRAMS / ("claude" if "claude" in name else "codex")
+    if not program.exists():
+        pytest.skip(f"{program.name} is not installed: make test-agents")
+    try:
+        subprocess.run([str(program), "--version"], capture_output=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"{program.name} does not run here: {error}")

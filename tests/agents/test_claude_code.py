@@ -1,0 +1,162 @@
+"""The real Claude Code: what its hooks keep, and what its model is then told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from agent_api import SUMMARY, Ask, Reply, asks
+from coding_agents import ROOT, Claude, Place
+
+pytestmark = pytest.mark.agents
+REMINDER = "Recent Failures of this session"
+
+
+def failing(place: Place) -> list[Reply]:
+    """A command, an edit and a tool of a server that fail, and some that do not."""
+    file = str(place.project / "a.txt")
+    return [
+        asks("Bash", command="echo hi", description="greets"),
+        asks("Bash", command="make nothing", description="builds"),
+        asks("Read", file_path=file),
+        asks("Edit", file_path=file, old_string="not in it", new_string="x"),
+        asks("mcp__crm__lookup", q="tea"),
+        Reply(text="That did not work."),
+    ]
+
+
+KINDS = [("Bash", "tool/build_failure"), ("Edit", "tool/edit_mismatch"), ("lookup", "tool/rate_limit")]
+
+
+def test_failures_are_kept_with_their_kind_and_survive_a_compaction(place):
+    place.install("claude-code")
+    place.api.script = failing(place)
+    with Claude(place) as claude:
+        claude.says("please work")
+        assert place.kinds() == KINDS
+        assert set(place.api.said(REMINDER)) == {0}  # before a compaction nothing is said
+        before = len(place.api.requests)
+        claude.says("/compact")
+        after = len(place.api.requests)
+        assert set(place.api.said(REMINDER)[before:after]) == {0}  # nor to who sums it up
+        place.api.script = [asks("Bash", command="true", description="rests"), Reply()]
+        claude.says("go on")
+        said = place.api.said(REMINDER)[after:]
+        assert said  # and from then on it stands in the conversation, once
+        assert set(said) == {1}
+        told = json.dumps(place.api.requests[after])
+        assert SUMMARY in told
+        assert all(f"{kind} in {tool} (turn" in told for tool, kind in KINDS)
+        claude.says("/compact")
+        after = len(place.api.requests)
+        claude.says("go on")
+        assert place.api.said(REMINDER)[after:] == [1]  # the next compaction has its own
+        claude.ends()
+        assert claude.complaints == []
+
+
+def test_nothing_is_said_when_nothing_failed(place):
+    place.install("claude-code")
+    place.api.script = [asks("Bash", command="true", description="rests"), Reply()]
+    with Claude(place) as claude:
+        claude.says("please work")
+        claude.says("/compact")
+        claude.says("go on")
+        claude.ends()
+        assert set(place.api.said("mulligan")) == {0}
+        assert set(place.api.said(REMINDER)) == {0}
+        assert claude.complaints == []
+
+
+def test_what_overcame_a_failure_before_in_this_folder_is_said_with_it(place):
+    place.install("claude-code")
+    file = str(place.project / "a.txt")
+    edit = {"file_path": file, "old_string": "hello", "new_string": "hello"}
+    for number in range(4):
+        edit["new_string"] = f"hello {number}"
+        place.api.script = [asks("Edit", **edit), asks("Read", file_path=file), asks("Edit", **edit), Reply()]
+        with Claude(place) as claude:
+            claude.says("please work")
+            claude.ends()
+        hinted = any(place.api.said("from earlier sessions in this folder"))
+        assert hinted == (number == 3)
+        edit["old_string"] = f"hello {number}"
+
+
+def unwritable(place: Place) -> None:
+    place.data.write_text("a file where the folder should be")
+
+
+def corrupt(place: Place) -> None:
+    place.data.mkdir()
+    (place.data / "mulligan.db").write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
+
+
+def uninstalled(place: Place) -> None:
+    settings = place.home / ".claude" / "settings.json"
+    settings.write_text(settings.read_text().replace("/mulligan/serve/hooks/", "/gone/mulligan/serve/hooks/"))
+
+
+def results(place: Place) -> list[object]:
+    """What the tools answered, as the model saw it."""
+    last = place.api.requests[-1]["messages"]
+    blocks = [block for each in last if isinstance(each["content"], list) for block in each["content"]]
+    return [block["content"] for block in blocks if block["type"] == "tool_result"]
+
+
+@pytest.mark.parametrize("breaks", [None, unwritable, corrupt, uninstalled])
+def test_a_broken_hook_does_not_disturb_the_agent(place, breaks):
+    place.install("claude-code")
+    if breaks is not None:
+        breaks(place)
+    place.api.script = failing(place)
+    with Claude(place) as claude:
+        result = claude.says("please work")
+        assert result["result"] == "That did not work."
+        said = results(place)
+        assert len(said) == 5
+        assert str(said[0]).startswith("hi")
+        assert claude.says("/compact")["is_error"] is False
+        after = len(place.api.requests)
+        assert claude.says("go on")["result"] == "Done."
+        assert place.api.said(REMINDER)[after:] == [1 if breaks is None else 0]
+        claude.ends()
+        assert claude.complaints == []
+
+
+def test_the_plugin_does_the_same(place, tmp_path):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    hook = programs / "mulligan-hook"
+    hook.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path[:0] = {sys.path!r}\n"
+        "from mulligan.serve.hooks.main import main\nmain()\n"
+    )
+    hook.chmod(0o755)
+    place.environment["PATH"] = f"{programs}:{place.environment['PATH']}"
+    plugin = shutil.copytree(ROOT / "plugins" / "claude-code", tmp_path / "plugin")
+    place.api.script = failing(place)
+    with Claude(place, "--plugin-dir", str(Path(plugin))) as claude:
+        claude.says("please work")
+        assert place.kinds() == KINDS
+        claude.says("/compact")
+        after = len(place.api.requests)
+        claude.says("go on")
+        assert place.api.said(REMINDER)[after:] == [1]
+        claude.ends()
+
+
+def test_a_batch_in_which_one_of_two_fails_is_kept_right(place):
+    place.install("claude-code")
+    both = (
+        Ask("Bash", {"command": "make nothing", "description": "builds"}),
+        Ask("Bash", {"command": "true", "description": "rests"}),
+    )
+    place.api.script = [Reply(both), Reply()]
+    with Claude(place) as claude:
+        claude.says("please work")
+        claude.ends()
+    assert place.kinds() == [("Bash", "tool/build_failure")]
