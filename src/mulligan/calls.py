@@ -67,7 +67,7 @@ class Call(Record, frozen=True):
     @property
     def has_failed(self) -> bool:
         """Whether any attempt failed, however it ended."""
-        return any(step.has_failed for step in self.steps)
+        return self.steps[0].has_failed or (len(self.steps) > 1 and any(step.has_failed for step in self.steps))
 
     @property
     def has_succeeded(self) -> bool:
@@ -215,21 +215,21 @@ class Standing(NamedTuple):
         if has_failed:
             how: Overcome = "repair" if call.changes else "retry"
             links.append(_link(call, call, how, call.changes, ()))
+        if not links and not self.open:
+            return self, links
+        first = call.steps[0]
+        name, is_model = first.name, first.type == "model"
         still_open: list[Open] = []
         for each in self.open:
             if _corrects(call, each.call) and not _is_made_anew(call, each):
                 links.append(_correction(each.call, call, each.between))
-            elif call.first.type == "model" or call.name in each.between or len(each.between) >= BETWEEN:
+            elif is_model or name in each.between or len(each.between) >= BETWEEN:
                 still_open.append(each)
             else:
-                still_open.append(Open(each.call, (*each.between, call.name)))
-        if not links and not self.open:
-            return self, links
-        has_own = self.has_own or (has_failed and call.first.type == "run")
+                still_open.append(Open(each.call, (*each.between, name)))
+        has_own = self.has_own or (has_failed and first.type == "run")
         failed, overcome = self.failed + has_failed, self.overcome + len(links)
-        recent = (
-            (*self.recent[1 - RECENT :], Done(call.id, call.name, brief(call.last.arguments))) if still_open else ()
-        )
+        recent = (*self.recent[1 - RECENT :], Done(call.id, name, brief(call.last.arguments))) if still_open else ()
         return Standing(tuple(still_open), failed, overcome, has_own, recent), links
 
 
@@ -283,16 +283,20 @@ def _link(failed: Call, call: Call, how: Overcome, changed: Sequence[Change], be
 
 def _corrects(call: Call, failed: Call) -> bool:
     """Whether a success is plausibly the same thing done right, and not another thing done by the same tool."""
-    if call.first.type != failed.first.type or call.first.server != failed.first.server:
+    # Every success comes here once for each failure that is open, and most are of another tool.
+    one, other = call.steps[0], failed.steps[0]
+    if one.type != other.type or one.server != other.server:
         return False
-    if call.last.seq < failed.last.seq:
+    last = failed.steps[-1]
+    if call.steps[-1].seq < last.seq:
         return False  # it worked before the other failed for the last time
-    kind = failed.failure.kind.code if failed.failure else ""
-    if call.name != failed.name:
+    failure = last.failure if last.has_failed else failed.failure
+    kind = failure.kind.code if failure else ""
+    if one.name != other.name:
         return (
             kind == "unknown_tool"
-            and similarity(failed.name, call.name) >= 0.75
-            and alike(failed.last.arguments, call.last.arguments) >= ALIKE
+            and similarity(other.name, one.name) >= 0.75
+            and alike(last.arguments, call.last.arguments) >= ALIKE
         )
     if kind == "invalid_arguments" and _is_part(failed.last.arguments, call.last.arguments):
         return True  # something was missing, and nothing that was there is gone
