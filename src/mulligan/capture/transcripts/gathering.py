@@ -242,11 +242,21 @@ class Gathering:
         """The run so far, or None if nothing was called in it."""
         if not self._steps:
             return None
+        steps = sorted(self._steps, key=lambda step: step.seq)
+        links: list[Link] = []
+        if self._has_failed:
+            # What came before the first failure has overcome nothing.
+            first = next(place for place, step in enumerate(steps) if step.has_failed)
+            links = calls.overcame(steps[first:])
+        return History(run=self.run(), steps=tuple(steps), links=tuple(links), compactions=tuple(self._compactions))
+
+    def run(self) -> Run:
+        """What is known of the run itself."""
         told = {FORMAT: self.format, "model": self.model, "project": self.project}
         metadata: dict[str, Any] = {name: value for name, value in told.items() if value}
         if self._pending:
             metadata["unanswered"] = len(self._pending)
-        run = Run(
+        return Run(
             id=self.id,
             agent=self.agent,
             version=self.version,
@@ -259,13 +269,6 @@ class Gathering:
             ended=self.ended or None,
             end="raised" if self.has_raised else "finished",
         )
-        steps = sorted(self._steps, key=lambda step: step.seq)
-        links: list[Link] = []
-        if self._has_failed:
-            # What came before the first failure has overcome nothing.
-            first = next(place for place, step in enumerate(steps) if step.has_failed)
-            links = calls.overcame(steps[first:])
-        return History(run=run, steps=tuple(steps), links=tuple(links), compactions=tuple(self._compactions))
 
 
 def run_id(*key: str) -> str:

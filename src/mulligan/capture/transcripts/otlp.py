@@ -7,6 +7,7 @@ attempts are joined by our own id, else by the call's, else by following a faile
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -35,6 +36,36 @@ _TYPES: dict[str, StepType] = {
     "plan": "plan",
 }
 _AGENTS = ("invoke_agent", "invoke_workflow", "create_agent", "AGENT", "CHAIN")
+
+
+WANTED = frozenset(
+    """
+    gen_ai.operation.name mcp.method.name openinference.span.kind gen_ai.agent.name agent.name gen_ai.workflow.name
+    gen_ai.agent.version gen_ai.conversation.id session.id mcp.session.id input.value output.value gen_ai.request.model
+    gen_ai.response.model llm.model_name gen_ai.tool.name tool.name mcp.tool.name gen_ai.tool.call.arguments
+    gen_ai.tool.call.result mcp.server.name server.address error.type exception.type exception.message
+    http.response.status_code mulligan.operation.id gen_ai.tool.call.id tool.id service.name service.version
+    deployment.environment.name deployment.environment gen_ai.usage.input_tokens gen_ai.usage.output_tokens
+    llm.token_count.prompt llm.token_count.completion
+    """.split()
+)
+"""The attributes that say anything here: a reader may pass over all others."""
+
+
+class Span(msgspec.Struct, gc=False):
+    """What is read of a span, however it was written. Times are nanoseconds."""
+
+    trace: str
+    id: str = ""
+    parent: str = ""
+    name: str = ""
+    start: int = 0
+    end: int = 0
+    facts: dict[str, Any] = {}
+    has_failed: bool = False
+    message: str = ""
+    events: list[tuple[str, dict[str, Any]]] = []
+    resource: dict[str, Any] = {}
 
 
 class _Value(msgspec.Struct, gc=False):
@@ -89,8 +120,37 @@ class _ResourceSpans(msgspec.Struct, gc=False):
 class _Export(msgspec.Struct, gc=False):
     spans: list[_ResourceSpans] = msgspec.field(name="resourceSpans")
 
+    def __iter__(self) -> Iterator[Span]:
+        for group in self.spans:
+            resource = _attributes(group.resource.attributes) if group.resource else {}
+            for scope in group.scopes:
+                for span in scope.spans:
+                    yield _span(span, resource)
+
+
+def _span(span: _Span, resource: dict[str, Any]) -> Span:
+    status = span.status
+    return Span(
+        span.trace,
+        span.id,
+        span.parent or "",
+        span.name,
+        _nanoseconds(span.start),
+        _nanoseconds(span.end),
+        _attributes(span.attributes),
+        status is not None and status.code in (2, "2", "STATUS_CODE_ERROR"),
+        status.message if status is not None else "",
+        [(event.name, _attributes(event.attributes)) for event in span.events],
+        resource,
+    )
+
 
 _decoder = msgspec.json.Decoder(_Export)
+
+
+def spans(data: bytes) -> list[Span]:
+    """The spans of one export as JSON; a MsgspecError where it is none."""
+    return list(_decoder.decode(data))
 
 
 def recognises(head: bytes) -> bool:
@@ -98,22 +158,19 @@ def recognises(head: bytes) -> bool:
 
 
 def read(lines: Lines, reading: Reading) -> Iterator[History]:
-    traces: dict[str, list[tuple[_Span, dict[str, Any]]]] = {}
+    traces: dict[str, list[Span]] = {}
     held = 0
     for export in _exports(lines, reading):
-        for group in export.spans:
-            resource = _attributes(group.resource.attributes) if group.resource else {}
-            for scope in group.scopes:
-                for span in scope.spans:
-                    traces.setdefault(span.trace, []).append((span, resource))
-                    held += 1
+        for span in export:
+            traces.setdefault(span.trace, []).append(span)
+            held += 1
         while held > OPEN and len(traces) > 1:
             trace = next(iter(traces))
-            spans = traces.pop(trace)
-            held -= len(spans)
-            yield from _run(trace, spans, reading)
-    for trace, spans in traces.items():
-        yield from _run(trace, spans, reading)
+            met = traces.pop(trace)
+            held -= len(met)
+            yield from _run(trace, met, reading)
+    for trace, met in traces.items():
+        yield from _run(trace, met, reading)
 
 
 def _exports(lines: Lines, reading: Reading) -> Iterator[_Export]:
@@ -135,47 +192,73 @@ def _exports(lines: Lines, reading: Reading) -> Iterator[_Export]:
         reading.unknown += 1
 
 
-def _run(trace: str, spans: list[tuple[_Span, dict[str, Any]]], reading: Reading) -> Iterator[History]:
-    run = Gathering(reading, NAME, trace)
-    spans.sort(key=lambda pair: (_nanoseconds(pair[0].start), _nanoseconds(pair[0].end)))
-    last: dict[tuple[str, ...], Step] = {}
-    """The newest attempt at each thing that may be tried again."""
-    seq = 0
-    for span, resource in spans:
-        facts = _attributes(span.attributes)
-        start, end = _nanoseconds(span.start) // 1_000_000, _nanoseconds(span.end) // 1_000_000
-        run.at(start)
-        run.at(end)
+def _run(trace: str, met: list[Span], reading: Reading) -> Iterator[History]:
+    run = Trace(reading, trace)
+    for span in in_order(met):
+        run.add(span)
+    history = run.gathering.history()
+    if history is not None:
+        yield history
+
+
+def in_order(met: list[Span]) -> list[Span]:
+    return sorted(met, key=lambda span: (span.start, span.end))
+
+
+class Trace:
+    """A trace as it is met, span by span, those that began first before the others as far as they are there."""
+
+    def __init__(self, reading: Reading, trace: str, holds_steps: bool = True) -> None:
+        self._reading = reading
+        self._holds_steps = holds_steps
+        self.gathering = Gathering(reading, NAME, trace)
+        self.last: dict[str, Step] = {}
+        """The newest attempt at each thing that may be tried again."""
+        self.key = ""
+        """What the newest step has in common with other attempts at the same thing."""
+        self.seq = 0
+        self.has_ended = False
+        """Whether the span was met that the others are part of."""
+
+    def add(self, span: Span) -> Step | None:
+        """The step that a span tells of, or None where it tells of the run, or of nothing we know."""
+        run, facts = self.gathering, span.facts
+        run.at(span.start // 1_000_000)
+        run.at(span.end // 1_000_000)
         operation = _first(facts, "gen_ai.operation.name", "mcp.method.name", "openinference.span.kind") or ""
         type = _TYPES.get(operation) or _TYPES.get(span.name.partition(" ")[0])
         if type is None:
             if operation in _AGENTS or not span.parent:
-                _about(span, facts, resource, run)
-            continue
-        seq += 1
-        step = _step(span, facts, type, seq, run, reading)
-        key = _key(span, facts, step)
-        before = last.get(key)
+                _about(span, run)
+                self.has_ended = True
+            return None
+        self.seq += 1
+        step = _step(span, type, self.seq, run, self._reading)
+        key = _key(span, step)
+        before = self.last.get(key)
         if before is not None and before.has_failed and before.name == step.name:
             changed = changes(before.arguments, step.arguments)
             waited = max(0.0, (step.started - before.started) / 1000 - before.seconds)
             led = Recovery(remedy=Remedy.REPAIR if changed else Remedy.WAIT, seconds=waited, changes=changed)
             step = msgspec.structs.replace(step, call=before.call, attempt=before.attempt + 1, after=led)
-        last[key] = step
-        run.step(step, end)
-    history = run.history()
-    if history is not None:
-        yield history
+        self.last[key], self.key = step, key
+        if self._holds_steps:
+            run.step(step, span.end // 1_000_000)
+        return step
 
 
-def _key(span: _Span, facts: dict[str, Any], step: Step) -> tuple[str, ...]:
+def _key(span: Span, step: Step) -> str:
+    """What attempts at one thing share, in short."""
+    said = f"parent\n{span.parent}\n{step.type}\n{step.name}"
     for name in ("mulligan.operation.id", "gen_ai.tool.call.id", "tool.id"):
-        if isinstance(facts.get(name), str):
-            return (name, facts[name])
-    return ("parent", span.parent or "", step.type, step.name)
+        if isinstance(span.facts.get(name), str):
+            said = f"{name}\n{span.facts[name]}"
+            break
+    return blake2b(said.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _about(span: _Span, facts: dict[str, Any], resource: dict[str, Any], run: Gathering) -> None:
+def _about(span: Span, run: Gathering) -> None:
+    facts, resource = span.facts, span.resource
     agent = _first(facts, "gen_ai.agent.name", "agent.name", "gen_ai.workflow.name")
     if not span.parent or run.agent == NAME:
         run.agent = agent or _first(resource, "service.name") or run.agent
@@ -183,11 +266,12 @@ def _about(span: _Span, facts: dict[str, Any], resource: dict[str, Any], run: Ga
         run.environment = _first(resource, "deployment.environment.name", "deployment.environment")
         run.session = _first(facts, "gen_ai.conversation.id", "session.id", "mcp.session.id") or run.session
         run.says(_first(facts, "input.value") or "")
-    if not span.parent and _is_error(span):
+    if not span.parent and span.has_failed:
         run.has_raised = True
 
 
-def _step(span: _Span, facts: dict[str, Any], type: StepType, seq: int, run: Gathering, reading: Reading) -> Step:
+def _step(span: Span, type: StepType, seq: int, run: Gathering, reading: Reading) -> Step:
+    facts = span.facts
     if type == "model":
         name = _first(facts, "gen_ai.request.model", "gen_ai.response.model", "llm.model_name") or "model"
         run.model = name
@@ -197,10 +281,9 @@ def _step(span: _Span, facts: dict[str, Any], type: StepType, seq: int, run: Gat
         )
     given = _first(facts, "gen_ai.tool.call.arguments", "input.value") if type != "model" else None
     arguments = _read(given)
-    start, end = _nanoseconds(span.start), _nanoseconds(span.end)
     failure = None
-    if _is_error(span):
-        said, kind = _said(span, facts)
+    if span.has_failed:
+        said, kind = _said(span)
         failure = reading.classify(
             text=said,
             tool=name,
@@ -221,23 +304,19 @@ def _step(span: _Span, facts: dict[str, Any], type: StepType, seq: int, run: Gat
         arguments=bounded(arguments),
         outcome="success" if failure is None else "failure" if failure.counts else "cancelled",
         result=bounded(result) if failure is None and type != "model" else None,
-        started=start // 1_000_000,
-        seconds=max(0, end - start) / 1e9,
+        started=span.start // 1_000_000,
+        seconds=max(0, span.end - span.start) / 1e9,
         failure=failure,
+        tokens=_tokens(facts) if type == "model" else None,
     )
 
 
-def _is_error(span: _Span) -> bool:
-    return span.status is not None and span.status.code in (2, "2", "STATUS_CODE_ERROR")
-
-
-def _said(span: _Span, facts: dict[str, Any]) -> tuple[str, str | None]:
+def _said(span: Span) -> tuple[str, str | None]:
     """What was said of a failure, and the class of its exception."""
+    facts, text = span.facts, span.message
     kind = _first(facts, "error.type", "exception.type")
-    text = span.status.message if span.status else ""
-    for event in span.events:
-        if event.name == "exception":
-            about = _attributes(event.attributes)
+    for name, about in span.events:
+        if name == "exception":
             text = _first(about, "exception.message") or text
             kind = _first(about, "exception.type") or kind
     if not text:
@@ -250,6 +329,18 @@ def _status(facts: dict[str, Any]) -> int | None:
     found = facts.get("http.response.status_code", facts.get("error.type"))
     found = int(found) if isinstance(found, str) and found.isdigit() and len(found) == 3 else found
     return found if isinstance(found, int) and 400 <= found < 600 else None
+
+
+def _tokens(facts: dict[str, Any]) -> dict[str, int] | None:
+    found = {}
+    for name, *said in (
+        ("input", "gen_ai.usage.input_tokens", "llm.token_count.prompt"),
+        ("output", "gen_ai.usage.output_tokens", "llm.token_count.completion"),
+    ):
+        count = next((facts[each] for each in said if type(facts.get(each)) is int), None)
+        if count is not None and 0 < count < 2**40:
+            found[name] = count
+    return found or None
 
 
 def _read(given: Any) -> Any:

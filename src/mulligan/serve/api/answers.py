@@ -11,8 +11,9 @@ from mulligan.records import encode
 from mulligan.report.tables import as_csv
 
 
-def answer(facts: object, status: int = 200) -> Response:
-    return Response(encode(facts), status, media_type="application/json", headers={"Cache-Control": "no-store"})
+def answer(facts: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    said = {"Cache-Control": "no-store", **(headers or {})}
+    return Response(encode(facts), status, media_type="application/json", headers=said)
 
 
 def csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Response:

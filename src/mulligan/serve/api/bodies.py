@@ -20,6 +20,8 @@ BODY = 5 * 1024 * 1024
 INFLATED = 20 * 1024 * 1024
 """Bytes that they may become."""
 DEPTH = 64
+LARGE = 256 * 1024
+"""Bytes from which a body is decoded on a thread, so that others are served meanwhile."""
 _NOT_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'[]{}"\\')
 _ALIKE = bytes.maketrans(b"{}", b"[]")
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)

@@ -38,6 +38,7 @@ class Committer:
         self._heard = heard
         """Told of what was kept, with its tenant, on the writer's thread."""
         self._waiting: deque[_Waiting] = deque()
+        self._acts: list[Callable[[], None]] = []
         self._size = 0
         self._changed = threading.Condition()
         self._is_closing = False
@@ -69,6 +70,11 @@ class Committer:
             self._changed.notify()
         return await one.done
 
+    def later(self, act: Callable[[], None]) -> None:
+        """Does something on the writer's thread, before what is sent from now on."""
+        with self._changed:
+            self._acts.append(act)
+
     def close(self) -> None:
         """Keeps what waits, and ends."""
         with self._changed:
@@ -83,12 +89,15 @@ class Committer:
                     self._changed.wait()
                 if not self._waiting:
                     return
+                acts, self._acts = self._acts, []
                 group: list[_Waiting] = []
                 events = 0
                 while self._waiting and (not group or events + self._waiting[0].events <= TOGETHER):
                     group.append(self._waiting.popleft())
                     events += group[-1].events
             try:
+                for act in acts:
+                    act()
                 self._commit(group)
             finally:
                 with self._changed:

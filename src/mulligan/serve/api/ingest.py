@@ -23,8 +23,6 @@ from mulligan.serve.api.sent import SentBatch, SentFailure, SentFailures, SentRu
 
 T = TypeVar("T")
 JSON = "application/json"
-LARGE = 256 * 1024
-"""Bytes from which a body is read on a thread, so that others are served meanwhile."""
 
 
 def group(server: Server) -> Iterable[BaseRoute]:
@@ -46,7 +44,7 @@ class Ingest:
 
     async def _sent(self, request: Request, type: Any) -> tuple[Any, int]:
         data = await bodies.read(request, JSON)
-        if len(data) > LARGE:
+        if len(data) > bodies.LARGE:
             return await self._server.ask(bodies.parsed, data, type), len(data)
         return bodies.parsed(data, type), len(data)
 

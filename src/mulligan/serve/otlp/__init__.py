@@ -1,0 +1,1 @@
+"""OTLP in: traces and logs of other programs become runs."""

@@ -1,0 +1,244 @@
+"""OTLP as protobuf, read straight from its bytes: what says nothing here is passed over without being decoded.
+
+A reader of our own and no library: of a span a dozen attributes matter, and to find these in the bytes takes less time
+than to walk a decoded message, with nothing to install.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from mulligan.capture.transcripts.otlp import WANTED, Span
+
+_WANTED = {name.encode(): name for name in WANTED}
+_fixed64 = struct.Struct("<Q").unpack_from
+_double = struct.Struct("<d").unpack_from
+DEPTH = 8
+
+
+class Malformed(ValueError):
+    """Bytes that are no message."""
+
+
+class LogRecord(NamedTuple):
+    """What is read of a log record."""
+
+    name: str
+    time: int
+    """Nanoseconds."""
+    facts: dict[str, Any]
+    resource: dict[str, Any]
+    body: str
+
+
+def spans(data: bytes) -> tuple[list[Span], int]:
+    """The spans of an export, and how many others have no identity and cannot be kept."""
+    found: list[Span] = []
+    rejected = 0
+    for resource, scope, end in _grouped(data):
+        for number, start, stop in _fields(data, scope, end):
+            if number == 2:
+                span = _span(data, start, stop, resource)
+                if span is None:
+                    rejected += 1
+                else:
+                    found.append(span)
+    return found, rejected
+
+
+def logs(data: bytes) -> list[LogRecord]:
+    found: list[LogRecord] = []
+    for resource, scope, end in _grouped(data):
+        found += [_log(data, start, stop, resource) for number, start, stop in _fields(data, scope, end) if number == 2]
+    return found
+
+
+def _grouped(data: bytes) -> Iterator[tuple[dict[str, Any], int, int]]:
+    """Each scope of an export, with the facts of its resource: traces and logs are laid out alike."""
+    for number, start, end in _fields(data, 0, len(data)):
+        if number != 1:
+            continue
+        resource: dict[str, Any] = {}
+        scopes: list[tuple[int, int]] = []
+        for inner, first, last in _fields(data, start, end):
+            if inner == 1:
+                for each, begin, stop in _fields(data, first, last):
+                    if each == 1:
+                        _attribute(data, begin, stop, resource)
+            elif inner == 2:
+                scopes.append((first, last))
+        for first, last in scopes:
+            yield resource, first, last
+
+
+def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The number of each field, and from where to where its value is; of a number, the number itself comes first."""
+    while at < end:
+        tag = data[at]
+        at += 1
+        if tag > 127:
+            tag, at = _varint(data, at - 1, end)
+        kind = tag & 7
+        if kind == 2:
+            if at >= end:
+                raise Malformed("it ends in the middle of a field")
+            size = data[at]
+            at += 1
+            if size > 127:
+                size, at = _varint(data, at - 1, end)
+            stop = at + size
+            if stop > end:
+                raise Malformed("a field is longer than what holds it")
+            yield tag >> 3, at, stop
+            at = stop
+        elif kind == 0:
+            value, at = _varint(data, at, end)
+            yield tag >> 3, value, -1
+        elif kind == 1 or kind == 5:
+            stop = at + (8 if kind == 1 else 4)
+            if stop > end:
+                raise Malformed("it ends in the middle of a number")
+            yield tag >> 3, at, stop
+            at = stop
+        else:
+            raise Malformed(f"there is no field of the sort {kind}")
+
+
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= end or shift > 63:
+            raise Malformed("a number has no end")
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+
+
+def _attribute(data: bytes, at: int, end: int, facts: dict[str, Any], every: bool = False) -> None:
+    """Puts an attribute into the facts, if it is one that says anything."""
+    name: str | None = None
+    value: tuple[int, int] | None = None
+    for number, start, stop in _fields(data, at, end):
+        if number == 1:
+            key = data[start:stop]
+            name = key.decode("utf-8", "replace") if every else _WANTED.get(key)
+            if name is None:
+                return
+        elif number == 2 and stop >= 0:
+            value = (start, stop)
+    if name is not None and value is not None:
+        facts[name] = _value(data, *value)
+
+
+def _value(data: bytes, at: int, end: int) -> Any:
+    for number, start, stop in _fields(data, at, end):
+        if number == 1:
+            return data[start:stop].decode("utf-8", "replace")
+        if number == 2:
+            return bool(start)
+        if number == 3:
+            return start - 2**64 if start >= 2**63 else start
+        if number == 4 and stop - start == 8:
+            return _double(data, start)[0]
+    return None
+
+
+def _span(data: bytes, at: int, end: int, resource: dict[str, Any]) -> Span | None:
+    trace = id = parent = b""
+    name = message = ""
+    begun = ended = 0
+    has_failed = False
+    facts: dict[str, Any] = {}
+    events: list[tuple[str, dict[str, Any]]] = []
+    for number, start, stop in _fields(data, at, end):
+        if number == 9:
+            _attribute(data, start, stop, facts)
+        elif number == 1:
+            trace = data[start:stop]
+        elif number == 2:
+            id = data[start:stop]
+        elif number == 4:
+            parent = data[start:stop]
+        elif number == 5:
+            name = data[start:stop].decode("utf-8", "replace")
+        elif number == 7 or number == 8:
+            if stop - start != 8:
+                raise Malformed("a time is no time")
+            (moment,) = _fixed64(data, start)
+            if number == 7:
+                begun = moment
+            else:
+                ended = moment
+        elif number == 11:
+            events.append(_event(data, start, stop))
+        elif number == 15:
+            for inner, first, last in _fields(data, start, stop):
+                if inner == 2:
+                    message = data[first:last].decode("utf-8", "replace")
+                elif inner == 3:
+                    has_failed = first == 2
+    if len(trace) != 16 or len(id) != 8 or not any(trace) or not any(id):
+        return None
+    above = parent.hex() if any(parent) else ""
+    return Span(trace.hex(), id.hex(), above, name, begun, ended, facts, has_failed, message, events, resource)
+
+
+def _event(data: bytes, at: int, end: int) -> tuple[str, dict[str, Any]]:
+    name = ""
+    facts: dict[str, Any] = {}
+    for number, start, stop in _fields(data, at, end):
+        if number == 2:
+            name = data[start:stop].decode("utf-8", "replace")
+        elif number == 3:
+            _attribute(data, start, stop, facts)
+    return name, facts
+
+
+def _log(data: bytes, at: int, end: int, resource: dict[str, Any]) -> LogRecord:
+    name = body = ""
+    moment = observed = 0
+    facts: dict[str, Any] = {}
+    for number, start, stop in _fields(data, at, end):
+        if number == 6:
+            _attribute(data, start, stop, facts, every=True)
+        elif (number == 1 or number == 11) and stop - start == 8:
+            (found,) = _fixed64(data, start)
+            if number == 1:
+                moment = found
+            else:
+                observed = found
+        elif number == 12 and stop >= 0:
+            name = data[start:stop].decode("utf-8", "replace")
+        elif number == 5 and stop >= 0:
+            value = _value(data, start, stop)
+            body = value if isinstance(value, str) else ""
+    return LogRecord(name, moment or observed, facts, resource, body)
+
+
+def answered(rejected: int = 0, why: str = "") -> bytes:
+    """The answer to an export: nothing, or what was not taken of it and why."""
+    if not rejected and not why:
+        return b""
+    text = why.encode()
+    told = (b"\x08" + _number(rejected) if rejected else b"") + b"\x12" + _number(len(text)) + text
+    return b"\x0a" + _number(len(told)) + told
+
+
+def status(message: str) -> bytes:
+    """A refusal, as clients of OTLP read it: google.rpc.Status."""
+    text = message.encode()
+    return b"\x08\x03\x12" + _number(len(text)) + text
+
+
+def _number(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
