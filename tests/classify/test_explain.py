@@ -52,6 +52,13 @@ def test_one_line_goes_out_for_each_that_comes_in_and_a_bad_one_stops_nothing() 
     assert '"text" is a string' in answers[5]["error"]
 
 
+def test_where_no_line_can_be_read_the_command_says_so_to_scripts() -> None:
+    told = ask("--jsonl", "--json", text="not json\n[]\n")
+    assert (told.exit_code, len(told.stdout.splitlines())) == (1, 2)
+    assert ask("--jsonl", text="not json\n").exit_code == 1
+    assert ask("--jsonl", "--json", text="").exit_code == 0
+
+
 def test_what_is_known_besides_the_text_is_used() -> None:
     line = json.dumps({"text": "no", "status": 429, "exception": "openai.RateLimitError", "arguments": {"a": 1}})
     answer = json.loads(ask("--jsonl", "--json", text=line).stdout)

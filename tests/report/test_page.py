@@ -3,6 +3,8 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
+import msgspec
+
 from mulligan.records import builtins
 from mulligan.redaction import Redactor
 from mulligan.report.page import page
@@ -110,6 +112,14 @@ def test_it_shows_what_was_found_and_needs_neither_script_nor_colour():
         assert text in made
     assert "<title>2026-02-25: 5 overcome, 3 never, of 30 calls</title>" in made
     assert "prefers-color-scheme: dark" in made
+
+
+def test_failures_of_which_nobody_knows_when_are_not_left_out_without_a_word():
+    dated, both = (
+        page(msgspec.structs.replace(findings("x"), undated=undated), 1_772_400_000_000) for undated in (0, 3)
+    )
+    assert "do not say when" not in "".join(dated)
+    assert "Not shown: 3 failures of which the logs do not say when." in "".join(both)
 
 
 def test_nothing_found_is_a_page_too():

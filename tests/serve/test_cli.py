@@ -15,7 +15,7 @@ from mulligan.records import Run, Step
 from mulligan.remember.losses import add_dropped
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL
-from mulligan.serve.cli import COMMANDS, main
+from mulligan.serve.cli import COMMANDS, main, options
 
 
 @pytest.fixture
@@ -203,3 +203,17 @@ def test_dropped_records_stay_counted(types, store):
     code, out, _ = types("doctor", "--store", store)
     assert code == 1
     assert out.startswith("7 records could not be kept")
+
+
+def test_an_error_about_an_option_names_the_command_it_is_of(types):
+    code, _, err = types("stats", "--compare", "1")
+    assert code == 2
+    assert "(see `mulligan stats --help`)" in err
+
+
+def test_a_sentence_is_broken_between_words_where_the_terminal_is_narrow(types, monkeypatch, tmp_path):
+    monkeypatch.setattr(options, "width", lambda: 40)
+    code, out, _ = types("stats", "--by", "tool", "--store", str(tmp_path / "none.db"))
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 40
+    assert " ".join(out.split()).startswith("Nothing was recorded since ")

@@ -94,6 +94,12 @@ def test_any_line_is_answered():
     assert len(suggest(*lines)) == len(lines)
 
 
+def test_where_no_line_can_be_read_the_command_says_so_to_scripts():
+    command = [sys.executable, "-m", "mulligan", "suggest", "--json"]
+    done = subprocess.run(command, input=b"not json\n[]\n", capture_output=True, timeout=60, check=False)
+    assert (done.returncode, len(done.stdout.splitlines())) == (1, 2)
+
+
 # mulligan.suggest
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mulligan.report.scan import Findings, FixFound, PatternFound, SpiralFound, ToolFound
 from mulligan.report.scan_text import answer, day, lasted
+from mulligan.report.tables import count
 
 SPACE = "\u00a0"
 
@@ -111,6 +112,8 @@ def _days(found: Findings) -> Iterator[str]:
     yield '<ul class="legend"><li>' + swatch.format('<rect width="12" height="12" fill="url(#hatch)"/>')
     yield f"overcome {won:,}</li><li>" + swatch.format('<rect class="lost" width="12" height="12"/>')
     yield f"never overcome {lost:,}</li></ul>\n"
+    if found.undated:
+        yield f'<p class="quiet">Not shown: {count(found.undated, "failure")} of which the logs do not say when.</p>\n'
     yield from _chart(found)
     yield "<details><summary>Show as table</summary><table><thead><tr><th>Day</th>"
     yield '<th class="n">Calls</th><th class="n">Overcome</th><th class="n">Never overcome</th></tr></thead><tbody>'

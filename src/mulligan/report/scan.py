@@ -148,6 +148,8 @@ class Findings(Record, frozen=True):
     fixes: tuple[FixFound, ...] = ()
     spirals: tuple[SpiralFound, ...] = ()
     days: tuple[DayFound, ...] = ()
+    undated: int = 0
+    """Failures of which the log does not say when."""
 
     @property
     def given_up(self) -> int:
@@ -285,6 +287,8 @@ class Scan:
                 self._kind_tools[str(failure.kind), call.name] += 1
             if call.first.started:
                 self._day(call.first.started // DAY)["overcome" if is_overcome else "given_up"] += 1
+            else:
+                self._totals["undated"] += 1
             pattern = self._patterns.get(key)
             if pattern is None and len(self._patterns) < PATTERNS:
                 pattern = self._patterns[key] = _Pattern(step)
@@ -392,6 +396,7 @@ class Scan:
             fixes=tuple(self._fix_rows(shown)),
             spirals=tuple(self._spiral_rows(shown)),
             days=tuple(_days(self._days)),
+            undated=totals["undated"],
         )
 
     def _kind_rows(self, shown: _Shown) -> Iterator[KindFound]:

@@ -83,6 +83,11 @@ def cli() -> None:
     """A second chance for every failed agent call, and a memory so that it is needed less often."""
 
 
+def _named(words: list[str]) -> str:
+    """The command that was typed, for errors of which click does not say where they happened."""
+    return f"mulligan {words[1]}" if words[1:] and words[1] in COMMANDS else "mulligan"
+
+
 def main() -> None:
     """Runs the command. 0: done. 1: done, and the answer is bad news. 2: it could not be done."""
     try:
@@ -91,7 +96,7 @@ def main() -> None:
         click.echo(error.format_message())
         code = 2
     except click.ClickException as error:
-        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "mulligan"
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else _named(sys.argv)
         message = error.format_message()
         _fail(f"{message[:1].lower()}{message[1:]} (see `{where} --help`)")
     except MulliganError as error:

@@ -64,14 +64,15 @@ def explain(
 ) -> None:
     """What kind of failure is this, and whose move is it?
 
-    Reads an error's text from FILE or from standard input, or with --jsonl one object a line.
+    Reads an error's text from FILE or from standard input, or with --jsonl one object a line: an answer with the field
+    "error" stands in the place of one that cannot be read. Exit 1 when none can.
     """
     with _opened(file) as stream:
         if jsonl:
             if tool or source or status or exception:
                 raise click.UsageError("with --jsonl, tool, source, status and exception stand in each line.")
-            _each(_lines(stream), as_json, why)
-            return
+            is_any_read = _each(_lines(stream), as_json, why)
+            sys.exit(0 if is_any_read else 1)
         text = stream.read(_MOST).decode("utf-8", "replace")
     if not text.strip():
         raise click.UsageError("there is no text to explain. Pipe one in, or type `mulligan explain build.log`.")
@@ -104,10 +105,13 @@ def _lines(stream: IO[bytes]) -> Iterator[bytes]:
         yield line
 
 
-def _each(lines: Iterator[bytes], as_json: bool, why: bool) -> None:
-    """One answer for each line, in order, as it comes. A line that cannot be read gets an `error` in its place."""
+def _each(lines: Iterator[bytes], as_json: bool, why: bool) -> bool:
+    """One answer for each line, in order, as it comes. A line that cannot be read gets an `error` in its place.
+
+    Whether any could be read, or there was none.
+    """
     rows: list[tuple[str, ...]] = []
-    bad = 0
+    number = bad = 0
     classify = _classify()
     for number, line in enumerate(lines, 1):
         try:
@@ -126,14 +130,16 @@ def _each(lines: Iterator[bytes], as_json: bool, why: bool) -> None:
         said = clean(template(failure.message, asked.get("arguments")) if why else failure.message, 100)
         said = " ".join(said.split())
         rows.append((str(number), str(failure.kind), failure.remedy.value, failure.ran.value, sure, said))
+    is_any_read = not number or bad < number
     if as_json:
-        return
+        return is_any_read
     click.echo(f"{count(len(rows), 'line')}, {bad} of them unreadable." if bad else f"{count(len(rows), 'line')}.")
     if rows:
         click.echo()
         head = ("line", "kind", "remedy", "ran", "sure", "template" if why else "message")
         for row in columns([head, *rows], right=(0, 4)):
             click.echo(row)
+    return is_any_read
 
 
 def _asked(line: bytes) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from mulligan.remember.adoption import adopt
 from mulligan.remember.store import LOCAL, Store
 from mulligan.remember.urls import is_remote, journals_of, open_store, sqlite_path
 from mulligan.report import moments
+from mulligan.report.tables import wrapped
 from mulligan.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -111,6 +112,10 @@ def print_json(value: object) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
+    """Tables fit the terminal already; a sentence, which begins at its left, is broken between words."""
     plainly = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    columns = width()
     for each in lines:
-        click.echo(click.unstyle(each) if plainly else each)
+        text = click.unstyle(each) if plainly else each
+        for part in wrapped(text, columns, "") if text[:1].strip() and "\x1b" not in text else (text,):
+            click.echo(part)

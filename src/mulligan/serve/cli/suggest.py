@@ -42,7 +42,8 @@ def suggest(file: str | None, no_memory: bool, store: str | None, as_json: bool)
     Reads one JSON object a line from FILE or from standard input: tool, arguments, error, and if known schema, tools
     (schemas by name), history (earlier calls of the run: tool, arguments, outcome, result or error), privileged,
     released, effects, destructive, mode, agent, context, id. What worked before, by the store, is among the answers.
-    With --json, or where the output is not a terminal, it answers each line with one.
+    With --json, or where the output is not a terminal, it answers each line with one, and with the field "error" where
+    it cannot be read. Exit 1 when none can.
     """
     settings = settings_with(store)
     kept = None if no_memory else opened(settings)
@@ -51,7 +52,7 @@ def suggest(file: str | None, no_memory: bool, store: str | None, as_json: bool)
     classify = Classifier.from_settings({"kinds": settings.kinds, "rules": settings.rules}).classify
     is_table = not as_json and sys.stdout.isatty()
     rows: list[tuple[str, ...]] = []
-    bad = 0
+    number = bad = 0
     with _opened(file) as stream:
         for number, line in enumerate(_lines(stream), 1):
             given: dict[str, Any] = {}
@@ -72,6 +73,7 @@ def suggest(file: str | None, no_memory: bool, store: str | None, as_json: bool)
                 rows.append(_row(number, advice))
     if is_table:
         _print(rows, bad)
+    sys.exit(1 if number and bad == number else 0)
 
 
 def _recall(kept: Store, given: dict[str, Any]) -> Callable[..., Sequence[Fix]]:
