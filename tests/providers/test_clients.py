@@ -27,4 +27,4 @@ def test_each_class_of_failure_ends_as_the_page_says(case: Case, client: Client)
     by_us = [step.after for step in played.steps if step.after and step.after.source == "fallback"]
     made = len(played.steps) - sum(not after.changes for after in by_us)
     assert len(provider.requests) == made  # the client itself has repeated nothing
-    assert all(wait <= 99 for wait in played.waits)
+    assert all(wait <= 90 for wait in played.waits)

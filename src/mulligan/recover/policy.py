@@ -77,7 +77,7 @@ class Policy:
             if retry_after > self.longest_wait:
                 return None
             # A little later than asked, each at another time: everybody who was turned away was told the same moment.
-            return retry_after * (1 + 0.1 * chance)
+            return min(self.longest_wait, retry_after * (1 + 0.1 * chance))
         # Full jitter, not a fixed step: many agents share one rate limit and would otherwise return together.
         ceiling: float = min(self.longest_wait, self.first_wait * 2 ** (attempt - 2))
         return ceiling * (1 - chance)
