@@ -178,6 +178,19 @@ def test_exchanges_are_left_out_from_the_middle_with_a_sentence_in_their_place()
     assert re.search(r"\d+ earlier messages were left out", note)
 
 
+def test_what_the_user_said_last_stays_however_long_ago_that_was_and_however_long_it_is():
+    task = "Add up every order of the harbour. " * 100
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": task},
+        *tool_messages(*[4000] * 40)[2:-1],
+    ]
+    done = compressed(messages, overflowing(messages, by_letters, 6))
+    assert done.fits
+    assert done.messages[:2] == messages[:2]
+    assert len(done.messages) < len(messages)
+
+
 def test_where_nothing_may_go_the_nearest_is_answered_and_it_says_that_it_does_not_fit():
     messages = [{"role": "system", "content": "x" * 9000}, {"role": "user", "content": "y" * 9000}]
     done = compressed(messages, Sizes(window=1000, requested=4500))
