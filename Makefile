@@ -2,7 +2,7 @@
 # ARGS reaches the tool behind a target: make test ARGS="-k retry -x"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-providers test-browser test-agents test-wheel lint typing format bench eval-repair clean
+.PHONY: help demo test test-providers test-browser test-agents test-mcp test-wheel lint typing format bench eval-repair clean
 export PYTHON
 
 help: ## print these lines
@@ -32,6 +32,11 @@ test-agents: ## run the real Claude Code and Codex over a scripted model (instal
 	@scripts/environment base dev
 	@scripts/agents
 	@.venv/bin/python -m pytest -m agents -rs tests/agents $(ARGS)
+
+test-mcp: ## run real MCP clients and servers with the proxy between them (installs 250 MB; from npm too, where it is)
+	@scripts/environment base dev mcp
+	@scripts/mcp_servers
+	@.venv/bin/python -m pytest -m mcp -n auto --maxprocesses 2 -rs tests/mcp $(ARGS)
 
 lint: ## check style and types: ruff, mypy --strict
 	@scripts/environment base dev

@@ -231,10 +231,15 @@ class ActiveRun:
         `kit` is the step's own, where less is kept of it than of the run.
         """
         kit = kit or self.kit
+        if self.heard(step, kit):
+            kit.tell(StepEnded(step))
+
+    def heard(self, step: Step, kit: Kit) -> bool:
+        """Keeps of a step what the status rests on; whether it is to be published."""
         if self.repeats is not None and step.outcome == "success" and step.type in TOOLS and kit.layer() is None:
             self.repeats.succeeded()
         if kit.is_silent and not self.kit.is_silent:
-            return  # a run's status is that of its record; one that is not recorded has one all the same
+            return False  # a run's status is that of its record; one that is not recorded has one all the same
         with _lock:
             self.has_failures = self.has_failures or step.has_failed
             if self.has_failures:
@@ -242,7 +247,7 @@ class ActiveRun:
                 self._telling.append(step)
                 if self.remembers is not None and len(self._telling) > 2 * self.remembers:
                     del self._telling[: -self.remembers]
-        kit.tell(StepEnded(step))
+        return True
 
     def tell_of(self, error: BaseException) -> bool:
         """Says that a step tells of this exception; whether one did before.

@@ -15,6 +15,7 @@ import click
 
 import mulligan
 from mulligan.failure import SettingsError
+from mulligan.serve.cli import clients
 from mulligan.serve.cli.edits import Edit, json_edit, read_json, read_toml
 from mulligan.serve.cli.options import as_json, print_json
 
@@ -254,6 +255,66 @@ def _add(agent: Agent, where: str) -> None:
     @_options
     def _(project: bool, dry_run: bool, as_json: bool) -> None:
         _uninstall(agent, project, dry_run, as_json)
+
+
+@install.command(
+    "mcp",
+    epilog="Examples:\n\n  mulligan install mcp --client claude-desktop --server git\n\n"
+    "  mulligan install mcp --client cursor --server files --repair --pin --dry-run",
+)
+@click.option("--client", type=click.Choice(list(clients.CLIENTS)), required=True, help="Whose settings.")
+@click.option("--server", metavar="NAME", help="Which of its servers.")
+@click.option("--repair", is_flag=True, help="Let sure repairs be made: see mulligan proxy --help.")
+@click.option("--pin", is_flag=True, help="Hold back tools that are new or changed.")
+@click.option("--teach", is_flag=True, help="Add what is proven to help to descriptions.")
+@click.option("--trust-annotations", is_flag=True, help="Believe what the server says of its tools' effects.")
+@_options
+def _install_mcp(client: str, server: str | None, project: bool, dry_run: bool, as_json: bool, **given: bool) -> None:
+    """Put `mulligan proxy` before an MCP server in a client's settings."""
+    known = clients.CLIENTS[client]
+    path = clients.path_of(known, project)
+    named = _server(known, path, server)
+    flags = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
+    edit = clients.edit(known, path, named, lambda start: clients.wrapped(start, named, flags))
+    perform(
+        edit,
+        dry_run,
+        as_json,
+        f"Calls of {named} in {known.spoken} now go through mulligan.",
+        f"It is installed: nothing to change in {path}.",
+        [f"{known.spoken} takes it up when it is started again."],
+        client=client,
+        server=named,
+    )
+
+
+@uninstall.command("mcp", epilog="Examples:\n\n  mulligan uninstall mcp --client claude-desktop --server git")
+@click.option("--client", type=click.Choice(list(clients.CLIENTS)), required=True, help="Whose settings.")
+@click.option("--server", metavar="NAME", help="Which of its servers.")
+@_options
+def _uninstall_mcp(client: str, server: str | None, project: bool, dry_run: bool, as_json: bool) -> None:
+    """Take `mulligan proxy` away from before an MCP server."""
+    known = clients.CLIENTS[client]
+    path = clients.path_of(known, project)
+    named = _server(known, path, server)
+    edit = clients.edit(known, path, named, lambda start: clients.unwrapped(start) or start)
+    perform(
+        edit,
+        dry_run,
+        as_json,
+        f"{named} is started by {known.spoken} itself again.",
+        f"It is not installed: nothing to change in {path}.",
+        [f"{known.spoken} takes it up when it is started again."],
+        client=client,
+        server=named,
+    )
+
+
+def _server(client: clients.Client, path: Path, named: str | None) -> str:
+    if named is not None:
+        return named
+    known = ", ".join(map(str, clients.servers_of(client, path))) or "none"
+    raise SettingsError(f"--server says which of the servers in {path}. There are: {known}.")
 
 
 _add(CLAUDE_CODE, "~/.claude/settings.json, or .claude/settings.local.json of a project")

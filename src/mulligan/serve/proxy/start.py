@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 
 from mulligan.serve.proxy.pump import Pump
 from mulligan.serve.proxy.rules import Options
 from mulligan.settings import Settings
 
+SWITCH = 0.0001
+"""Seconds after which a thread that computes lets another one have its turn."""
 LAST_WORDS = 2.0
 """Seconds in which calls are still answered when the server is gone for good."""
 
@@ -23,6 +26,8 @@ def serve(
     process: subprocess.Popen[bytes],
 ) -> int:
     """Runs the proxy in front of a server that has just been started; the exit code."""
+    # The recorder's thread works for milliseconds at a time, and a message must not wait so long for its turn.
+    sys.setswitchinterval(SWITCH)
     return asyncio.run(_serve(options, settings, command, environment, process))
 
 

@@ -1,0 +1,227 @@
+"""What `mulligan proxy` costs a tool call, beside no proxy and FastMCP's; and whether its memory stays flat.
+
+    python benchmarks/proxy.py [--calls 300] [--rounds 10] [--many 100000] [--json]
+
+The real client of the `mcp` package calls a real server of the same package: directly, through mulligan with everything
+recorded into a SQLite file, and through FastMCP's proxy. The connections are open side by side and take turns; latency
+is that of one call after the other. A second table has a client and a server of a few lines each, which take next to no
+time themselves: there the proxy's own microseconds can be seen. Memory is that of the proxy's process, every hundredth
+of the calls failing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+SLOWER = 1.25
+"""Times the latency of a direct call, at most."""
+FLAT = 8.0
+"""Megabytes that may be added by all calls after the first tenth."""
+
+SERVER = '''
+import logging
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("bench")
+@server.tool()
+def search(query: str, top_k: int = 5) -> str:
+    """Finds documents."""
+    return f"{top_k} documents about {query}: " + "some words of a document. " * 20
+server.run()
+'''
+FASTMCP = """
+import sys
+from fastmcp.client.transports import StdioTransport
+from fastmcp.server import create_proxy
+create_proxy(StdioTransport(sys.executable, [sys.argv[1]])).run(show_banner=False)
+"""
+SMALL = r"""
+import json, sys
+for line in sys.stdin.buffer:
+    said = json.loads(line)
+    if "id" not in said:
+        continue
+    if said["method"] != "tools/call":
+        result = {"tools": [], "capabilities": {}, "protocolVersion": "2025-11-25", "serverInfo": {"name": "small"}}
+    else:
+        given = said["params"]["arguments"]
+        text = "5 documents about " + given["query"] + ": " + "some words of a document. " * 20
+        result = {"content": [{"type": "text", "text": text}], "isError": given["query"] == "nothing"}
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": said["id"], "result": result}) + "\n")
+    sys.stdout.flush()
+"""
+
+
+def through_mulligan(home: Path, server: Path) -> tuple[list[str], dict[str, str]]:
+    command = [sys.executable, "-m", "mulligan", "proxy", "--name", "bench", "--", sys.executable, str(server)]
+    return command, {**os.environ, "MULLIGAN_HOME": str(home)}
+
+
+async def latencies(folder: Path, calls: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each call, by the way it took."""
+    from mcp.client.stdio import stdio_client
+
+    from mcp import Client, StdioServerParameters
+
+    server, fast = folder / "server.py", folder / "fast.py"
+    server.write_text(SERVER)
+    fast.write_text(FASTMCP)
+    proxied, environment = through_mulligan(folder / "home", server)
+    ways = {
+        "direct": ([sys.executable, str(server)], dict(os.environ)),
+        "mulligan proxy": (proxied, environment),
+        "FastMCP proxy": ([sys.executable, str(fast), str(server)], dict(os.environ)),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    with (folder / "errors").open("w") as errors:
+        async with AsyncExitStack() as stack:
+            clients: dict[str, Any] = {}
+            for name, (command, env) in ways.items():
+                about = StdioServerParameters(command=command[0], args=command[1:], env=env)
+                clients[name] = await stack.enter_async_context(Client(stdio_client(about, errlog=errors)))
+                await clients[name].list_tools()
+            for round in range(rounds + 1):
+                for name, client in clients.items():
+                    for number in range(max(1, calls // rounds)):
+                        began = time.perf_counter()
+                        answer = await client.call_tool("search", {"query": f"fish {number}", "top_k": 5})
+                        took = time.perf_counter() - began
+                        assert not answer.is_error, answer
+                        if round:  # the first one warms up
+                            taken[name].append(took)
+    return taken
+
+
+class Small:
+    """A client of a few lines."""
+
+    def __init__(self, command: list[str], env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._into, self._out = self.process.stdin, self.process.stdout
+        self._id = 0
+        self.ask("initialize", {"clientInfo": {"name": "small"}})
+
+    def ask(self, method: str, params: Any) -> bytes:
+        self._id += 1
+        said = {"jsonrpc": "2.0", "id": self._id, "method": method, "params": params}
+        self._into.write(json.dumps(said).encode() + b"\n")
+        self._into.flush()
+        return self._out.readline()
+
+    def search(self, query: str) -> bytes:
+        return self.ask("tools/call", {"name": "search", "arguments": {"query": query, "top_k": 5}})
+
+    def close(self) -> None:
+        self._into.close()
+        self.process.wait(30)
+
+    @property
+    def megabytes(self) -> float:
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * resource.getpagesize() / 1e6
+
+    @property
+    def cpu(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def bare(folder: Path, calls: int, rounds: int) -> dict[str, list[float]]:
+    server = folder / "small.py"
+    server.write_text(SMALL)
+    command, environment = through_mulligan(folder / "bare", server)
+    clients = {"direct": Small([sys.executable, str(server)]), "mulligan proxy": Small(command, environment)}
+    taken: dict[str, list[float]] = {name: [] for name in clients}
+    for round in range(rounds + 1):
+        for name, client in clients.items():
+            for number in range(calls // rounds):
+                began = time.perf_counter()
+                client.search(f"fish {number}")
+                if round:
+                    taken[name].append(time.perf_counter() - began)
+    for client in clients.values():
+        client.close()
+    return taken
+
+
+def memory(folder: Path, many: int) -> tuple[float, float, float]:
+    """Megabytes after a tenth of the calls and after all of them, and CPU microseconds of the proxy a call."""
+    server = folder / "small.py"
+    command, environment = through_mulligan(folder / "many", server)
+    client = Small(command, environment)
+    early, before = 0.0, 0.0
+    for number in range(many):
+        if number == many // 10:
+            time.sleep(0.5)  # until everything is kept
+            early, before = client.megabytes, client.cpu
+        client.search("nothing" if number % 100 == 99 else f"fish {number}")
+    time.sleep(0.5)
+    late, spent = client.megabytes, client.cpu - before
+    client.close()
+    return early, late, 1e6 * spent / (many - many // 10)
+
+
+def middle(taken: list[float], at: float = 0.5) -> float:
+    return statistics.quantiles(taken, n=100)[int(at * 100) - 1] * 1e6
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--calls", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--many", type=int, default=100_000)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(argv)
+    figures: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        try:
+            figures["real"] = asyncio.run(latencies(folder, given.calls, given.rounds))
+        except ImportError:
+            print("the packages mcp and fastmcp are not installed: make bench does, or pip install mcp fastmcp")
+        figures["bare"] = bare(folder, given.calls * 10, given.rounds)
+        early, late, cpu = memory(folder, given.many)
+    met = told(figures, given.json, early, late, cpu, given.many)
+    return 0 if met else 1
+
+
+def told(figures: dict[str, Any], as_json: bool, early: float, late: float, cpu: float, many: int) -> bool:
+    say: Callable[..., None] = (lambda *words: None) if as_json else print
+    rows: dict[str, Any] = {}
+    for table, taken in figures.items():
+        title = "real client, real server" if table == "real" else "a client and a server of a few lines"
+        say(f"\n{title:38}  p50 us    p90 us   x direct")
+        direct = middle(taken["direct"])
+        for name, each in taken.items():
+            ratio = middle(each) / direct
+            rows[f"{table}: {name}"] = {"p50": middle(each), "p90": middle(each, 0.9), "ratio": ratio}
+            say(f"  {name:36}{middle(each):8.0f}  {middle(each, 0.9):8.0f}   {ratio:8.2f}")
+    ratio = rows.get("real: mulligan proxy", {}).get("ratio")
+    is_flat, is_quick = late - early <= FLAT, ratio is None or ratio <= SLOWER
+    say(
+        f"\n{many:,} calls: {early:.1f} MB after a tenth, {late:.1f} MB after all; CPU of the proxy {cpu:.0f} us a call"
+    )
+    if ratio is not None:
+        say(f"{'ok    ' if is_quick else 'MISSED'} {ratio:.2f} x direct, at most {SLOWER}")
+    say(f"{'ok    ' if is_flat else 'MISSED'} {late - early:+.1f} MB, at most {FLAT:g}")
+    if as_json:
+        print(json.dumps({"rows": rows, "early": early, "late": late, "cpu": cpu, "ratio": ratio}))
+    return is_flat and is_quick
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,313 @@
+"""Where MCP clients keep the servers that they start, and how the proxy is put before one of them, and taken away.
+
+Each file is changed where the server's command stands, and nowhere else. What is written in a way that we do not
+understand is refused: the user is told what to write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mulligan.failure import SettingsError
+from mulligan.serve.cli.edits import Edit, json_edit, read_json, read_toml, text_of
+from mulligan.settings import config_folder, data_folder
+
+
+class Start(NamedTuple):
+    """The command that starts a server."""
+
+    command: str
+    args: tuple[str, ...]
+
+
+class Client(NamedTuple):
+    """An MCP client, and the files it reads."""
+
+    name: str
+    spoken: str
+    user: Callable[[], Path]
+    project: str | None
+    """Within a project's folder; None where it knows no projects."""
+    under: str
+    """The key under which its servers stand."""
+    form: str = "json"
+
+
+def _configs(*parts: str) -> Path:
+    """A folder of another program's settings, beside the one where ours are."""
+    beside = data_folder() if sys.platform == "win32" else config_folder()
+    return beside.parent.joinpath(*parts)
+
+
+CLIENTS = {
+    each.name: each
+    for each in (
+        Client(
+            "claude-desktop",
+            "Claude Desktop",
+            lambda: _configs("Claude", "claude_desktop_config.json"),
+            None,
+            "mcpServers",
+        ),
+        Client(
+            "claude-code",
+            "Claude Code",
+            lambda: Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home()) / ".claude.json",
+            ".mcp.json",
+            "mcpServers",
+        ),
+        Client("cursor", "Cursor", lambda: Path.home() / ".cursor" / "mcp.json", ".cursor/mcp.json", "mcpServers"),
+        Client("vscode", "VS Code", lambda: _configs("Code", "User", "mcp.json"), ".vscode/mcp.json", "servers"),
+        Client(
+            "codex",
+            "Codex",
+            lambda: Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex") / "config.toml",
+            ".codex/config.toml",
+            "mcp_servers",
+            "toml",
+        ),
+        Client("goose", "Goose", lambda: Path.home() / ".config" / "goose" / "config.yaml", None, "extensions", "yaml"),
+    )
+}
+
+
+def path_of(client: Client, project: bool) -> Path:
+    if not project:
+        return client.user()
+    if client.project is None:
+        raise SettingsError(f"{client.spoken} has no settings of a project. Leave out --project.")
+    return Path.cwd() / client.project
+
+
+def wrapped(start: Start, server: str, options: Sequence[str]) -> Start:
+    """The same with the proxy before it; one that stands there already is replaced."""
+    inner = unwrapped(start) or start
+    ours = ("-m", "mulligan", "proxy", "--name", server, *options, "--")
+    return Start(sys.executable, (*ours, inner.command, *inner.args))
+
+
+def unwrapped(start: Start) -> Start | None:
+    """The same without the proxy; None where there is none."""
+    args = start.args
+    is_ours = args[:3] == ("-m", "mulligan", "proxy") or (
+        Path(start.command).stem == "mulligan" and args[:1] == ("proxy",)
+    )
+    if not is_ours or "--" not in args:
+        return None
+    inner = args[args.index("--") + 1 :]
+    return Start(inner[0], inner[1:]) if inner else None
+
+
+def edit(client: Client, path: Path, server: str, change: Callable[[Start], Start]) -> Edit:
+    """The edit after which a server is started otherwise."""
+    if client.form == "json":
+        return _in_json(client, path, server, change)
+    return _in_toml(client, path, server, change) if client.form == "toml" else _in_yaml(client, path, server, change)
+
+
+def _found(client: Client, path: Path, servers: Any, server: str) -> dict[str, Any]:
+    """What a client knows of a server; if it knows none of this name, which it knows."""
+    if not isinstance(servers, dict) or not servers:
+        raise SettingsError(f"{path} names no MCP servers, so there is none to put the proxy before.")
+    if server not in servers:
+        known = ", ".join(map(str, servers))
+        raise SettingsError(f"{client.spoken} knows no server {server!r}. Those in {path} are: {known}.")
+    about = servers[server]
+    if not isinstance(about, dict):
+        raise SettingsError(f"{path}: {server!r} is not laid out as a table. Mend it first; nothing was done.")
+    return about
+
+
+def _start(path: Path, server: str, command: Any, args: Any) -> Start:
+    if not isinstance(command, str) or not command:
+        raise SettingsError(
+            f"{path}: {server!r} is not started by a command, and the proxy speaks only stdio. Nothing was done."
+        )
+    if args is None:
+        args = []
+    if not isinstance(args, list) or not all(isinstance(each, str) for each in args):
+        raise SettingsError(f"{path}: the arguments of {server!r} are not a list of texts. Nothing was done.")
+    return Start(command, tuple(args))
+
+
+def _in_json(client: Client, path: Path, server: str, change: Callable[[Start], Start]) -> Edit:
+    before, settings = read_json(path)
+    about = _found(client, path, settings.get(client.under), server)
+    start = _start(path, server, about.get("command"), about.get("args"))
+    made = change(start)
+    if made == start:
+        return Edit(path, before, before)
+    new = {**about, "command": made.command, "args": list(made.args)}
+    if "args" not in about and not made.args:
+        del new["args"]
+    return json_edit(path, before, {**settings, client.under: {**settings[client.under], server: new}})
+
+
+def _in_toml(client: Client, path: Path, server: str, change: Callable[[Start], Start]) -> Edit:
+    """Only the two lines are replaced: there is no writer of TOML that keeps the rest as it was."""
+    import tomllib  # 10 ms, and few commands come here
+
+    before, settings = read_toml(path)
+    about = _found(client, path, settings.get(client.under), server)
+    start = _start(path, server, about.get("command"), about.get("args"))
+    made = change(start)
+    if made == start or before is None:
+        return Edit(path, before, before)
+    lines = before.splitlines(keepends=True)
+    name = rf"(?:{re.escape(server)}|\"{re.escape(server)}\"|'{re.escape(server)}')"
+    header = re.compile(rf"\s*\[\s*{client.under}\s*\.\s*{name}\s*\]\s*(?:#.*)?$")
+    begin = next((at for at, line in enumerate(lines) if header.match(line.rstrip("\n"))), None)
+    if begin is not None:
+        end = next((at for at in range(begin + 1, len(lines)) if lines[at].lstrip().startswith("[")), len(lines))
+        body = _without_keys(lines[begin + 1 : end], ("command", "args"))
+        new = [f"command = {json.dumps(made.command)}\n", f"args = {json.dumps(list(made.args))}\n"]
+        after = "".join([*lines[: begin + 1], *new, *body, *lines[end:]])
+        wanted = {**about, "command": made.command, "args": list(made.args)}
+        try:
+            told = tomllib.loads(after)
+            expected = {**settings, client.under: {**settings[client.under], server: wanted}}
+            if told == expected:
+                return Edit(path, before, after)
+        except tomllib.TOMLDecodeError:
+            pass  # told below
+    raise _by_hand(path, server, made)
+
+
+def _without_keys(lines: list[str], keys: Sequence[str]) -> list[str]:
+    """Lines of one table without the assignments to these keys, which may take several lines."""
+    import tomllib
+
+    left: list[str] = []
+    waiting: list[str] = []
+    for line in lines:
+        if not waiting and not re.match(rf"\s*(?:{'|'.join(keys)})\s*=", line):
+            left.append(line)
+            continue
+        waiting.append(line)
+        try:
+            tomllib.loads("".join(waiting))
+        except tomllib.TOMLDecodeError:
+            continue
+        waiting = []
+    return left + waiting
+
+
+def _in_yaml(client: Client, path: Path, server: str, change: Callable[[Start], Start]) -> Edit:
+    """The same by lines, for the plain form in which Goose itself writes its settings."""
+    before = text_of(path)
+    lines = (before or "").splitlines(keepends=True)
+    top = _block(lines, 0, len(lines), client.under)
+    if top is None:
+        raise SettingsError(f"{path} names no MCP servers, so there is none to put the proxy before.")
+    place = _block(lines, *top, server)
+    if place is None:
+        indent = min((_indent(line) for line in lines[slice(*top)] if line.strip()), default=0)
+        names = [line.split(":")[0].strip() for line in lines[slice(*top)] if line.strip() and _indent(line) == indent]
+        raise SettingsError(f"{client.spoken} knows no server {server!r}. Those in {path} are: {', '.join(names)}.")
+    facts, where = _facts(path, server, lines, *place)
+    start = _start(path, server, facts.get("cmd"), facts.get("args", []))
+    made = change(start)
+    if made == start:
+        return Edit(path, before, before)
+    space = " " * min(_indent(line) for line in lines[slice(*place)] if line.strip())
+    args = [f"{space}- {json.dumps(each, ensure_ascii=False)}\n" for each in made.args]
+    new = {"cmd": [f"{space}cmd: {json.dumps(made.command, ensure_ascii=False)}\n"], "args": [f"{space}args:\n", *args]}
+    if not args:
+        new["args"] = [f"{space}args: []\n"]
+    if "args" not in where:
+        new["cmd"] += new.pop("args")
+    for key in sorted(new, key=lambda each: -where[each][0]):  # from below, so that places stay what they are
+        lines[slice(*where[key])] = new[key]
+    return Edit(path, before, "".join(lines))
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _block(lines: list[str], begin: int, end: int, key: str) -> tuple[int, int] | None:
+    """The lines inside a key, of those between two; None where the key is not there."""
+    level = min(
+        (_indent(line) for line in lines[begin:end] if line.strip() and not line.lstrip().startswith("#")), default=0
+    )
+    for at in range(begin, end):
+        if _indent(lines[at]) == level and lines[at].strip() in (f"{key}:", f'"{key}":', f"'{key}':"):
+            last = at + 1
+            while last < end and (not lines[last].strip() or _indent(lines[last]) > level):
+                last += 1
+            return at + 1, last
+    return None
+
+
+def _facts(
+    path: Path, server: str, lines: list[str], begin: int, end: int
+) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
+    """Command and arguments of a server, and on which lines they stand."""
+    facts: dict[str, Any] = {}
+    where: dict[str, tuple[int, int]] = {}
+    level = min(_indent(line) for line in lines[begin:end] if line.strip())
+    at = begin
+    while at < end:
+        key, colon, value = lines[at].strip().partition(":")
+        if not colon or _indent(lines[at]) != level or key not in ("cmd", "args"):
+            at += 1
+            continue
+        first, at = at, at + 1
+        if key == "cmd":
+            facts[key] = _scalar(path, server, value)
+        elif value.strip() in ("", "[]"):
+            facts[key] = []
+            while at < end and lines[at].strip().startswith("- ") and _indent(lines[at]) >= level:
+                facts[key].append(_scalar(path, server, lines[at].strip()[2:]))
+                at += 1
+        else:
+            try:
+                facts[key] = json.loads(value)
+            except ValueError:
+                raise SettingsError(
+                    f"{path}: the arguments of {server!r} are written in a way that is not understood. "
+                    "Write each on a line of its own, after `- `; nothing was done."
+                ) from None
+        where[key] = first, at
+    return facts, where
+
+
+def _scalar(path: Path, server: str, text: str) -> str:
+    """A text as YAML has it, where it is plain or quoted on one line."""
+    text = text.strip()
+    if text[:1] == '"':
+        try:
+            return str(json.loads(text))
+        except ValueError:
+            pass  # told below
+    elif text[:1] == "'" and text[-1:] == "'" and len(text) > 1:
+        return text[1:-1].replace("''", "'")
+    elif text and text[0] not in "&*!|>{}[]%@`#" and " #" not in text and ": " not in text:
+        return text
+    raise SettingsError(f"{path}: {server!r} has a value that is not understood: {text[:80]}. Nothing was done.")
+
+
+def _by_hand(path: Path, server: str, start: Start) -> SettingsError:
+    said = json.dumps([start.command, *start.args])
+    return SettingsError(f"{path}: where {server!r} stands is not understood. Edit it by hand, so that it runs {said}.")
+
+
+def servers_of(client: Client, path: Path) -> Mapping[str, Any]:
+    """The servers that a client knows, for whoever named none."""
+    if client.form == "yaml":
+        lines = (text_of(path) or "").splitlines()
+        place = _block(lines, 0, len(lines), client.under)
+        if place is None:
+            return {}
+        level = min((_indent(line) for line in lines[slice(*place)] if line.strip()), default=0)
+        names = [line for line in lines[slice(*place)] if line.strip() and _indent(line) == level]
+        return {line.strip().rstrip(":"): None for line in names}
+    _, settings = read_json(path) if client.form == "json" else read_toml(path)
+    servers = settings.get(client.under)
+    return servers if isinstance(servers, dict) else {}
