@@ -17,8 +17,6 @@ from mulligan.remember.rows import FIRST
 from mulligan.remember.store import Evidence, FixQuery, Revocation, Revoked
 from mulligan.remember.tallies import id_of
 
-SAMPLES = 40
-"""Runs of which a recipe's arguments are learned, the latest."""
 TALLIES = 64
 """Fixes of one pattern that are looked at, the latest."""
 FRESH = 500
@@ -298,14 +296,13 @@ def answer(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float])
     if not any(tallies for _, tallies in groups):
         return []
 
-    def samples(ids: Sequence[str]) -> recipes.Samples:
-        marks = ", ".join("?" * len(ids))
+    def samples(fix: str) -> list[tuple[int, Any]]:
         rows = read(
-            f"SELECT body FROM votes WHERE tenant = ? AND fix IN ({marks}) AND worked = 1 AND body IS NOT NULL "
-            "AND run <> ? ORDER BY at DESC LIMIT ?",
-            (tenant, *ids, query.without, SAMPLES),
+            "SELECT at, body FROM votes WHERE tenant = ? AND fix = ? AND worked = 1 AND body IS NOT NULL AND run <> ? "
+            "ORDER BY at DESC, run DESC LIMIT ?",
+            (tenant, fix, query.without, recipes.EACH),
         )
-        return [msgspec.json.decode(body) for (body,) in rows]
+        return [(at, msgspec.json.decode(body)) for at, body in rows]
 
     def fresh(tally: Tally, since: int) -> Tally:
         return tally.anew(_votes(read, tenant, tally.id, since, query.without, FRESH))

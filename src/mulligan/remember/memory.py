@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import RLock
+from typing import Any
 
 from mulligan import calls, figures
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
@@ -363,9 +364,11 @@ class MemoryStore:
                 known = [(id, similar.sketch(texts[id])) for id in groups]
                 asked += [(likeness, groups[id]) for likeness, id in similar.nearest(query.text, known)]
 
-        def samples(ids: Sequence[str]) -> recipes.Samples:
-            told = [(vote.at, trial.done) for trial, vote in votes if trial.fix in ids and vote.worked and trial.done]
-            return [done for _, done in sorted(told, key=lambda each: -each[0])[: learning.SAMPLES]]
+        def samples(fix: str) -> list[tuple[int, Any]]:
+            told = [(vote.at, vote.run, trial.done) for trial, vote in votes
+                    if trial.fix == fix and vote.worked and trial.done]  # fmt: skip
+            told.sort(key=lambda each: each[:2], reverse=True)
+            return [(at, done) for at, _, done in told[: recipes.EACH]]
 
         def fresh(tally: fixes.Tally, since: int) -> fixes.Tally:
             some = ((trial.tried, vote) for trial, vote in votes if trial.fix == tally.id and vote.at >= since)

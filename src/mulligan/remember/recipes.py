@@ -24,6 +24,9 @@ CONSTANT = 0.6
 """The share of runs in which an argument had one value, so that it belongs to the tool and not to the run."""
 RUNS = 2
 """In which that value was seen."""
+PARTS = 5
+"""Sets of calls of which a recipe's arguments are learned, and `EACH` the runs of each of them, the latest."""
+EACH = 8
 
 Samples = Sequence[Sequence[tuple[str, dict[str, Any]]]]
 
@@ -37,30 +40,31 @@ class Learned(NamedTuple):
 
 def learned(tallies: Sequence[Tally]) -> list[Learned]:
     """The recipes of one pattern, that which explains the most first."""
-    rows = [each for each in tallies if each.form.sort == "recipe" and each.worked]
-    sets = {each.id: frozenset(each.form.names) for each in tallies if each.form.sort == "recipe"}
-    found: list[Learned] = []
-    for row in rows:
-        own = sets[row.id]
-        if len(own) > LONGEST:
-            continue
-        above = [each for each in tallies if each.id in sets and own <= sets[each.id]]
-        worked = sum(each.worked for each in above)
-        if row.worked < BORNE_OUT * worked:
-            continue  # luck: nearly everybody did more, and had to
+    tried = [each for each in tallies if each.form.sort == "recipe"]
+    places = {name: 1 << at for at, name in enumerate({name for each in tried for name in each.form.names})}
+    # Which calls, as bits of one number: one set is part of another where it adds no bit to it.
+    sets = [sum({places[name] for name in each.form.names}) for each in tried]
+    rows = [(each.worked, own) for each, own in zip(tried, sets, strict=True) if each.worked]
+    short = [(each, own) for each, own in zip(tried, sets, strict=True)
+             if each.worked and len(each.form.names) <= LONGEST]  # fmt: skip
+    worked = {own: sum(count for count, other in rows if own | other == other) for own in {own for _, own in short}}
+    # Else luck: nearly everybody did more, and had to.
+    likely = [(each, own) for each, own in short if each.worked >= BORNE_OUT * worked[own]]
+    enough = {own for _, own in likely}
+    found: dict[int, Learned] = {}
+    for row, own in likely:
         # A shorter one that was enough often enough: what this one does besides is beside the point.
-        if any(each.worked >= BORNE_OUT * _worked(each, rows, sets) for each in rows if sets[each.id] < own):
+        if any(other != own and other | own == own for other in enough):
             continue
-        found.append(Learned(_merged(row, above), tuple(each.id for each in above)))
-    unique: dict[frozenset[str], Learned] = {}
-    for each in sorted(found, key=lambda each: (-each.tally.worked, len(each.tally.form.names), each.tally.id)):
-        unique.setdefault(frozenset(each.tally.form.names), each)
-    return list(unique.values())
+        above = [each for each, other in zip(tried, sets, strict=True) if own | other == other]
+        made = Learned(_merged(row, above), tuple(each.id for each in above))
+        if own not in found or _rank(made) < _rank(found[own]):
+            found[own] = made
+    return sorted(found.values(), key=_rank)
 
 
-def _worked(row: Tally, rows: Sequence[Tally], sets: Mapping[str, frozenset[str]]) -> int:
-    """In how many runs these calls, and perhaps others, were enough."""
-    return sum(each.worked for each in rows if sets[row.id] <= sets[each.id])
+def _rank(each: Learned) -> tuple[int, int, str]:
+    return -each.tally.worked, len(each.tally.form.names), each.tally.id
 
 
 def _merged(row: Tally, above: Sequence[Tally]) -> Tally:
@@ -141,7 +145,8 @@ class Known(NamedTuple):
 
     crowd: Crowd
     verdicts: Mapping[str, Verdict]
-    samples: Callable[[Sequence[str]], Samples]
+    samples: Callable[[str], Sequence[tuple[int, Sequence[tuple[str, dict[str, Any]]]]]]
+    """Of a fix, when it worked and with which calls, the latest `EACH` of them."""
     since: Mapping[str, int]
     """When the schemas of tools have changed."""
     fresh: Callable[[Tally, int], Tally]
@@ -150,7 +155,7 @@ class Known(NamedTuple):
 
 def answered(groups: Sequence[tuple[float, Sequence[Tally]]], query: FixQuery, known: Known) -> list[Fix]:
     """Fixes and recipes with their records, the likeliest first: the same answer whoever keeps the tallies."""
-    found: list[Fix] = []
+    found: list[tuple[Fix, Tally, Sequence[Tally]]] = []
     for likeness, tallies in groups:
         plain = [(each, (each,)) for each in tallies if each.form.sort != "recipe" and each.worked]
         by_id = {each.id: each for each in tallies}
@@ -161,13 +166,24 @@ def answered(groups: Sequence[tuple[float, Sequence[Tally]]], query: FixQuery, k
                 continue
             if query.is_question and fix.state == "revoked":
                 continue
-            if each.form.sort == "recipe":
-                fix = msgspec.structs.replace(fix, first=ahead(each.form, known.samples([part.id for part in parts])))
-            found.append(fix)
-    ranked = sorted(
-        found, key=lambda fix: (-fix.likeness, not fix.agents.get(query.agent), -fix.worked, fix.tried, fix.id)
-    )
-    return ranked[: max(query.limit, 0)]
+            found.append((fix, each, parts))
+    found.sort(key=lambda each: _order_of(each[0], query))
+    return [_whole(*each, known) for each in found[: max(query.limit, 0)]]
+
+
+def _order_of(fix: Fix, query: FixQuery) -> tuple[float, bool, int, int, str]:
+    return -fix.likeness, not fix.agents.get(query.agent), -fix.worked, fix.tried, fix.id
+
+
+def _whole(fix: Fix, tally: Tally, parts: Sequence[Tally], known: Known) -> Fix:
+    """A fix with the calls that come first: they are worked out for those that are told."""
+    if tally.form.sort != "recipe":
+        return fix
+    # Its own runs did nothing else; beside them the most frequent of those that did.
+    others = sorted((part for part in parts if part.id != tally.id), key=lambda part: (-part.worked, part.id))
+    made = [sample for id in (tally.id, *(part.id for part in others[: PARTS - 1])) for sample in known.samples(id)]
+    latest = [done for _, done in sorted(made, key=lambda sample: -sample[0])]
+    return msgspec.structs.replace(fix, first=ahead(tally.form, latest))
 
 
 def _state(whole: Tally, parts: Sequence[Tally], query: FixQuery, known: Known) -> tuple[FixState, str]:

@@ -321,7 +321,12 @@ class SqliteStore:
         }
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
-        return learning.answer(self._read, tenant, query, time.monotonic)
+        with self._reading() as connection:  # once, for the few short questions that it comes to
+
+            def read(sql: str, values: Iterable[Any] = ()) -> list[Any]:
+                return connection.execute(sql, tuple(values)).fetchall()
+
+            return learning.answer(read, tenant, query, time.monotonic)
 
     def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
         return learning.evidence(self._read, tenant, fix, max(limit, 0))
