@@ -257,7 +257,8 @@ class Fix(Record, frozen=True):
     id: str
     tool: str
     fingerprint: str
-    sort: Literal["change", "recipe", "retry"] = "change"
+    sort: Literal["change", "recipe", "retry", "exemplar"] = "change"
+    """`exemplar` was never tried: it is drawn from what calls that worked look like."""
     changes: tuple[Change, ...] = ()
     """In closed-class form: which argument, how, and a value only where it is no text of a run."""
     first: tuple[Ahead, ...] = ()
@@ -278,6 +279,8 @@ class Fix(Record, frozen=True):
     """Why it is not tried without asking."""
     likeness: float = 1.0
     """How alike the failure asked about and that of the fix are: 1 for the same pattern."""
+    exemplars: int = 0
+    """The calls that worked of which it is drawn, where it was never tried."""
 
 
 class Replayed(Record, frozen=True):

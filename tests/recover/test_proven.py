@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from mulligan.events import RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.records import LAST_PART, OPEN, Ahead, Change, Fix
+from mulligan.records import LAST_PART, OPEN, Ahead, Change, Fix, Run, Step
 from mulligan.recover.repair import Before, suggest
 from mulligan.recover.tool import Seen, Tool
+from mulligan.remember.memory import MemoryStore
+from mulligan.remember.store import LOCAL, FixQuery
 
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "no", fingerprint="f")
 SCHEMA = {
@@ -126,3 +131,57 @@ def test_who_another_run_was_is_not_told():
     assert made.first[1] == Before("login", {})
     assert any("login.user" in told for told in made.evidence)
     assert made.confidence < 0.6
+
+
+# Nothing of another run (SAFETY S1), whatever was learned and even where an operator approved all of it
+
+NAMES = st.sampled_from(["q", "unit", "file", "k", "flag", "ids", "query", "strange"])
+THEIRS = st.one_of(
+    st.sampled_from(["metric", "IMPERIAL", "theirs/secret.txt", "theirs", "Theirs", "their own words", "user_8842"]),
+    st.integers(-5, 200),
+    st.booleans(),
+    st.none(),
+    st.lists(st.sampled_from(["theirs", "metric"]), max_size=2),
+)
+OWN = st.one_of(
+    st.sampled_from(["mine", " mine ", "mine/own.txt", "METRIC", "[1]", "5", "true"]),
+    st.integers(0, 200),
+    st.booleans(),
+)
+
+
+def texts(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        return {text for each in value.values() for text in texts(each)}
+    if isinstance(value, list):
+        return {text for each in value for text in texts(each)}
+    return {value} if isinstance(value, str) else set()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    runs=st.lists(st.tuples(NAMES, THEIRS, NAMES, THEIRS), min_size=1, max_size=4),
+    arguments=st.dictionaries(NAMES, OWN, min_size=3, max_size=8),
+    has_schema=st.booleans(),
+)  # fmt: skip
+def test_nothing_marked_automatic_holds_a_text_of_another_run(runs, arguments, has_schema):
+    store = MemoryStore(lambda: 1000)
+    for number, (name, value, other, worked) in enumerate(runs):
+        rest = {"one": 1, "two": "theirs too"}
+        before, after = {**rest, name: value}, {**rest, other: worked}
+        shared = {"run": f"run_{number}", "name": "search", "started": number}
+        failed = Step(seq=1, call=1, arguments=before, outcome="failure", failure=REJECTED, **shared)
+        then = Step(seq=2, call=2, arguments=after, **shared)
+        store.append(LOCAL, [RunStarted(Run(id=f"run_{number}")), StepEnded(failed), StepEnded(then)], f"{number}", 1)
+    for each in store.fixes(LOCAL, FixQuery(now=1000, limit=99)):
+        store.decide(LOCAL, each.id, approved=True, at=1000)
+    known = store.fixes(LOCAL, FixQuery.about("search", REJECTED, arguments, now=1000, limit=99))
+    about = Tool(name="search", schema=lambda: SCHEMA if has_schema else None, effects="repeatable")
+    mine = texts(arguments)
+    for made in suggest(arguments, REJECTED, about, known=known):
+        if made.automatic:
+            new = {text for text in texts(made.arguments) if not any(text in each for each in mine)}
+            schema_own = {"metric", "imperial"} if has_schema else set()
+            same_word = {text for text in new if text.casefold() in {each.casefold() for each in mine}}
+            as_text = {text for text in new if text in {str(value) for value in arguments.values()}}
+            assert new - schema_own - same_word - as_text == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mulligan import calls
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
@@ -430,6 +431,26 @@ def test_somebody_elses_trial_can_be_reported(store):
     assert not store.outcome(LOCAL, "fix_none", Evidence(run="elsewhere", principal="local"))
 
 
+def test_who_only_reports_is_counted_among_those_who_must_agree(store):
+    for number in range(9):
+        write(store, RunStarted(Run(id=f"run_h{number}")), principal=f"honest{number}")
+    learn(store, 9, journal="import:")
+    (fix,) = asked(store)
+    for number in range(2):  # of eleven, three must have seen it work
+        assert store.outcome(LOCAL, fix.id, Evidence(run=f"run_m{number}", principal=f"mallory{number}", at=NOW))
+    assert asked(store)[0].state == "proposed"
+
+
+def test_who_is_too_few_now_is_too_few_after_thirty_days_of_silence(store):
+    for number in range(10):
+        write(store, RunStarted(Run(id=f"run_h{number}")), principal=f"honest{number}")
+    learn(store, 4, principal="mallory1")
+    learn(store, 4, principal="mallory2")
+    assert asked(store)[0].state == "proposed"
+    quiet = Crowd(ever=12, active=frozenset(f"honest{number}" for number in range(10)))
+    assert (quiet.needed(()), quiet.needed({"mallory1", "mallory2"})) == (2, 3)
+
+
 # Revocation
 
 
@@ -512,48 +533,82 @@ def test_after_revoke_every_answer_is_that_of_a_store_that_never_saw_it(tmp_path
     innocent.close()
 
 
+TOOLS = ("search", "lookup")
+
+
 class Adversary(RuleBasedStateMachine):
-    """One who sends what they like, as fewer principals than are needed: nothing of theirs is ever promoted."""
+    """One who sends what they like, as fewer principals than are needed: nothing of theirs is ever promoted.
+
+    In the end everything of theirs is revoked. Then, and ever after, the store answers as one that never saw it.
+    """
+
+    is_in_a_file = False
 
     @initialize(honest=st.integers(1, 12))
     def begin(self, honest):
-        self.store = MemoryStore(lambda: self.now)
+        self.folder = tempfile.TemporaryDirectory() if self.is_in_a_file else None
         self.now = NOW
         self.count = 0
+        self.is_revoked = False
+        self.store, self.innocent = self.made("all"), self.made("rest")
         self.needed = max(2, -(-(honest + 1) // 5))
-        self.honest = honest
+        self.honest = [f"honest{number}" for number in range(honest)]
         self.others_work()
         self.mine = [f"mallory{number}" for number in range(max(1, self.needed - 1))]
         for who in self.mine:
             write(self.store, RunStarted(Run(id=f"run_{who}")), principal=who)
 
-    def others_work(self):
-        """With other tools: they vote for nothing of this."""
-        for number in range(self.honest):
-            write(self.store, RunStarted(Run(id=f"run_h{number}")), principal=f"honest{number}")
+    def made(self, name):
+        if self.folder is None:
+            return MemoryStore(lambda: self.now)
+        return SqliteStore(Path(self.folder.name) / f"{name}.db", lambda: self.now)
 
-    def send(self, who, worked, journal="", **how):
+    def teardown(self):
+        if hasattr(self, "store"):
+            self.store.close()
+            self.innocent.close()
+        if getattr(self, "folder", None) is not None:
+            self.folder.cleanup()
+
+    def others_work(self):
+        """They vote for nothing of this."""
+        for who in self.honest:
+            for store in (self.store, self.innocent):
+                write(store, RunStarted(Run(id=f"run_{who}")), principal=who)
+
+    def sent(self, worked, tool, k, mine):
         self.count += 1
         at = self.now - (self.count % 5) * DAY
-        events = tried(f"run_x{self.count}", {"k": 50, "q": "a"}, {"k": 10, "q": "a"}, worked=worked, at=at, **how)
-        write(self.store, *events, principal=who, journal=journal)
+        sort = "x" if mine else "h"
+        before, after = {"k": 50, "q": "a"}, {"k": k, "q": "a"}
+        return tried(f"run_{sort}{self.count}", before, after, worked=worked, at=at, tool=tool)
 
-    @rule(who=st.integers(0, 9), count=st.integers(1, 8), worked=st.booleans())
-    def vote(self, who, count, worked):
+    @rule(who=st.integers(0, 9), count=st.integers(1, 8), worked=st.booleans(), tool=st.sampled_from(TOOLS))
+    def vote(self, who, count, worked, tool):
         for _ in range(count):
-            self.send(self.mine[who % len(self.mine)], worked)
+            write(self.store, *self.sent(worked, tool, 10, mine=True), principal=self.mine[who % len(self.mine)])
 
+    @rule(who=st.integers(0, 9), worked=st.booleans(), k=st.sampled_from([7, 8, 9]), tool=st.sampled_from(TOOLS))
+    def somebody_honest_votes(self, who, worked, k, tool):
+        """For something else."""
+        events = self.sent(worked, tool, k, mine=False)
+        for store in (self.store, self.innocent):
+            write(store, *events, principal=self.honest[who % len(self.honest)])
+
+    @precondition(lambda self: not self.is_revoked)
     @rule(count=st.integers(1, 8))
     def imports(self, count):
         for _ in range(count):
-            self.send("", True, journal=f"import:{next(numbers)}")
+            write(self.store, *self.sent(True, "search", 10, mine=True), journal=f"import:{next(numbers)}")
 
     @rule(who=st.integers(0, 9))
     def reports(self, who):
         for fix in self.store.fixes(LOCAL, FixQuery(now=self.now)):
-            name = self.mine[who % len(self.mine)]
-            self.count += 1
-            self.store.outcome(LOCAL, fix.id, Evidence(run=f"r{self.count}", principal=name, at=self.now, worked=True))
+            if fix.changes[0].after == 10:
+                name = self.mine[who % len(self.mine)]
+                self.count += 1
+                report = Evidence(run=f"r{self.count}", principal=name, at=self.now, worked=True)
+                self.store.outcome(LOCAL, fix.id, report)
 
     @rule(days=st.integers(1, 40))
     def waits(self, days):
@@ -563,13 +618,39 @@ class Adversary(RuleBasedStateMachine):
     @rule()
     def asks_from_elsewhere(self):
         assert self.store.fixes("another tenant", FixQuery(now=self.now)) == []
+        assert self.store.recall("another tenant", Question(tool="search", fingerprint="f-k")) == []
+
+    @rule()
+    def is_found_out(self):
+        for who in (*self.mine, fixes.IMPORT):
+            self.store.revoke(LOCAL, Revocation(principal=who))
+        self.is_revoked = True
+
+    def answers(self, store):
+        return [
+            store.fixes(LOCAL, FixQuery(now=self.now, limit=99)),
+            *(store.fixes(LOCAL, FixQuery(tool=tool, fingerprint="f-k", now=self.now)) for tool in TOOLS),
+            *(store.recall(LOCAL, Question(tool=tool, fingerprint="f-k")) for tool in TOOLS),
+        ]
 
     @invariant()
-    def nothing_is_promoted(self):
+    def nothing_of_theirs_is_promoted(self):
         if hasattr(self, "store"):
             found = self.store.fixes(LOCAL, FixQuery(now=self.now, limit=99))
-            assert all(fix.state not in ("promoted", "approved") for fix in found)
+            theirs = [fix for fix in found if fix.changes and fix.changes[0].after == 10]
+            assert all(fix.state not in ("promoted", "approved") for fix in theirs)
+
+    @invariant()
+    def what_is_revoked_was_never_there(self):
+        if hasattr(self, "store") and self.is_revoked:
+            assert self.answers(self.store) == self.answers(self.innocent)
+
+
+class AdversaryOfAFile(Adversary):
+    is_in_a_file = True
 
 
 TestAdversary = Adversary.TestCase
 TestAdversary.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+TestAdversaryOfAFile = AdversaryOfAFile.TestCase
+TestAdversaryOfAFile.settings = settings(max_examples=12, stateful_step_count=12, deadline=None)

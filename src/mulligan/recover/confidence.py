@@ -60,6 +60,7 @@ SURENESS: dict[str, float] = {
     "leave out": 0.10,
     # From other runs: each says itself how sure it is, by its record
     "fix": 0.80,
+    "exemplar": 0.50,
     "recipe": 0.80,
 }
 

@@ -22,6 +22,8 @@ from mulligan.recover.values import is_empty
 
 APPROVED = 0.9
 """How sure a fix is that an operator has approved."""
+DRAWN = 0.5
+"""How sure one is that was never tried, and drawn from what calls that worked look like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,15 @@ class Known:
     """Whether a value was set, and not only another form given to the call's own."""
 
     @property
+    def id(self) -> str | None:
+        """By which its record is found, where it has one."""
+        return self.fix.id if self.fix.sort != "exemplar" else None
+
+    @property
     def sureness(self) -> float:
         """How likely it works: the lower end of what its record says, less where its failure was only alike."""
+        if self.fix.sort == "exemplar":
+            return DRAWN
         sure = wilson(self.fix.worked, self.fix.tried)
         if self.fix.state == "approved":
             sure = max(sure, APPROVED)
@@ -50,6 +59,8 @@ class Known:
     @property
     def evidence(self) -> tuple[str, ...]:
         fix = self.fix
+        if fix.sort == "exemplar":
+            return (f"it looks like the {fix.exemplars} latest calls that worked; it was never tried",)
         who = f", seen by {fix.principals}" if fix.principals > 1 else ""
         logs = f", {fix.imported} of them in imported logs" if fix.imported else ""
         alike = "" if fix.likeness >= 1 else f", for a failure {fix.likeness:.0%} alike"
@@ -63,7 +74,7 @@ def applied(fixes: Sequence[Fix], arguments: Arguments, schema: Pinned | None, s
     for fix in fixes:
         if fix.sort == "recipe" and fix.first:
             yield _recipe(fix, arguments, seen)
-        elif fix.sort == "change" and fix.changes:
+        elif fix.sort in ("change", "exemplar") and fix.changes:
             known = _changed(fix, arguments, schema)
             if known is not None and (schema is None or schema.faults(known.arguments) in ([], None)):
                 yield known

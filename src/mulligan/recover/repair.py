@@ -301,7 +301,7 @@ class _Repair:
 
     def _of_memory(self, schema: Pinned | None) -> Iterator[_Draft]:
         for each in proven.applied(self.known, self.arguments, schema, self.seen) if self.known else ():
-            family = "recipe" if each.first else "fix"
+            family = "recipe" if each.first else "exemplar" if each.fix.sort == "exemplar" else "fix"
             yield _Draft(each.arguments, each.changes, (family,), "memory", each.evidence, known=each)
 
     # Safety
@@ -318,7 +318,7 @@ class _Repair:
             first=_before(draft),
             changes=draft.changes,
             source=draft.source,
-            fix=draft.known.fix.id if draft.known is not None else None,
+            fix=draft.known.id if draft.known is not None else None,
             confidence=sure,
             family=min(draft.families, key=SURENESS.__getitem__),
             evidence=draft.evidence,

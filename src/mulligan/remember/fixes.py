@@ -310,22 +310,21 @@ def decided(before: Verdict, approved: bool, at: int) -> Verdict:
 
 
 class Crowd(NamedTuple):
-    """How many write into this store, imported logs apart: ever, and in the last 30 days."""
+    """Who writes into this store, imported logs apart: how many ever did, and who in the last 30 days."""
 
     ever: int = 1
-    active: int = 1
+    active: frozenset[str] = frozenset({OWN})
 
-    @property
-    def needed(self) -> int:
-        """Principals who must have seen a correction work."""
-        return max(2, math.ceil(0.2 * self.active))
+    def needed(self, seen: Iterable[str]) -> int:
+        """How many must have seen a correction work. These count as active themselves, or a few could wait it out."""
+        return max(2, math.ceil(0.2 * len(self.active.union(seen))))
 
 
 def crowd(last: Mapping[str, int], revoked: Sequence[Revocation], now: int) -> Crowd:
     """Who counts, of those who write here, by when they last did: neither logs nor who is no longer listened to."""
     gone = {IMPORT, *(each.principal for each in revoked if is_everything_of(each))}
-    heard = [at for name, at in last.items() if name not in gone]
-    return Crowd(ever=max(1, len(heard)), active=sum(at >= now - UNUSED for at in heard))
+    heard = {name: at for name, at in last.items() if name not in gone}
+    return Crowd(ever=max(1, len(heard)), active=frozenset(name for name, at in heard.items() if at >= now - UNUSED))
 
 
 PROOFS = 5
@@ -366,10 +365,10 @@ def rejudged(
 def _why_unproven(tally: Tally, crowd: Crowd) -> str:
     if tally.worked < PROOFS:
         return f"it worked {tally.worked} times, and {PROOFS} are needed"
-    others = len(tally.principals.keys() - {IMPORT})
+    others = tally.principals.keys() - {IMPORT}
     if crowd.ever > 1:
-        if others < crowd.needed:
-            return f"{others} of those who write here saw it work, and {crowd.needed} are needed"
+        if len(others) < (needed := crowd.needed(others)):
+            return f"{len(others)} of those who write here saw it work, and {needed} are needed"
     elif sum(count for name, count in tally.principals.items() if name != IMPORT) < 3 or len(tally.days) < 2:
         return "it must have worked in 3 runs of this machine, on 2 days"
     if wilson(tally.worked, tally.tried) < SURE:

@@ -11,10 +11,10 @@ import msgspec
 from mulligan import calls
 from mulligan.calls import Standing
 from mulligan.records import Fix, Run, Step, decode, encode
-from mulligan.remember import fixes, patterns, recipes, schemas, similar
+from mulligan.remember import bodies, exemplars, fixes, patterns, recipes, schemas, similar
 from mulligan.remember.fixes import Crowd, Tally, Trial, Verdict, Vote
 from mulligan.remember.rows import FIRST
-from mulligan.remember.store import Evidence, FixQuery, Revocation, Revoked
+from mulligan.remember.store import Evidence, FixQuery, Revocation, Revoked, Shape, shape_of
 from mulligan.remember.tallies import id_of
 
 TALLIES = 64
@@ -294,7 +294,8 @@ def answer(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float])
             together.setdefault(pattern, []).append(decode(body, Tally))
         groups = [(1.0, _without(read, tenant, tallies, query.without)) for tallies in together.values()]
     if not any(tallies for _, tallies in groups):
-        return []
+        is_time = not query.within or clock() - began < query.within
+        return exemplars.drawn(query, _worked(read, tenant, query)) if query.shape and is_time else []
 
     def samples(fix: str) -> list[tuple[int, Any]]:
         rows = read(
@@ -310,6 +311,34 @@ def answer(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float])
     since = schemas.since(_seen(read, tenant, query.tool), query)
     known = recipes.Known(crowd(read, tenant, query.now), verdicts(read, tenant), samples, since, fresh)
     return recipes.answered(groups, query, known)
+
+
+def _worked(read: Read, tenant: str, query: FixQuery) -> list[Shape]:
+    """The latest calls of a tool that worked. A long run is looked at from its end, so that it takes no longer."""
+    revoked = revocations(read, tenant)
+    runs = read(
+        "SELECT u.run, r.principal, r.started, (SELECT max(seq) FROM steps s WHERE s.tenant = u.tenant "
+        "AND s.run = u.run) FROM used u JOIN runs r ON r.tenant = u.tenant AND r.id = u.run "
+        "WHERE u.tenant = ? AND u.sort = 'tool' AND u.name = ? ORDER BY u.started DESC, u.run DESC LIMIT ?",
+        (tenant, query.tool, exemplars.MOST),
+    )
+    found: list[Shape] = []
+    left = exemplars.SCANNED
+    for run, principal, started, last in runs:
+        if run == query.without or any(
+            fixes.is_revoked(each, principal or fixes.OWN, query.tool or "", started) for each in revoked
+        ):
+            continue
+        if left <= 0 or len(found) >= exemplars.MOST or last is None:
+            break
+        rows = read(
+            "SELECT body FROM steps WHERE tenant = ? AND run = ? AND seq > ? AND name = ? AND outcome = 'success' "
+            "AND length(body) < ? ORDER BY seq DESC LIMIT ?",
+            (tenant, run, last - left, query.tool, exemplars.LARGEST, exemplars.MOST),
+        )
+        left -= last
+        found += [shape_of(bodies.read(body, Step).arguments) for (body,) in rows]
+    return exemplars.capped(found)
 
 
 def _seen(read: Read, tenant: str, tool: str | None) -> list[tuple[str, bytes]]:

@@ -12,7 +12,7 @@ from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, St
 from mulligan.failure import StoreError
 from mulligan.figures import Stats, StatsQuery
 from mulligan.records import Compaction, Fix, History, Link, Pattern, Precedent, Run, Step, encode, pattern_id
-from mulligan.remember import fixes, forgetting, learning, patterns, recipes, retention, schemas, similar
+from mulligan.remember import exemplars, fixes, forgetting, learning, patterns, recipes, retention, schemas, similar
 from mulligan.remember.patterns import Decision, Sighting, Tally
 from mulligan.remember.store import (
     IMPORTED,
@@ -31,7 +31,9 @@ from mulligan.remember.store import (
     Revocation,
     Revoked,
     RunQuery,
+    Shape,
     now,
+    shape_of,
 )
 
 
@@ -67,8 +69,7 @@ class MemoryStore:
             self._offsets[tenant, journal] = offset
             is_imported = journal.startswith(IMPORTED)
             principal = fixes.IMPORT if is_imported else principal or fixes.OWN
-            heard = self._principals.setdefault(tenant, {})
-            heard[principal] = max(heard.get(principal, 0), self._clock())
+            self._hear(tenant, principal)
             for event in batch:
                 if isinstance(event, RunStarted | RunEnded):
                     self._writers.setdefault((tenant, event.run.id), principal)
@@ -77,6 +78,10 @@ class MemoryStore:
     def append_all(self, batches: Sequence[Batch]) -> list[int]:
         with self._lock:
             return [self.append(*each) for each in batches]
+
+    def _hear(self, tenant: str, principal: str) -> None:
+        heard = self._principals.setdefault(tenant, {})
+        heard[principal] = max(heard.get(principal, 0), self._clock())
 
     def _keep(self, tenant: str, event: AnyEvent, is_imported: bool) -> bool:
         match event:
@@ -364,6 +369,9 @@ class MemoryStore:
                 known = [(id, similar.sketch(texts[id])) for id in groups]
                 asked += [(likeness, groups[id]) for likeness, id in similar.nearest(query.text, known)]
 
+        if not any(tallies for _, tallies in asked) and query.is_question:
+            return exemplars.drawn(query, self._worked(tenant, query)) if query.shape else []
+
         def samples(fix: str) -> list[tuple[int, Any]]:
             told = [(vote.at, vote.run, trial.done) for trial, vote in votes
                     if trial.fix == fix and vote.worked and trial.done]  # fmt: skip
@@ -378,6 +386,17 @@ class MemoryStore:
         verdicts = self._verdicts.get(tenant, {})
         since = schemas.since(seen, query)
         return recipes.answered(asked, query, recipes.Known(crowd, verdicts, samples, since, fresh))
+
+    def _worked(self, tenant: str, query: FixQuery) -> list[Shape]:
+        """The latest calls of a tool that worked."""
+        tool = query.tool or ""
+        return exemplars.capped(
+            shape_of(step.arguments)
+            for history in self._found(tenant, RunQuery(tool=tool))[: exemplars.MOST]
+            if history.run.id != query.without and not self._is_revoked(tenant, history.run, tool)
+            for step in reversed(history.steps)
+            if step.name == tool and step.outcome == "success" and len(encode(step)) < exemplars.LARGEST
+        )
 
     def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
         with self._lock:
@@ -394,6 +413,7 @@ class MemoryStore:
             known = next((trial for trial, _ in self._all_votes(tenant) if trial.fix == fix), None)
             if known is None:
                 return False
+            self._hear(tenant, report.principal)
             vote = fixes.Vote.reported(report)
             revoked = self._revocations.get(tenant, ())
             if not any(fixes.is_revoked(each, vote.principal, known.step.name, vote.at) for each in revoked):

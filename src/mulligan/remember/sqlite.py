@@ -333,6 +333,9 @@ class SqliteStore:
 
     def outcome(self, tenant: str, fix: str, report: Evidence) -> bool:
         with self._writing() as writer:
+            learning.note_principal(
+                writer, tenant, report.principal, self._clock()
+            )  # who reports is one of those active
             return learning.report(writer, tenant, fix, fixes.Vote.reported(report))
 
     def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:

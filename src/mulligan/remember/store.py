@@ -153,6 +153,19 @@ class Question(Record, frozen=True):
     limit: int = 5
 
 
+Shape = tuple[tuple[str, str], ...]
+"""The names of a call's arguments and their JSON types, in the order of the names."""
+_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+
+
+def shape_of(arguments: Any) -> Shape:
+    """What a call looks like, without any of its values."""
+    if not isinstance(arguments, Mapping):
+        return ()
+    named = ((str(name)[:200], _TYPES.get(type(value), "null")) for name, value in list(arguments.items())[:50])
+    return tuple(sorted(named))
+
+
 class FixQuery(Record, frozen=True):
     """Which fixes: of one failure (tool and fingerprint), of a tool, or all."""
 
@@ -160,6 +173,8 @@ class FixQuery(Record, frozen=True):
     fingerprint: str | None = None
     text: str = ""
     """The failure's message with what varies masked: where its own pattern has no fix, those like it are asked."""
+    shape: Shape = ()
+    """What the call looks like: where nothing like its failure was ever overcome, calls that worked are asked."""
     agent: str = ""
     """Who asks: what helped the same agent comes first."""
     schema: str = ""
@@ -182,7 +197,7 @@ class FixQuery(Record, frozen=True):
     def about(cls, tool: str, failure: Failure, arguments: Mapping[str, Any] | None = None, **asked: Any) -> FixQuery:
         """What helps against this failure? Without the call's arguments only the very same pattern is asked."""
         text = template(failure.message, arguments) if arguments is not None else ""
-        return cls(tool=tool, fingerprint=failure.fingerprint, text=text, **asked)
+        return cls(tool=tool, fingerprint=failure.fingerprint, text=text, shape=shape_of(arguments), **asked)
 
 
 class Revocation(Record, frozen=True):
