@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mulligan import figures
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Remedy, StoreError
+from mulligan.failure import Failure, Kind, Remedy
 from mulligan.figures import StatsQuery
 from mulligan.records import Recovery, Run, Step, pattern_id
-from mulligan.remember import upkeep
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import DAY, IMPORTED, LOCAL, Command, Forget, PatternQuery, Retention, RunQuery
 
@@ -311,57 +307,3 @@ def test_sums_of_days_whose_rows_are_gone_are_not_counted_anew(store):
     assert store.stats(LOCAL, EVERYTHING) == before
     assert store.patterns(LOCAL, PatternQuery()) == patterns
     assert patterns[0].count == 2
-
-
-# A copy
-
-
-def test_a_copy_is_made_while_others_write(store, tmp_path):
-    for n in range(50):
-        append(store, *a_run(f"run_{n}", failed(f"run_{n}", result="x" * 5000)))
-    is_over = threading.Event()
-
-    def keep_writing() -> None:
-        n = 0
-        while not is_over.is_set():
-            n += 1
-            append(store, *a_run(f"run_later_{n}", worked(f"run_later_{n}")), journal="other")
-
-    thread = threading.Thread(target=keep_writing)
-    thread.start()
-    told: list[tuple[int, int]] = []
-    try:
-        health = store.backup(tmp_path / "copies" / "b.db", lambda done, total: told.append((done, total)))
-    finally:
-        is_over.set()
-        thread.join()
-
-    assert health.sound
-    assert health.runs >= 50
-    assert told[-1][0] == told[-1][1] > 0
-    assert (tmp_path / "copies").stat().st_mode & 0o777 == 0o700
-    assert {file.name for file in (tmp_path / "copies").iterdir()} == {"b.db"}
-    copy = SqliteStore(tmp_path / "copies" / "b.db")
-    assert copy.run(LOCAL, "run_7") == store.run(LOCAL, "run_7")
-    assert copy.stats(LOCAL, EVERYTHING) == figures.stats(copy.export(LOCAL))
-    copy.close()
-
-
-def test_a_copy_never_overwrites(store, tmp_path):
-    other = tmp_path / "b.db"
-    other.write_bytes(b"mine")
-    with pytest.raises(StoreError, match="is there already"):
-        store.backup(other)
-    assert other.read_bytes() == b"mine"
-
-
-def test_a_copy_that_fails_leaves_nothing(store, tmp_path, monkeypatch):
-    def broken(connection: sqlite3.Connection) -> Callable[..., None]:
-        raise StoreError("the copy is not sound")
-
-    monkeypatch.setattr(upkeep, "_progress", broken)
-    with pytest.raises(StoreError, match="not sound"):
-        store.backup(tmp_path / "b.db")
-    assert not list(tmp_path.glob("b.db*"))
-    append(store, *a_run("run_a", worked("run_a")))  # and the store is as usable as before
-    assert ids(store) == ["run_a"]

@@ -300,7 +300,7 @@ def orphans(folder: Path) -> Iterator[Orphan]:
             continue  # adopted by somebody else, just now; or not ours to adopt
         orphan = Orphan(path, file)
         try:
-            if _try_lock(file) and path.exists():
+            if try_lock(file) and path.exists():
                 yield orphan
         finally:
             orphan.close()
@@ -320,14 +320,15 @@ if sys.platform == "win32":
     def _lock(file: int) -> None:
         return
 
-    def _try_lock(file: int) -> bool:
+    def try_lock(file: int) -> bool:
         return True
 else:
 
     def _lock(file: int) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def _try_lock(file: int) -> bool:
+    def try_lock(file: int) -> bool:
+        """Whether nobody else has it; then it is ours until it is closed, or this process dies."""
         try:
             _lock(file)
         except OSError:

@@ -298,7 +298,7 @@ class MemoryStore:
             del self._shelf[place]
         return len(gone)
 
-    def backup(self, to: Path, progress: Progress | None = None) -> Health:
+    def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         raise StoreError("a store in memory cannot be backed up. Name a file: --store sqlite:///PATH")
 
     def health(self, tenant: str) -> Health:

@@ -17,7 +17,19 @@ from mulligan.events import AnyEvent
 from mulligan.failure import StoreError
 from mulligan.figures import Stats, StatsQuery
 from mulligan.records import Fix, History, Link, Pattern, Precedent, Run, decode, encode, pattern_id
-from mulligan.remember import bodies, fixes, forgetting, found, learning, patterns, pruning, rollups, rows, upkeep
+from mulligan.remember import (
+    bodies,
+    copying,
+    fixes,
+    forgetting,
+    found,
+    learning,
+    patterns,
+    pruning,
+    rollups,
+    rows,
+    upkeep,
+)
 from mulligan.remember.ledger import Ledger
 from mulligan.remember.network import remote
 from mulligan.remember.patterns import Decision
@@ -250,9 +262,9 @@ class SqliteStore:
             self._ledger.let_go()
             upkeep.rebuild(writer, tenant)
 
-    def backup(self, to: Path, progress: Progress | None = None) -> Health:
+    def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         with _told(to), self._reading() as connection:
-            upkeep.backup(connection, to, progress)
+            copying.copy(connection, to, progress, replaces)
         copy = SqliteStore(to)
         try:
             return copy.health(LOCAL)

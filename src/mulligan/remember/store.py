@@ -291,7 +291,7 @@ class Records(Protocol):
     def forget(self, tenant: str, what: Forget) -> Forgotten:
         """Removes it everywhere: from rows, patterns, links, figures, shelf and the free space of the file."""
 
-    def backup(self, to: Path, progress: Progress | None = None) -> Health:
+    def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         """A copy of everything, of one moment, while others write; and whether the copy is sound."""
 
     def health(self, tenant: str) -> Health: ...

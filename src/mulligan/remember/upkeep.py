@@ -1,19 +1,15 @@
-"""What is done to a database now and then: something is forgotten, everything counted anew, or copied."""
+"""What is done to a database now and then: something is forgotten, or everything counted anew."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sqlite3
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from mulligan import calls, figures
-from mulligan.failure import StoreError
 from mulligan.figures import Cell, Cells, Place
 from mulligan.records import Compaction, History, Run, Step, encode
 from mulligan.remember import bodies, forgetting, learning, tallies
@@ -35,12 +31,10 @@ from mulligan.remember.rows import (
     runs_since,
     set_status,
 )
-from mulligan.remember.store import DAY, Forget, Forgotten, Progress
+from mulligan.remember.store import DAY, Forget, Forgotten
 
 PATIENCE = 5.0
 """Seconds to wait until nobody reads the write-ahead log any more."""
-PAGES = 2000
-"""Pages that are copied at a time."""
 
 
 class Forgetting:
@@ -331,37 +325,3 @@ def rebuild_all(writer: sqlite3.Connection) -> None:
     )
     for (tenant,) in writer.execute("SELECT tenant FROM runs UNION SELECT tenant FROM orphans").fetchall():
         rebuild(writer, tenant)
-
-
-# A copy
-
-
-def backup(connection: sqlite3.Connection, to: Path, progress: Progress | None) -> None:
-    """Copies the database as it is at one moment, and puts the copy in its place when it is sound."""
-    if to.exists():
-        raise StoreError(f"{to} is there already. Name another file, or move it away.")
-    to.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    part = to.with_name(f"{to.name}.part-{os.getpid()}")
-    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    connection.execute("BEGIN")  # one moment: without it every write of others would begin the copy anew
-    try:
-        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as copy:
-            connection.backup(copy, pages=PAGES, progress=_progress(progress), sleep=0.01)
-            copy.execute("PRAGMA journal_mode=DELETE")  # one file, complete by itself
-            (verdict,) = copy.execute("PRAGMA integrity_check(1)").fetchone()
-            if verdict != "ok":
-                raise StoreError(f"the copy is not sound ({verdict}), and was removed. Is the store? `mulligan doctor`")
-        os.replace(part, to)
-    finally:
-        connection.execute("ROLLBACK")
-        for file in (part, *(part.with_name(part.name + end) for end in ("-journal", "-wal", "-shm"))):
-            file.unlink(missing_ok=True)
-
-
-def _progress(told: Progress | None) -> Any:
-    def tell(status: int, left: int, total: int) -> None:
-        if told is not None:
-            told(total - left, total)
-
-    return tell

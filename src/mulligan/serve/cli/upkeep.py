@@ -172,22 +172,12 @@ def backup(file: Path, force: bool, store: str | None, as_json: bool) -> None:
     if not file.parent.is_dir():
         raise SettingsError(f"there is no folder {file.parent}. Make it first: mkdir -p '{file.parent}'")
     kept = _opened(store)
-    part = file.with_name(f"{file.name}.part")
-    try:
-        with progress("copying") as told:
-            health = kept.backup(part, told)
-        if health.sound:
-            part.replace(file)  # at once: there is never half a copy under its name
-    finally:
-        for left in (part, *(part.with_name(part.name + end) for end in ("-wal", "-shm"))):
-            left.unlink(missing_ok=True)
-    size = file.stat().st_size if health.sound else 0
+    with progress("copying") as told:
+        health = kept.backup(file, told, replaces=force)
+    size = file.stat().st_size
     if as_json:
         print_json(dict(builtins(health)) | {"where": str(file), "bytes": size})
-    elif health.sound:
+    else:
         click.echo(
             f"{count(health.runs, 'run')}, {count(health.steps, 'step')}, {size / 1e6:,.1f} MB in {file}. It is sound."
         )
-    else:
-        click.echo(f"The copy is not sound and was not kept: {health.note}", err=True)
-    sys.exit(0 if health.sound else 1)
