@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import functools
 from collections.abc import Iterator
@@ -134,6 +135,149 @@ def test_a_refreshed_key_becomes_the_clients(played: Rehearsal, is_async: bool) 
     assert (asyncio.run(made) if is_async else made) == "Rain."
     assert client.seen == ["m old", "m new"]
     assert client.api_key == "old"
+
+
+class MessageStream:
+    """As Anthropic's: whatever it can do reads from one place."""
+
+    def __init__(self, events: Any) -> None:
+        self._iterator = events
+        self.is_closed = False
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._iterator
+
+    def __next__(self) -> Any:
+        return next(self._iterator)
+
+    def text(self) -> str:
+        return "".join(event.get("text", "") for event in self)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class AsyncMessageStream:
+    def __init__(self, events: Any) -> None:
+        self._iterator = events
+        self.is_closed = False
+
+    def __aiter__(self) -> Any:
+        return self._iterator
+
+    async def __anext__(self) -> Any:
+        return await anext(self._iterator)
+
+    async def text(self) -> str:
+        return "".join([event.get("text", "") async for event in self])
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class Messages:
+    """The streams that begin, and at which of their texts each of them fails."""
+
+    def __init__(self, fails: dict[int, int]) -> None:
+        self.fails = fails
+        self.begun = 0
+
+    def create(self, **given: Any) -> str:
+        return "Rain."
+
+    def events(self) -> Iterator[Any]:
+        self.begun += 1
+        at = self.fails.get(self.begun)
+        yield {"type": "message_start"}
+        for number, text in enumerate(("Rain ", "in ", "Oslo.")):
+            if number == at:
+                raise Busy("The server is overloaded.")
+            yield {"type": "text", "text": text}
+
+    @contextlib.contextmanager
+    def stream(self, **given: Any) -> Iterator[MessageStream]:
+        stream = MessageStream(self.events())
+        try:
+            yield stream
+        finally:
+            stream.close()
+
+
+class AsyncMessages(Messages):
+    async def aevents(self) -> Any:
+        for event in self.events():
+            yield event
+
+    @contextlib.asynccontextmanager
+    async def stream(self, **given: Any) -> Any:  # type: ignore[override]
+        stream = AsyncMessageStream(self.aevents())
+        try:
+            yield stream
+        finally:
+            await stream.close()
+
+
+def test_a_stream_that_is_entered_is_recovered_before_its_first_token_and_stays_the_clients_own(
+    played: Rehearsal,
+) -> None:
+    messages = Messages({1: 0})
+    client = mulligan.wrap_client(SimpleNamespace(messages=messages))
+    with client.messages.stream(messages=HELLO, model="m") as stream:
+        assert isinstance(stream, MessageStream)
+        assert stream.text() == "Rain in Oslo."
+    assert messages.begun == 2
+    assert stream.is_closed
+    assert [step.outcome for step in played.steps] == ["failure", "success"]
+    assert played.steps[-1].name == "messages.stream"
+    assert played.steps[-1].result == {"$stream": 4}
+
+
+def test_an_async_stream_that_is_entered_is_recovered_too(played: Rehearsal) -> None:
+    messages = AsyncMessages({1: 0})
+
+    async def go() -> AsyncMessageStream:
+        client = mulligan.wrap_client(SimpleNamespace(messages=messages))
+        async with client.messages.stream(messages=HELLO, model="m") as stream:
+            assert await stream.text() == "Rain in Oslo."
+        return stream  # type: ignore[no-any-return]
+
+    assert asyncio.run(go()).is_closed
+    assert messages.begun == 2
+    assert [step.outcome for step in played.steps] == ["failure", "success"]
+
+
+def test_a_stream_that_is_entered_is_not_sent_again_after_a_token(played: Rehearsal) -> None:
+    messages = Messages({1: 2})
+    client = mulligan.wrap_client(SimpleNamespace(messages=messages))
+    heard: list[str] = []
+
+    def read() -> None:
+        with client.messages.stream(messages=HELLO, model="m") as stream:
+            for event in stream:
+                heard.append(event.get("text", ""))  # noqa: PERF401 - up to the error
+
+    with pytest.raises(Busy) as left:
+        read()
+    assert heard == ["", "Rain ", "in "]
+    assert messages.begun == 1
+    assert "its first items were passed on already" in left.value.__notes__[0]
+    assert played.steps[-1].outcome == "failure"
+
+
+def test_what_the_reader_of_a_stream_does_wrong_is_not_the_streams_failure(played: Rehearsal) -> None:
+    client = mulligan.wrap_client(SimpleNamespace(messages=Messages({})))
+    with pytest.raises(ZeroDivisionError), client.messages.stream(messages=HELLO, model="m") as stream:
+        print(next(stream), 1 / 0)
+    assert stream.is_closed
+    assert [step.outcome for step in played.steps] == ["success"]
+
+
+def test_a_fallback_answers_in_place_of_a_stream_that_is_entered(played: Rehearsal) -> None:
+    messages = Messages({1: 0, 2: 0, 3: 0})
+    client = mulligan.wrap_client(SimpleNamespace(messages=messages), fallback=lambda failure: "Sorry.")
+    with client.messages.stream(messages=HELLO, model="m") as answer:
+        assert answer == "Sorry."
+    assert messages.begun == 3
 
 
 def test_the_functions_of_a_module_are_wrapped_without_changing_the_module(played: Rehearsal) -> None:

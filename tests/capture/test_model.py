@@ -522,6 +522,52 @@ def test_an_async_stream_is_recovered_before_its_first_token_only(played: Rehear
     assert [step.outcome for step in played.steps] == ["failure", "success"]
 
 
+@pytest.mark.parametrize(
+    "failed",
+    [
+        {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "It is overloaded."}}},
+        {"type": "error", "code": "server_error", "message": "The server is overloaded."},
+    ],
+)
+def test_an_event_that_says_that_the_answer_failed_is_a_failure(played: Rehearsal, failed: Any) -> None:
+    begun: list[int] = []
+
+    def events() -> Iterator[Any]:
+        begun.append(1)
+        yield {"type": "response.created"}
+        yield {"type": "response.content_part.added", "part": {"text": ""}}
+        if len(begun) == 1:
+            yield failed
+            return
+        yield {"type": "response.output_text.delta", "delta": "Rain"}
+        if len(begun) == 2:
+            yield failed
+
+    @mulligan.model
+    def chat(input: Any, stream: bool = False) -> Any:
+        return events()
+
+    assert list(chat("Hello.", stream=True))[-2:] == [{"type": "response.output_text.delta", "delta": "Rain"}, failed]
+    assert len(begun) == 2  # the first stream had told nothing, the second had
+    assert [step.outcome for step in played.steps] == ["failure", "failure"]
+    assert played.steps[-1].ending.why == "its first items were passed on already"
+
+
+def test_a_stream_that_fails_by_an_event_again_and_again_ends_with_that_event(played: Rehearsal) -> None:
+    begun: list[int] = []
+    failed = {"type": "error", "code": "server_error", "message": "The server is overloaded."}
+
+    @mulligan.model
+    def chat(input: Any, stream: bool = False) -> Any:
+        begun.append(1)
+        return iter([{"type": "response.created"}, failed])
+
+    assert list(chat("Hello.", stream=True)) == [{"type": "response.created"}, failed]
+    assert len(begun) == 3
+    assert [step.outcome for step in played.steps] == ["failure"] * 3
+    assert [history.run.end for history in played.runs] == ["raised"]
+
+
 def test_a_stream_that_is_closed_early_is_a_success(played: Rehearsal) -> None:
     @mulligan.model
     def chat(messages: Any, stream: bool = False) -> Any:

@@ -36,6 +36,8 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     """The forms it is about, where not all."""
+    is_entered: bool = False
+    """Whether the client's `stream()` is used, which is a context manager."""
 
 
 LIMITED = Wrong(
@@ -99,6 +101,15 @@ CASES = (
         "given up: its first items were passed on already",
         arguments={"stream": True},
     ),
+    Case("`with stream()`, overloaded, 529", (OVERLOADED,), "waited", is_entered=True),
+    Case("`with stream()`, too long", expected="compressed", window=30_000, is_long=True, is_entered=True),
+    Case("`with stream()`, fails before its first token", (Wrong(breaks_after=0),), "waited", is_entered=True),
+    Case(
+        "`with stream()`, fails after two tokens",
+        (Wrong(breaks_after=2),),
+        "given up: its first items were passed on already",
+        is_entered=True,
+    ),
 )
 
 
@@ -111,6 +122,8 @@ class Client:
     form: str
     call: Callable[[str, dict[str, Any], dict[str, Any]], Any]
     """Given the provider's address, arguments and options: the answer's text."""
+    enter: Callable[[str, dict[str, Any], dict[str, Any]], Any] | None = None
+    """The same by its `stream()`, where it has one."""
     misses: tuple[str, ...] = ()
     """Cases in which its own class or the client's own doing leaves us nothing to see."""
 
@@ -160,7 +173,25 @@ def _responses(url: str, arguments: dict[str, Any], options: dict[str, Any]) -> 
     if "max_tokens" in arguments:
         arguments["max_output_tokens"] = arguments.pop("max_tokens")
     answer = client.responses.create(**arguments)
+    if arguments.get("stream"):
+        return "".join(event.delta for event in answer if event.type == "response.output_text.delta")
     return answer if isinstance(answer, str) else str(answer.output_text)
+
+
+def _async_responses(url: str, arguments: dict[str, Any], options: dict[str, Any]) -> str:
+    import openai
+
+    if "max_tokens" in arguments:
+        arguments["max_output_tokens"] = arguments.pop("max_tokens")
+
+    async def go() -> str:
+        client = mulligan.wrap_client(openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="old-key"), **options)
+        answer = await client.responses.create(**arguments)
+        if arguments.get("stream"):
+            return "".join([event.delta async for event in answer if event.type == "response.output_text.delta"])
+        return answer if isinstance(answer, str) else str(answer.output_text)
+
+    return asyncio.run(go())
 
 
 def _words(events: list[Any]) -> str:
@@ -211,12 +242,57 @@ def _async_litellm(url: str, arguments: dict[str, Any], options: dict[str, Any])
     return asyncio.run(go())
 
 
+def _enter_openai(url: str, arguments: dict[str, Any], options: dict[str, Any]) -> str:
+    import openai
+
+    client = mulligan.wrap_client(openai.OpenAI(base_url=f"{url}/v1", api_key="old-key"), **options)
+    with client.chat.completions.stream(**arguments) as stream:
+        said = "".join(event.delta for event in stream if event.type == "content.delta")
+        assert stream.get_final_completion().choices[0].message.content == said
+        return said
+
+
+def _enter_responses(url: str, arguments: dict[str, Any], options: dict[str, Any]) -> str:
+    import openai
+
+    client = mulligan.wrap_client(openai.OpenAI(base_url=f"{url}/v1", api_key="old-key"), **options)
+    with client.responses.stream(**arguments) as stream:
+        said = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        if len(said) == len(TEXT) + 1:
+            assert stream.get_final_response().output_text == said
+        return said
+
+
+def _enter_anthropic(url: str, arguments: dict[str, Any], options: dict[str, Any]) -> str:
+    import anthropic
+
+    client = mulligan.wrap_client(anthropic.Anthropic(base_url=url, api_key="old-key"), **options)
+    with client.messages.stream(max_tokens=500, **arguments) as stream:
+        said = "".join(stream.text_stream)
+        assert stream.get_final_text() == said
+        return said
+
+
+def _enter_async_anthropic(url: str, arguments: dict[str, Any], options: dict[str, Any]) -> str:
+    import anthropic
+
+    async def go() -> str:
+        client = mulligan.wrap_client(anthropic.AsyncAnthropic(base_url=url, api_key="old-key"), **options)
+        async with client.messages.stream(max_tokens=500, **arguments) as stream:
+            said = "".join([text async for text in stream.text_stream])
+            assert await stream.get_final_text() == said
+            return said
+
+    return asyncio.run(go())
+
+
 CLIENTS = (
-    Client("OpenAI", "openai", "openai", _openai),
+    Client("OpenAI", "openai", "openai", _openai, _enter_openai),
     Client("AsyncOpenAI", "openai", "openai", _async_openai),
-    Client("OpenAI responses", "openai", "responses", _responses),
-    Client("Anthropic", "anthropic", "anthropic", _anthropic),
-    Client("AsyncAnthropic", "anthropic", "anthropic", _async_anthropic),
+    Client("OpenAI responses", "openai", "responses", _responses, _enter_responses),
+    Client("AsyncOpenAI responses", "openai", "responses", _async_responses),
+    Client("Anthropic", "anthropic", "anthropic", _anthropic, _enter_anthropic),
+    Client("AsyncAnthropic", "anthropic", "anthropic", _async_anthropic, _enter_async_anthropic),
     Client("litellm", "litellm", "openai", _litellm),
     Client("async litellm", "litellm", "openai", _async_litellm),
 )
@@ -224,8 +300,8 @@ _FORMS = {"openai": "openai_chat", "responses": "openai_responses", "anthropic":
 
 
 def is_about(case: Case, client: Client) -> bool:
-    if case.arguments.get("stream") and client.form == "responses":
-        return False  # the fake streams chat and messages
+    if case.is_entered and client.enter is None:
+        return False
     return not case.needs or client.form in case.needs
 
 
@@ -241,7 +317,8 @@ def outcome(case: Case, client: Client) -> tuple[str, Provider, Rehearsal]:
             other = "hosted_vllm/other" if client.package == "litellm" else "other"
             options["fallback_models"] = [other]
         try:
-            text = client.call(provider.url, arguments, options)
+            call = client.enter if case.is_entered and client.enter is not None else client.call
+            text = call(provider.url, arguments, options)
         except Exception as error:  # noqa: BLE001 - the client's own, whichever it is
             note = next((note for note in getattr(error, "__notes__", ()) if note.startswith("mulligan:")), "")
             why = note.partition("; ")[2].partition(". Details")[0]
@@ -251,6 +328,8 @@ def outcome(case: Case, client: Client) -> tuple[str, Provider, Rehearsal]:
 
 def _told(text: str, played: Rehearsal) -> str:
     step = played.steps[-1]
+    if step.failure is not None:  # as an event of the stream, which is the caller's to read
+        return f"given up: {step.ending.why if step.ending else ''}"
     if (step.metadata or {}).get("mended"):
         return "mended" if text == '{"city": "Oslo"}' else f"wrong: {text}"
     if text not in (TEXT, "Sorry."):

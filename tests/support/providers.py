@@ -248,6 +248,9 @@ def _events(style: str, wrong: Wrong) -> Iterator[str]:
         yield _event({"type": "message_delta", "delta": ended, "usage": {"output_tokens": 6}}, named=True)
         yield _event({"type": "message_stop"}, named=True)
         return
+    if style == "responses":
+        yield from _response_events(words, limit)
+        return
     yield _chunk({"role": "assistant", "content": ""})
     for number, word in enumerate(words):
         if number == limit:
@@ -256,6 +259,41 @@ def _events(style: str, wrong: Wrong) -> Iterator[str]:
         yield _chunk({"content": word})
     yield _chunk({}, "stop")
     yield "data: [DONE]\n\n"
+
+
+def _response_events(words: list[str], limit: int | None) -> Iterator[str]:
+    """OpenAI's responses say that they failed in an event, which the client passes on."""
+    whole = _success("responses", Wrong(answer="".join(words)), 1)
+    begun = {**whole, "status": "in_progress", "output": [], "usage": None}
+    item = whole["output"][0]
+    at = {"item_id": "m1", "output_index": 0, "content_index": 0}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": begun},
+        {"type": "response.in_progress", "response": begun},
+        {
+            "type": "response.output_item.added",
+            "output_index": 0,
+            "item": {**item, "content": [], "status": "in_progress"},
+        },
+        {"type": "response.content_part.added", "part": {"type": "output_text", "text": "", "annotations": []}, **at},
+    ]
+    for number, word in enumerate(words):
+        if number == limit:
+            break
+        events.append({"type": "response.output_text.delta", "delta": word, "logprobs": [], **at})
+    if limit is None:
+        text = "".join(words)
+        events += [
+            {"type": "response.output_text.done", "text": text, "logprobs": [], **at},
+            {"type": "response.content_part.done", "part": item["content"][0], **at},
+            {"type": "response.output_item.done", "output_index": 0, "item": item},
+            {"type": "response.completed", "response": whole},
+        ]
+    else:
+        error = {"code": "server_error", "message": "The server is overloaded."}
+        events.append({"type": "response.failed", "response": {**begun, "status": "failed", "error": error}})
+    for number, event in enumerate(events):
+        yield _event({**event, "sequence_number": number}, named=True)
 
 
 def _chunk(delta: dict[str, Any], ended: str | None = None) -> str:

@@ -11,11 +11,18 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from mulligan.capture.tokens import Opening
 from mulligan.conversation import field
 from mulligan.failure import SettingsError
 
-METHODS = ("chat.completions.create", "responses.create", "messages.create", "beta.messages.create")
-"""Where clients have what calls a model."""
+METHODS = tuple(
+    f"{holder}.{name}"
+    for holder in ("chat.completions", "responses", "messages", "beta.messages", "beta.chat.completions")
+    for name in ("create", "parse")
+)
+"""Where clients have what calls a model. What else they have for it, such as OpenAI's `stream`, goes through these."""
+STREAMS = ("messages.stream", "beta.messages.stream")
+"""Where they have what answers with a stream when it is entered, and does not."""
 FUNCTIONS = ("completion", "acompletion", "responses", "aresponses")
 """The same of LiteLLM, whose client is its module."""
 
@@ -29,17 +36,21 @@ def wrap_client(client: Any, wrap: Wrapping) -> Any:
     places = [place for place in METHODS if callable(_at(client, place))]
     if not places:
         raise SettingsError(
-            f"{type(client).__name__} has none of {', '.join(METHODS)}. Wrap the function that calls it instead: "
+            f"{type(client).__name__} has none of {', '.join(METHODS[::2])}. Wrap the function that calls it instead: "
             "@mulligan.model."
         )
     own = _without_retries(client)
-    for place in places:
+    for place in (*places, *(place for place in STREAMS if callable(_at(client, place)))):
         holder, _, name = place.rpartition(".")
         target = _at(own, holder)
         method = getattr(target, name)
         if hasattr(method, "__mulligan__"):
             raise SettingsError("this client is wrapped already.")
-        setattr(target, name, wrap(_named(_plain(method), place, str(field(own, "base_url") or ""))))
+        endpoint = str(field(own, "base_url") or "")
+        if place in STREAMS:
+            setattr(target, name, _opening(wrap(_named(_entered(method), place, endpoint))))
+        else:
+            setattr(target, name, wrap(_named(_plain(method), place, endpoint)))
     return own
 
 
@@ -86,11 +97,35 @@ def _without_retries(client: Any) -> Any:
     return copy.copy(client)
 
 
+def _is_async(method: Any) -> bool:
+    return inspect.iscoroutinefunction(inspect.unwrap(method)) or type(method.__self__).__name__.startswith("Async")
+
+
+def _entered(method: Any) -> Any:
+    """A method that gives what is to be entered, which is done as part of the attempt."""
+    if not _is_async(method):
+        return _plain(method)
+
+    @functools.wraps(method)
+    async def stream(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
+
+    return stream
+
+
+def _opening(recovering: Any) -> Any:
+    """The method that gives something to enter, as the client's own."""
+
+    @functools.wraps(recovering)
+    def stream(*args: Any, **kwargs: Any) -> Opening:
+        return Opening(recovering.__mulligan__, args, kwargs)
+
+    return stream
+
+
 def _plain(method: Any) -> Any:
     """A method in a function that says by itself whether it is async: those of clients hide it behind a decorator."""
-    is_async = inspect.iscoroutinefunction(inspect.unwrap(method)) or type(method.__self__).__name__.startswith("Async")
-
-    if is_async:
+    if _is_async(method):
 
         @functools.wraps(method)
         async def acreate(*args: Any, **kwargs: Any) -> Any:

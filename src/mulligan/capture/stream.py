@@ -27,6 +27,8 @@ class Flow:
     def __init__(self, wrapped: Wrapped, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.kit = wrapped.source()
         self.source: Any = None
+        self.manager: Any = None
+        """What was entered to have it, and must be left."""
         self.item: Any = None
         self.value: Any = None
         self.is_open = True

@@ -19,6 +19,13 @@ from mulligan.conversation import field
 if TYPE_CHECKING:
     from mulligan.capture.wrap import Wrapped
 
+_BEFORE = frozenset(
+    {
+        "message_start", "ping", "content_block_start", "response.created", "response.in_progress", "response.queued",
+        "response.output_item.added", "response.content_part.added",
+    }
+)  # fmt: skip
+"""Events that say that something begins, and nothing of what it says."""
 _TELLING = ("content", "tool_calls", "function_call", "reasoning_content", "refusal")
 HELD = 200
 """Events that are held back at most while no token has come."""
@@ -32,19 +39,31 @@ def is_token(event: Any) -> bool:
     """Whether somebody who reads this event has been told something. In doubt yes: then nothing is said twice."""
     sort = field(event, "type")
     if isinstance(sort, str):
-        if sort in ("message_start", "ping", "content_block_start") or sort.startswith("response.created"):
-            return False
-        return not (sort.endswith((".in_progress", ".queued")) or sort == "response.output_item.added")
+        return sort not in _BEFORE
     choices = field(event, "choices")
     if isinstance(choices, list | tuple):
         if not choices:
             return False
         delta = field(choices[0], "delta")
-        told = any(
-            field(delta, name) for name in ("content", "tool_calls", "function_call", "reasoning_content", "refusal")
-        )
-        return told or bool(field(choices[0], "finish_reason"))
+        return any(field(delta, name) for name in _TELLING) or bool(field(choices[0], "finish_reason"))
     return True
+
+
+class SaidError(Exception):
+    """An event of a stream that says that the answer has failed, where a client passes it on and raises nothing."""
+
+    def __init__(self, event: Any) -> None:
+        said = field(field(event, "response"), "error") or event
+        super().__init__(str(field(said, "message") or "The answer failed."))
+        self.code = field(said, "code")
+
+
+def _refuse_failed(event: Any) -> None:
+    """Raises where an event of OpenAI's responses says that there will be no answer."""
+    if field(event, "type") == "response.failed" or (
+        field(event, "type") == "error" and isinstance(field(event, "message"), str)
+    ):
+        raise SaidError(event)
 
 
 class Tokens:
@@ -56,7 +75,7 @@ class Tokens:
     def __init__(self, flow: Flow, held: deque[Any]) -> None:
         self._flow = flow
         self._held = held
-        self._is_over = False
+        self._is_over = self._is_told = False
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -72,7 +91,7 @@ class Tokens:
         except BaseException as error:
             self._end(None if isinstance(error, StopIteration) else error)
             raise
-        return self._flow.counted(item)
+        return self._passed(item)
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -88,15 +107,43 @@ class Tokens:
         except BaseException as error:
             self._end(None if isinstance(error, StopAsyncIteration) else error)
             raise
-        return self._flow.counted(item)
+        return self._passed(item)
 
     def _take(self) -> Any:
         return self._flow.counted(self._held.popleft())
 
+    def _passed(self, item: Any) -> Any:
+        try:
+            _refuse_failed(item)
+        except SaidError as error:
+            self._tell(error)  # the event itself is the caller's, as without us
+        return self._flow.counted(item)
+
     def _end(self, error: BaseException | None) -> None:
-        if not self._is_over:
-            self._is_over = True
+        self._is_over = True
+        self._tell(error)
+
+    def _tell(self, error: BaseException | None) -> None:
+        if not self._is_told:
+            self._is_told = True
             self._flow.__exit__(None if error is None else type(error), error, None)
+
+    @property
+    def source(self) -> Any:
+        """The client's own stream, or what it reads itself."""
+        return self._flow.source
+
+    @source.setter
+    def source(self, source: Any) -> None:
+        self._flow.source = source
+
+    @property
+    def manager(self) -> Any:
+        return self._flow.manager
+
+    def left(self, error: BaseException | None) -> None:
+        """The reader is done with it: what went wrong in the reader's own code is not the stream's failure."""
+        self._end(None if isinstance(error, Exception) else error)
 
     def close(self) -> Any:
         """Ends the stream, whether it was read or not; what the client's own answers is passed on."""
@@ -129,14 +176,26 @@ class Tokens:
 def _opened(flow: Flow, held: deque[Any]) -> Callable[[Any], Any]:
     def first(source: Any) -> Any:
         held.clear()
+        if hasattr(source, "__iter__") or not hasattr(source, "__enter__"):
+            return begun(source)
+        flow.manager, entered = source, source.__enter__()
+        try:
+            return begun(entered)
+        except BaseException:
+            source.__exit__(*sys.exc_info())
+            raise
+
+    def begun(source: Any) -> Any:
         if not hasattr(source, "__next__") and not hasattr(source, "__iter__"):
             return source  # no stream after all
         flow.source = source if hasattr(source, "__next__") else iter(source)
         if isinstance(source, str | list | tuple | dict):
             return source
-        for item in flow.source:
+        # One by one, and not by a loop that is left: that would close some streams.
+        while len(held) < HELD and (item := next(flow.source, STREAM)) is not STREAM:
             held.append(item)
-            if is_token(item) or len(held) >= HELD:
+            _refuse_failed(item)
+            if is_token(item):
                 break
         return STREAM
 
@@ -147,12 +206,23 @@ def _aopened(flow: Flow, held: deque[Any]) -> Callable[[Any], Any]:
     async def first(answer: Any) -> Any:
         source = await answer
         held.clear()
+        if hasattr(source, "__aiter__") or not hasattr(source, "__aenter__"):
+            return await begun(source)
+        flow.manager, entered = source, await source.__aenter__()
+        try:
+            return await begun(entered)
+        except BaseException:
+            await source.__aexit__(*sys.exc_info())
+            raise
+
+    async def begun(source: Any) -> Any:
         if not hasattr(source, "__anext__") and not hasattr(source, "__aiter__"):
             return source  # no stream after all
         flow.source = source if hasattr(source, "__anext__") else aiter(source)
-        async for item in flow.source:
+        while len(held) < HELD and (item := await anext(flow.source, STREAM)) is not STREAM:
             held.append(item)
-            if is_token(item) or len(held) >= HELD:
+            _refuse_failed(item)
+            if is_token(item):
                 break
         return STREAM
 
@@ -167,6 +237,8 @@ def opened(wrapped: Wrapped, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
         with flow.inside():
             call = flow.call(_opened(flow, held))
             result = flow.plainly() if call is None else play(call)
+    except SaidError as error:
+        return _ended(flow, held, error)
     except BaseException:
         flow.__exit__(*sys.exc_info())
         raise
@@ -181,6 +253,8 @@ async def aopened(wrapped: Wrapped, args: tuple[Any, ...], kwargs: Mapping[str, 
         with flow.inside():
             call = flow.call(_aopened(flow, held))
             result = await (flow.plainly() if call is None else aplay(call))
+    except SaidError as error:
+        return _ended(flow, held, error)
     except BaseException:
         flow.__exit__(*sys.exc_info())
         raise
@@ -192,3 +266,49 @@ def _given(flow: Flow, held: deque[Any], result: Any) -> Any:
         return Tokens(flow, held)
     flow.__exit__(None, None, None)
     return result
+
+
+def _ended(flow: Flow, held: deque[Any], error: SaidError) -> Tokens:
+    """The stream that says itself that it failed, as without us: nothing was raised, so nothing is."""
+    tokens = Tokens(flow, held)
+    tokens._tell(error)
+    return tokens
+
+
+class Opening:
+    """A call that answers with a stream where it is entered: `with client.messages.stream(...) as stream`.
+
+    What it gives is the client's own stream, with all that one can do; only where its events come from is ours.
+    """
+
+    def __init__(self, wrapped: Wrapped, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self._given = wrapped, args, kwargs
+        self._tokens: Any = None
+
+    def __enter__(self) -> Any:
+        return self._entered(opened(*self._given))
+
+    async def __aenter__(self) -> Any:
+        return self._entered(await aopened(*self._given))
+
+    def _entered(self, tokens: Any) -> Any:
+        if not isinstance(tokens, Tokens):
+            return tokens  # what answered in its place
+        self._tokens = tokens
+        stream = tokens.source
+        inside = field(stream, "_iterator")
+        if inside is None:
+            return tokens
+        # Everything the stream can do, from its texts to its final message, reads what it reads itself from here.
+        tokens.source, stream._iterator = inside, tokens
+        return stream
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._tokens is not None:
+            self._tokens.left(error)
+            self._tokens.manager.__exit__(kind, error, trace)
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._tokens is not None:
+            self._tokens.left(error)
+            await self._tokens.manager.__aexit__(kind, error, trace)
