@@ -242,7 +242,7 @@ class RemoteStore:
     def forget(self, tenant: str, what: Forget) -> Forgotten:
         return self._ask("forget", what)  # type: ignore[no-any-return]
 
-    def backup(self, to: Path, progress: Progress | None = None) -> Health:
+    def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         raise StoreError(f"a copy of {self.url} is made where it runs: mulligan backup FILE")
 
     def health(self, tenant: str) -> Health:
