@@ -9,7 +9,7 @@ from mulligan.remember import wire
 from mulligan.serve.api.doors import Rules
 from mulligan.serve.api.groups import GROUPS
 
-OPEN = {"/healthz", "/readyz"}
+OPEN = {"/healthz", "/readyz", "/openapi.json", "/docs", "/docs.css"}
 ENDPOINTS = {
     ("GET", "/v1/runs"): "read",
     ("GET", "/v1/runs/x"): "read",
@@ -19,6 +19,7 @@ ENDPOINTS = {
     ("GET", "/v1/fixes"): "read",
     ("GET", "/v1/tools"): "read",
     ("GET", "/v1/agents"): "read",
+    ("GET", "/metrics"): "read",
     ("POST", "/v1/batch"): "ingest",
     ("POST", "/v1/runs"): "ingest",
     ("POST", "/v1/steps"): "ingest",

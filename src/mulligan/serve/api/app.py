@@ -18,13 +18,14 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from mulligan.failure import StoreError
-from mulligan.remember.store import Store
+from mulligan.remember.store import Batch, Store
 from mulligan.serve.api import doors
 from mulligan.serve.api.committing import Committer
 from mulligan.serve.api.doors import Browsers, Caller, Doors, Rules
 from mulligan.serve.api.errors import Refused, away
 from mulligan.serve.api.intake import Intake
 from mulligan.serve.api.questions import Questions
+from mulligan.serve.api.rates import Rates
 from mulligan.serve.api.tokens import Tokens
 
 P = ParamSpec("P")
@@ -43,6 +44,7 @@ class Server:
         intake: Intake,
         *,
         rules: Rules | None = None,
+        rates: Rates | None = None,
         announce: Callable[[str], None] = lambda ticket: None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
@@ -52,6 +54,7 @@ class Server:
         self.tokens = Tokens(store)
         self.browsers = Browsers(announce)
         self.committer = Committer(store)
+        self.rates = rates or Rates()
         self.clock = clock
         self.is_stopping = False
         self._readers = ThreadPoolExecutor(THREADS, thread_name_prefix="mulligan-reader")
@@ -66,6 +69,11 @@ class Server:
             return await asyncio.get_running_loop().run_in_executor(self._readers, partial(question, *args, **kwargs))
         except StoreError as error:
             raise away(str(error)) from None
+
+    async def keep(self, who: Caller, prepared: Callable[[], Batch], records: int, size: int) -> int:
+        """Waits until what somebody sent is in the store, if it is not too much; how much of it was new."""
+        self.rates.take(who.tenant, who.principal, records)
+        return await self.committer.keep(prepared, records, size)
 
     def close(self) -> None:
         self.is_stopping = True

@@ -126,5 +126,8 @@ def said_twice(data: bytes) -> bool:
         if len({name for name, _ in found}) < len(found):
             seen.append(True)
 
-    json.loads(data, object_pairs_hook=pairs)
+    try:
+        json.loads(data, object_pairs_hook=pairs)
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits
+        raise invalid(f"this is no JSON that everybody reads: {str(error)[:200]}.") from None
     return bool(seen)

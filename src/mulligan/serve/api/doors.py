@@ -153,6 +153,9 @@ def route(server: Server, path: str, endpoint: Endpoint, needs: Needs, *methods:
             return await endpoint(request)
         except Refused as refused:
             return told(request, refused)
+        except Exception:
+            log.exception("a fault at %s %s", request.method, path)
+            return told(request, Refused(500, "fault", "a fault of the server; its log says more."))
 
     return Route(path, guarded, methods=list(methods or ("GET",)), name=f"{(methods or ('GET',))[0]} {path}")
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from mulligan.serve.api import asking, health, ingest, opentelemetry, queries
+from mulligan.serve.api import asking, health, ingest, metrics, openapi, opentelemetry, queries
 from mulligan.serve.api.app import Group
 
-GROUPS: tuple[Group, ...] = (health.group, ingest.group, opentelemetry.group, asking.group, queries.group)
+GROUPS: tuple[Group, ...] = (
+    health.group,
+    ingest.group,
+    opentelemetry.group,
+    asking.group,
+    queries.group,
+    metrics.group,
+    openapi.group,
+)

@@ -52,7 +52,7 @@ class Ingest:
         if not events:
             return 0
         prepared = partial(self._intake.kept, who.tenant, who.principal, events)
-        return await self._server.committer.keep(prepared, len(events), size)
+        return await self._server.keep(who, prepared, len(events), size)
 
     async def batch(self, request: Request) -> Response:
         sent: SentBatch
@@ -63,7 +63,7 @@ class Ingest:
         def prepared() -> Batch:
             return self._intake.batch(who.tenant, who.principal, sent)
 
-        new = await self._server.committer.keep(prepared, len(sent.events), size)
+        new = await self._server.keep(who, prepared, len(sent.events), size)
         return answer({"new": new, "offset": sent.offset})
 
     async def runs(self, request: Request) -> Response:

@@ -142,7 +142,7 @@ class Intake:
             seconds=sent.seconds,
             failure=failure,
             tokens=dict(sent.tokens) if sent.tokens else None,
-            metadata=sent.metadata,
+            metadata=_with_model(sent),
         )
 
     def failure(self, sent: SentFailure, source: StepType, tool: str, arguments: Any = None) -> Failure:
@@ -181,6 +181,13 @@ class Intake:
             run=run, seq=seq, call=seq, parent=sent.step, type=type, name=name, outcome=outcome_of(failure),
             started=sent.started if sent.started is not None else begun, failure=failure,
         )  # fmt: skip
+
+
+def _with_model(sent: SentStep) -> dict[str, Any] | None:
+    """Whoever sends a step of a model mostly names it so: figures are asked by model."""
+    if sent.type != "model" or not sent.name or "model" in (sent.metadata or {}):
+        return sent.metadata
+    return {**(sent.metadata or {}), "model": sent.name}
 
 
 def check(events: Sequence[AnyEvent]) -> None:

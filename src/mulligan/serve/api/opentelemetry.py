@@ -86,7 +86,7 @@ class OpenTelemetry:
             return self._server.intake.kept(who.tenant, who.principal, self._traces.events(who.tenant, spans))
 
         try:
-            await self._server.committer.keep(prepared, len(spans), size)
+            await self._server.keep(who, prepared, len(spans), size)
         except BaseException:
             self._server.committer.later(lambda: self._traces.forget(who.tenant, spans))
             raise

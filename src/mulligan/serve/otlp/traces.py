@@ -66,7 +66,7 @@ class Traces:
             step = trace.add(span)
             if step is not None:
                 live.spans.add(span.id)
-                marks = {SPAN: span.id, OF: trace.key}
+                marks = {SPAN: span.id, OF: trace.key} | ({"model": step.name} if step.type == "model" else {})
                 events.append(StepEnded(msgspec.structs.replace(step, metadata=marks)))
         if not trace.seq:
             return []  # nothing of it is anything we know

@@ -1,0 +1,35 @@
+"""GET /metrics: the figures for Prometheus, and those of the server itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from mulligan.figures import StatsQuery
+from mulligan.report import prometheus
+from mulligan.serve.api.app import Server
+from mulligan.serve.api.doors import route
+from mulligan.serve.api.questions import Questions
+
+TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def group(server: Server) -> Iterable[BaseRoute]:
+    def told(questions: Questions) -> str:
+        query = StatsQuery(now=questions.now)
+        tools = questions.stats(StatsQuery(now=questions.now, by="tool"))
+        own = (
+            ("mulligan_server_records", "Records kept since the server began.", server.committer.events),
+            ("mulligan_server_transactions", "Transactions they took.", server.committer.transactions),
+            ("mulligan_server_waiting_bytes", "Bytes that were sent and are not kept yet.", server.committer.waiting),
+        )
+        return "\n".join([*prometheus.text(questions.stats(query).total, tools), *prometheus.gauges(own)]) + "\n"
+
+    async def metrics(request: Request) -> Response:
+        text = await server.ask(told, server.questions(request.state.caller))
+        return Response(text, media_type=TYPE, headers={"Cache-Control": "no-store"})
+
+    return [route(server, "/metrics", metrics, "read")]
