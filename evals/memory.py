@@ -2,12 +2,13 @@
 
     python evals/memory.py             # needs ../shared/data, and: pip install --no-deps bfcl-eval mpmath
     python evals/memory.py --quick     # one fold, no curve
-    python evals/memory.py --alike     # how to tell whether two failures are alike
+    python evals/memory.py --alike     # which way to tell whether two failures are alike, and how alike they must be
 
 Memory is a store in a file that learns from the recorded runs through the same door as live calls. It is asked about
 runs of other scenarios only: BFCL's by the number of the scenario, the others by the task. A recipe is right when its
 calls and then the failed call execute in BFCL's simulators and change nothing that the recording, or the ground truth
-of the turn, did not change as well.
+of the turn, did not change as well; elsewhere when the agent itself made these calls and then the same call, which
+worked. It exits with 1 if anything marked automatic holds a text of another run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ DATA = ROOT.parent / "shared" / "data"
 sys.path.insert(0, str(ROOT / "src"))
 
 import repair_worlds as worlds  # noqa: E402
-from repair import _counts, _is_right, _oracles, lines  # noqa: E402
+from repair import _counts, _is_name_alone, _is_right, _oracles, lines  # noqa: E402
 from repair_worlds import told  # noqa: E402
 
 from mulligan.capture.advice import advise  # noqa: E402
@@ -36,7 +37,7 @@ from mulligan.classify.classifier import classify  # noqa: E402
 from mulligan.classify.fingerprint import template  # noqa: E402
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded  # noqa: E402
 from mulligan.failure import Failure  # noqa: E402
-from mulligan.records import Fix, Run, Step  # noqa: E402
+from mulligan.records import Fix, Run, Step, pattern_id  # noqa: E402
 from mulligan.recover.repair import Suggestion  # noqa: E402
 from mulligan.remember import similar  # noqa: E402
 from mulligan.remember.sqlite import SqliteStore  # noqa: E402
@@ -44,8 +45,9 @@ from mulligan.remember.store import DAY, LOCAL, FixQuery  # noqa: E402
 
 Row = dict[str, Any]
 FOLDS = 4
-SHARES = (0.0, 0.25, 0.5, 1.0)
-SOURCES = ("schema", "run", "fixes", "recipes")
+SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 1.0)
+SOURCES = ("schema", "run", "fixes", "recipes", "exemplars")
+SORTS = {"recipe": "recipes", "change": "fixes", "exemplar": "exemplars"}
 NOW = 1_800_000_000_000
 
 
@@ -58,18 +60,19 @@ def main() -> None:
     if not (given.data / "calls-dev.jsonl.gz").exists():
         print(f"There is no {given.data.name} folder beside the checkout, so there is nothing to measure.")
         return
-    if given.alike:
-        alike(given.data)
-        return
     if not worlds.is_installed():
         print("This needs BFCL's simulators: pip install --no-deps bfcl-eval mpmath")
         sys.exit(2)
-    evaluation = Evaluation(given.data)
+    evaluation = Evaluation(given.data, Alike() if given.alike else None)
     folds = range(1) if given.quick else range(FOLDS)
-    for share in (1.0,) if given.quick else SHARES:
+    for share in (1.0,) if given.quick or given.alike else SHARES:
         for fold in folds:
             evaluation.fold(fold, share)
+    if evaluation.alike is not None:
+        evaluation.alike.print()
+        return
     evaluation.print()
+    sys.exit(1 if any(counts["leaked"] for counts in evaluation.curve.values()) else 0)
 
 
 def scenario(row: Row) -> str:
@@ -127,10 +130,12 @@ class Recorded:
 
 
 class Evaluation:
-    def __init__(self, data: pathlib.Path) -> None:
+    def __init__(self, data: pathlib.Path, alike: Alike | None = None) -> None:
         self.recorded = Recorded(data)
+        self.alike = alike
         self.curve: dict[float, Counter[str]] = defaultdict(Counter)
         self.tables: dict[str, Counter[str]] = defaultdict(Counter)
+        self.datasets: dict[str, Counter[str]] = defaultdict(Counter)
         self.learning = self.calls = 0.0
         self.asking: list[float] = []
         self.rank = {id: place for place, id in enumerate(sorted(self.recorded.runs, key=lambda id: hash_of(id)))}
@@ -151,6 +156,8 @@ class Evaluation:
             for rows in self.recorded.runs.values():
                 if fold_of(scenario(rows[0])) == fold:
                     self._ask(rows, store, share, unique)
+            if self.alike is not None:
+                self.alike.known.clear()
             store.close()
 
     def _ask(self, rows: list[Row], store: SqliteStore, share: float, unique: set[str]) -> None:
@@ -182,16 +189,8 @@ class Evaluation:
         if not failure.counts:
             return
         began = time.process_time()
-        known = store.fixes(
-            LOCAL,
-            FixQuery(
-                tool=row["tool"],
-                fingerprint=failure.fingerprint,
-                text=template(failure.message, arguments),
-                agent=str(row["model"]),
-                now=NOW,
-            ),
-        )
+        query = FixQuery.about(row["tool"], failure, arguments, agent=str(row["model"]), now=NOW)
+        known = store.fixes(LOCAL, query)
         self.asking.append(time.process_time() - began)
         tools = worlds.tools_of(row["task_id"]) if world is not None else None
         history = [
@@ -206,11 +205,17 @@ class Evaluation:
         ]
         name = label["class"] if label else "none"
         oracles = list(_oracles(row, rows, world is not None))
+        if self.alike is not None:
+            for way, likeness, fix in self.alike.nearest(store, row["tool"], failure, arguments):
+                recall = _answer([fix])
+                made = advise(row["tool"], arguments, failure, run=history, recall=recall).suggestions
+                told_by = [each for each in made if each.source == "memory"]
+                if told_by:
+                    self.alike.add(way, likeness, self._is_right(told_by[0], row, rows, at, oracles, world))
+            return
         without = ["all", *SOURCES] if share == 1.0 else ["all"]
         for left_out in without:
-            told_of = [
-                fix for fix in known if {"recipe": "recipes", "change": "fixes"}.get(fix.sort) not in (None, left_out)
-            ]
+            told_of = [fix for fix in known if SORTS.get(fix.sort) not in (None, left_out)]
             made = advise(
                 row["tool"],
                 arguments,
@@ -239,6 +244,8 @@ class Evaluation:
         where = [self.curve[share]] if left_out == "all" else []
         if share == 1.0:
             where.append(self.tables[f"without {left_out}" if left_out != "all" else "everything"])
+            if left_out == "all":
+                where.append(self.datasets[row["dataset"]])
         automatic = [each for each in made if each.automatic]
         leaked = sum(_leaks(each, row, rows, at) for each in automatic if each.source == "memory")
         for counts in where:
@@ -248,6 +255,9 @@ class Evaluation:
             counts["right among 3"] += any(rights)
             counts["automatic"] += bool(automatic)
             counts["automatic right"] += bool(automatic) and bool(made[0].automatic) and rights[0]
+            counts["automatic meant"] += bool(automatic) and (
+                (bool(made[0].automatic) and rights[0]) or _is_name_alone(automatic[0], _arguments(row))
+            )
             counts["automatic by memory"] += sum(each.source == "memory" for each in automatic)
             counts["leaked"] += leaked
             counts["helpable"] += name not in ("D", "none")
@@ -266,7 +276,7 @@ class Evaluation:
         if not each.first:
             return _is_right(each.tool, each.arguments, row, rows, at, oracles, world)
         if world is None:
-            return False
+            return _is_what_they_did(each, row, rows, at)
         tried = world.copy()
         before = attributes(tried)
         for call in each.first:
@@ -305,9 +315,16 @@ class Evaluation:
         line("right suggestion among 3, of all failures", "right among 3", "failures")
         line("right suggestion among 3, of those something could help", "helpable right", "helpable", "usual: > 0.70")
         line("automatic, of all failures", "automatic", "failures", "usual: > 0.50")
-        line("automatic and right", "automatic right", "automatic", ">= 0.95")
+        line("automatic and right", "automatic meant", "automatic", ">= 0.95")
+        line("  by oracle and state alone: see docs/repair.md", "automatic right", "automatic")
         print(f"  {'automatic by memory':<62}{whole['automatic by memory']:>5}")
         print(f"  {'values of other runs in anything automatic':<62}{whole['leaked']:>5}          0")
+        for dataset, counts in sorted(self.datasets.items()):
+            three, first = counts["right among 3"], counts["right first"]
+            print(
+                f"  {dataset}: right among 3 {told(three, counts['failures'])}",
+                f"  first {told(first, counts['failures'])}",
+            )
         print("\nLearning curve: right among 3, of all failures")
         for share, counts in sorted(self.curve.items()):
             right = told(counts["right among 3"], counts["failures"])
@@ -321,11 +338,20 @@ class Evaluation:
             print(f"  {name:<18}{told(three, counts['failures'])}   first {told(first, counts['failures'])}")
         calls, worked = whole["calls"], whole["worked"]
         print("\nOverall tool success, every recorded call")
-        print(f"  before                        {worked / calls:.4f}")
-        if whole["failures"]:
-            share = whole["right first"] / whole["failures"]
-            after = worked / calls + (1 - worked / calls) * share
-            print(f"  if the first suggestion were followed  {after:.4f}   (+{after - worked / calls:.4f})")
+        before = worked / calls
+        print(f"  before                                     {before:.4f}")
+        none = self.curve.get(0.0, Counter())
+        ways = (
+            ("with automatic repairs alone", whole["automatic right"], whole["failures"]),
+            ("if the first suggestion is followed", whole["right first"], whole["failures"]),
+            ("  the same without memory", none["right first"], none["failures"]),
+            ("if the right one among 3 is followed", whole["right among 3"], whole["failures"]),
+        )
+        for name, right, failures in ways:
+            if failures:
+                after = before + (1 - before) * right / failures
+                fewer = right / failures
+                print(f"  {name:<43}{after:.4f}   +{after - before:.4f}, {fewer:.1%} fewer failures")
         if self.calls:
             print(f"\nKeeping and learning took {1e6 * self.learning / self.calls:.0f} us CPU a call;", end=" ")
         if self.asking:
@@ -334,6 +360,22 @@ class Evaluation:
                 f"a question {1e3 * asked[len(asked) // 2]:.2f} ms,",
                 f"p99 {1e3 * asked[int(0.99 * len(asked))]:.2f} ms CPU.",
             )
+
+
+def _arguments(row: Row) -> Row:
+    return row["parameters"] if isinstance(row["parameters"], dict) else {}
+
+
+def _is_what_they_did(each: Suggestion, row: Row, rows: list[Row], at: int) -> bool:
+    """Whether the agent itself made the calls that come first, and then the same call, which worked."""
+    until = row.get("repaired_by_seq")
+    if until is None or row.get("repair_kind") != "same_params":
+        return False
+    between = [one for one in rows[at + 1 :] if one["seq"] < until and one["outcome"] == "success"]
+    return all(
+        any(one["tool"] == call.tool and (one["parameters"] or {}) == call.arguments for one in between)
+        for call in each.first
+    )
 
 
 def _answer(fixes: Sequence[Fix]) -> Callable[..., Sequence[Fix]]:
@@ -364,41 +406,101 @@ def hash_of(id: str) -> int:
     return crc32(id.encode())
 
 
-# Which way to tell whether two failures are alike
+# Which way to tell whether two failures are alike, and how alike they must be
 
 
-def alike(data: pathlib.Path) -> None:
-    """Each pattern is asked for by the wording of another of the same tool and kind, among all patterns of its tool."""
-    from difflib import SequenceMatcher
+class Alike:
+    """Each failure is asked about as if its own wording had never been met: is what helped the nearest one right?"""
 
-    rows: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
-    for row in lines(data / "errors-dev.jsonl"):
-        tool = str(row["source"])
-        rows[tool][template(row["text"], None)] = (row["text"], row["kind"])
-    ways: dict[str, Callable[[str, str], float]] = {
-        "difflib": lambda one, other: SequenceMatcher(None, one[:200], other[:200], autojunk=False).ratio(),
-        "sketch": lambda one, other: similar.likeness(similar.sketch(one), similar.sketch(other)),
-    }
-    print("The nearest of other failures of one source is of the same kind:")
-    for name, way in ways.items():
-        right = total = 0
-        began = time.process_time()
-        compared = 0
-        for texts in rows.values():
-            known = list(texts.items())[:120]
-            for text, (_, kind) in known:
-                others: Iterable[tuple[str, str]] = [(one, each) for one, (_, each) in known if one != text]
-                if not any(each == kind for _, each in others):
-                    continue
-                best = max(others, key=lambda other: way(text, other[0]))
-                compared += len(known) - 1
-                total += 1
-                right += best[1] == kind
-        spent = time.process_time() - began
-        print(
-            f"  {name:<10}{told(right, total)}",
-            f"  {1e6 * spent / max(compared, 1):.1f} us a comparison, sketches made anew",
-        )
+    BANDS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+    def __init__(self) -> None:
+        from difflib import SequenceMatcher
+
+        self.known: dict[str, dict[str, tuple[str, Fix]]] = {}
+        self.found: dict[str, list[tuple[float, bool]]] = defaultdict(list)
+        self.spent: Counter[str] = Counter()
+        self.compared: Counter[str] = Counter()
+        self._sketches: dict[str, int] = {}
+        self.ways: dict[str, Callable[[str, str], float]] = {
+            "pieces as bits": lambda one, other: similar.likeness(self._sketch(one), self._sketch(other)),
+            "difflib": lambda one, other: SequenceMatcher(None, one[:400], other[:400], autojunk=False).ratio(),
+            "hashed 3-5-grams, 512": lambda one, other: _cosine(self._vector(one), self._vector(other)),
+        }
+        self._vectors: dict[str, dict[int, int]] = {}
+        try:
+            from rapidfuzz import fuzz
+        except ImportError:
+            print("rapidfuzz is not installed, and is left out: pip install rapidfuzz")
+        else:
+            self.ways["rapidfuzz ratio"] = lambda one, other: fuzz.ratio(one[:400], other[:400]) / 100
+            self.ways["rapidfuzz token_set"] = lambda one, other: fuzz.token_set_ratio(one[:400], other[:400]) / 100
+
+    def _sketch(self, text: str) -> int:
+        if text not in self._sketches:
+            self._sketches[text] = similar.sketch(text)
+        return self._sketches[text]
+
+    def _vector(self, text: str) -> dict[int, int]:
+        """As the research had it: pieces of three to five characters, each counted in one of 512 places."""
+        from zlib import crc32
+
+        if text not in self._vectors:
+            folded = f"  {' '.join(text[:400].casefold().split())} ".encode("utf-8", "replace")
+            self._vectors[text] = Counter(
+                crc32(folded[start : start + size]) % 512
+                for size in (3, 4, 5)
+                for start in range(len(folded) - size + 1)
+            )
+        return self._vectors[text]
+
+    def nearest(
+        self, store: SqliteStore, tool: str, failure: Failure, arguments: Row
+    ) -> Iterable[tuple[str, float, Fix]]:
+        known = self._of(store, tool)
+        text = template(failure.message, arguments)
+        others = [(other, fix) for print, (other, fix) in known.items() if print != failure.fingerprint]
+        for way, alike in self.ways.items() if others else ():
+            began = time.process_time()
+            likeness, at = max((alike(text, other), -place) for place, (other, _) in enumerate(others))
+            self.spent[way] += time.process_time() - began
+            self.compared[way] += len(others)
+            yield way, likeness, others[-at][1]
+
+    def _of(self, store: SqliteStore, tool: str) -> dict[str, tuple[str, Fix]]:
+        """The best fix of each pattern of a tool, with its wording."""
+        if tool not in self.known:
+            best: dict[str, tuple[str, Fix]] = {}
+            for fix in store.fixes(LOCAL, FixQuery(tool=tool, now=NOW, limit=1000)):
+                if fix.fingerprint not in best and fix.sort in ("change", "recipe"):
+                    pattern = store.pattern(LOCAL, pattern_id(tool, fix.fingerprint))
+                    if pattern is not None:
+                        best[fix.fingerprint] = pattern.template, fix
+            self.known[tool] = best
+        return self.known[tool]
+
+    def add(self, way: str, likeness: float, is_right: bool) -> None:
+        self.found[way].append((likeness, is_right))
+
+    def print(self) -> None:
+        print("The fix of the nearest other pattern of the tool is right, by how alike the two wordings are:")
+        for way, found in self.found.items():
+            micros = 1e6 * self.spent[way] / max(self.compared[way], 1)
+            print(f"\n  {way}: {micros:.1f} us a comparison, of {self.compared[way]}")
+            for low in self.BANDS:
+                band = [right for likeness, right in found if low <= likeness < low + (0.2 if not low else 0.1001)]
+                above = [right for likeness, right in found if likeness >= low]
+                if band:
+                    print(
+                        f"    {low:.1f} {told(sum(band), len(band))}",
+                        f"  this and above {told(sum(above), len(above))}",
+                    )
+
+
+def _cosine(one: dict[int, int], other: dict[int, int]) -> float:
+    shared = sum(count * other.get(place, 0) for place, count in one.items())
+    sizes = sum(count * count for count in one.values()) * sum(count * count for count in other.values())
+    return float(shared / sizes**0.5) if sizes else 0.0
 
 
 if __name__ == "__main__":

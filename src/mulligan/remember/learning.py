@@ -135,8 +135,9 @@ def _note_pattern(writer: sqlite3.Connection, tenant: str, trial: Trial) -> None
     place = (tenant, trial.step.name, pattern)
     known = writer.execute("SELECT 1 FROM fixed WHERE tenant = ? AND tool = ? AND pattern = ?", place).fetchone()
     if known is None:
-        bits = similar.packed(similar.sketch(patterns.worded(trial.step)[1]))
-        writer.execute("INSERT INTO fixed VALUES (?, ?, ?, ?)", (*place, bits))
+        row = writer.execute("SELECT template FROM patterns WHERE tenant = ? AND id = ?", (tenant, pattern)).fetchone()
+        text = row[0] if row is not None else patterns.worded(trial.step)[1]
+        writer.execute("INSERT INTO fixed VALUES (?, ?, ?, ?)", (*place, similar.packed(similar.sketch(text))))
 
 
 def refresh(writer: sqlite3.Connection, tenant: str, fix: str) -> None:

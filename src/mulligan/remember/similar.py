@@ -23,10 +23,8 @@ Embedder = Callable[[str], Iterable[float]]
 def sketch(text: str) -> int:
     """The pieces of a text, each a bit."""
     folded = f"  {' '.join(text[:LONGEST].casefold().split())} ".encode("utf-8", "replace")
-    bits = 0
-    for start in range(len(folded) - PIECE + 1):
-        bits |= 1 << (crc32(folded[start : start + PIECE]) % BITS)
-    return bits
+    pieces = {folded[start : start + PIECE] for start in range(len(folded) - PIECE + 1)}
+    return sum(1 << place for place in {crc32(piece) % BITS for piece in pieces})
 
 
 def packed(bits: int) -> bytes:

@@ -1,0 +1,335 @@
+"""What it costs to ask memory when 100,000 and a million calls are kept, and what learning adds to keeping a call.
+
+    python benchmarks/recall.py [--calls 100000 1000000] [--folder DIR] [--keep] [--json]
+
+The stores are filled by their own writer: runs of ten calls to 200 tools, one call in ten of which fails in one of some
+hundred ways a tool has, and is then overcome by another argument, by a call that had been missing, or not at all. Then
+2,000 failures are asked about, each in one of four ways; what is told is the CPU time of the thread. The ways to tell
+whether two wordings are alike are compared beside it, each on one new wording and 256 known ones; how often each is
+right is told by `evals/memory.py --alike`. Learning is measured in rounds that alternate with rounds without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from difflib import SequenceMatcher
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.records import Run, Step
+from mulligan.remember import fixes, learning, similar
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import DAY, LOCAL, FixQuery, Question
+
+TOOLS = 200
+WAYS = 300
+"""In which a tool can fail; most are seldom met."""
+NOW = 1_790_000_000_000
+BATCH = 100
+"""Runs that are kept together."""
+ASKED = 2000
+TARGET = 2.0
+"""Milliseconds of CPU, p99 at a million calls."""
+GROWTH = 1.5
+"""Of that to what it is at 100,000."""
+LEARNING = 15.0
+"""Microseconds of CPU a call."""
+
+REJECTED = Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO)
+MISSING = Kind("orchestration", "precondition", Remedy.TELL)
+WORDS = (
+    "account order ticket door engine flight message folder branch table index session quota token engine brake lock "
+    "window payment refund address region cluster volume record queue topic worker report export import schedule user"
+).split()
+
+
+def wording(tool: int, way: int) -> str:
+    chance = random.Random(tool * WAYS + way)
+    one, two, three, four = (chance.choice(WORDS) for _ in range(4))
+    return (
+        f"The {one} of this {two} does not allow that while its {three} is not {four}ed (rule {chance.choice(WORDS)})"
+    )
+
+
+def failure(tool: int, way: int) -> Failure:
+    kind = MISSING if way % 3 == 1 else REJECTED
+    return Failure.of(kind, wording(tool, way), fingerprint=f"1:{tool:03d}{way:03d}")
+
+
+def picked(chance: random.Random) -> tuple[int, int]:
+    """A tool, and a way to fail: a few of each are met all the time, and many a few times."""
+    way = int(chance.expovariate(1 / 6)) if chance.random() < 0.7 else chance.randrange(WAYS)
+    return min(int(chance.expovariate(1 / 40)), TOOLS - 1), min(way, WAYS - 1)
+
+
+def run(chance: random.Random, number: int) -> Iterator[AnyEvent]:
+    id = f"run_{number:016d}"
+    started = NOW - 25 * DAY + (number * 7919) % (24 * DAY)
+    about = Run(id=id, agent=f"agent-{number % 10}", started=started, ended=started + 9000, end="finished")
+    yield RunStarted(about)
+    seq = calls = 0
+    while calls < 10:
+        tool, way = picked(chance)
+        arguments = {"query": "the weather in the capital", "k": 10}
+        shared: dict[str, Any] = {"run": id, "name": f"tool_{tool}", "started": started + calls * 900}
+        seq, calls = seq + 1, calls + 1
+        if chance.random() >= 0.1:
+            yield StepEnded(Step(seq=seq, call=seq, arguments=arguments, result={"found": 3}, **shared))
+            continue
+        failed = failure(tool, way)
+        wrong = {**arguments, "k": 50} if way % 3 == 0 else arguments
+        yield StepEnded(
+            Step(seq=seq, call=seq, arguments=wrong, outcome="failure", failure=failed, effects="none", **shared)
+        )
+        if way % 3 == 2:
+            continue  # nothing helps
+        if way % 3 == 1:
+            seq, calls = seq + 1, calls + 1
+            first = {**shared, "name": f"prepare_{tool}_{way % 7}"}
+            yield StepEnded(Step(seq=seq, call=seq, arguments={"level": 1.0, "for": id}, **first))
+        if chance.random() < 0.9:
+            seq, calls = seq + 1, calls + 1
+            yield StepEnded(Step(seq=seq, call=seq, arguments=arguments, **shared))
+    yield RunEnded(about)
+
+
+def fill(store: SqliteStore, calls: int, show: Callable[[str], None] = lambda text: None) -> int:
+    """Keeps about so many calls; answers how many they were."""
+    chance = random.Random(8)
+    kept = number = 0
+    began = time.monotonic()
+    while kept < calls:
+        batch = [event for each in range(number, number + BATCH) for event in run(chance, each)]
+        number += BATCH
+        store.append(LOCAL, batch, f"journal_{number}", 1)
+        kept += sum(isinstance(event, StepEnded) for event in batch)
+        if number % (50 * BATCH) == 0:
+            spent = time.monotonic() - began
+            show(f"  {kept:,} calls kept in {spent:.0f} s, about {spent * calls / kept - spent:.0f} s to go")
+    return kept
+
+
+# Asking
+
+
+def questions() -> dict[str, list[Callable[[SqliteStore], object]]]:
+    """Failures, asked about in each way that the cascade can take."""
+    chance = random.Random(20)
+    made: dict[str, list[Callable[[SqliteStore], object]]] = {}
+
+    def add(name: str, asking: Callable[[SqliteStore], object]) -> None:
+        made.setdefault(name, []).append(asking)
+
+    for _ in range(ASKED // 4):
+        tool, way = picked(chance)
+        name, failed = f"tool_{tool}", failure(tool, way)
+        arguments = {"query": "x", "k": 50}
+        known = FixQuery.about(name, failed, arguments, now=NOW)
+        add("the same failure", partial(_fixes, known))
+        text = failed.message.replace("does not allow", "forbids")
+        other = Failure.of(failed.kind, text, fingerprint=f"1:new{crc32(text.encode()):x}")
+        alike = FixQuery.about(name, other, arguments, now=NOW)
+        add("one like it", partial(_fixes, alike))
+        strange = Failure.of(REJECTED, "Zq 17: ~~ bad ~~", fingerprint="1:strange")
+        unknown = FixQuery.about(name, strange, {"query": "x", "topK": 50}, now=NOW)
+        add("calls that worked", partial(_fixes, unknown))
+        question = Question(tool=name, fingerprint=failed.fingerprint, run="run_asking")
+        add("precedents", partial(_precedents, question))
+    return made
+
+
+def _fixes(query: FixQuery, store: SqliteStore) -> object:
+    return store.fixes(LOCAL, query)
+
+
+def _precedents(question: Question, store: SqliteStore) -> object:
+    return store.recall(LOCAL, question)
+
+
+def asked(store: SqliteStore) -> dict[str, tuple[float, float, int]]:
+    """Milliseconds of CPU, in the middle and at the 99th of a hundred, and how many questions had an answer."""
+    found = {}
+    for name, every in questions().items():
+        for ask in every[:50]:
+            ask(store)
+        spent, answered = [], 0
+        for ask in every:
+            began = time.thread_time()
+            answer = ask(store)
+            spent.append(1000 * (time.thread_time() - began))
+            answered += bool(answer)
+        spent.sort()
+        found[name] = spent[len(spent) // 2], spent[int(0.99 * len(spent))], answered
+    return found
+
+
+# Which way to tell whether two wordings are alike
+
+
+def vector(text: str) -> dict[int, int]:
+    folded = f"  {' '.join(text[:400].casefold().split())} ".encode("utf-8", "replace")
+    return Counter(
+        crc32(folded[start : start + size]) % 512 for size in (3, 4, 5) for start in range(len(folded) - size + 1)
+    )
+
+
+def cosine(one: dict[int, int], other: dict[int, int]) -> float:
+    shared = sum(count * other.get(place, 0) for place, count in one.items())
+    return float(shared / (sum(each**2 for each in one.values()) * sum(each**2 for each in other.values())) ** 0.5)
+
+
+def ways() -> dict[str, float | None]:
+    """Milliseconds of CPU for one new wording and 256 known ones."""
+    texts = [wording(3, way) for way in range(256)]
+    new = wording(3, 7).replace("does not allow", "forbids")
+    sketches = [(str(place), similar.packed(similar.sketch(text))) for place, text in enumerate(texts)]
+    vectors = list(map(vector, texts))
+    compared: dict[str, Callable[[], object] | None] = {
+        "pieces as the bits of a number, kept": lambda: similar.nearest(
+            new, [(name, similar.unpacked(bits)) for name, bits in sketches]
+        ),
+        "difflib": lambda: max(SequenceMatcher(None, new, text, autojunk=False).ratio() for text in texts),
+        "hashed 3-5-grams, 512 places, kept": lambda: max(cosine(vector(new), each) for each in vectors),
+    }
+    try:
+        fuzz, process = import_module("rapidfuzz.fuzz"), import_module("rapidfuzz.process")
+    except ImportError:
+        compared["rapidfuzz (not installed)"] = None
+    else:
+        compared["rapidfuzz ratio"] = lambda: process.extractOne(new, texts, scorer=fuzz.ratio)
+        compared["rapidfuzz token_set"] = lambda: process.extractOne(new, texts, scorer=fuzz.token_set_ratio)
+    return {
+        name: None if way is None else _median(way, 3 if "difflib" in name else 20) for name, way in compared.items()
+    }
+
+
+def _median(way: Callable[[], object], rounds: int) -> float:
+    spent = []
+    for _ in range(rounds):
+        began = time.thread_time()
+        way()
+        spent.append(1000 * (time.thread_time() - began))
+    return statistics.median(spent)
+
+
+# What learning adds
+
+
+def learning_adds(folder: Path, calls: int = 20_000, rounds: int = 5) -> tuple[float, float]:
+    """Microseconds of CPU a call, without learning and with it; in rounds that alternate.
+
+    Each store has kept as many calls before: what every tool can do wrong is not met for the first time all the time.
+    """
+    chance = random.Random(8)
+    batches: list[list[AnyEvent]] = []
+    sizes: list[int] = []
+    while sum(sizes) < 2 * calls:
+        first = len(batches) * BATCH
+        batches.append([event for each in range(first, first + BATCH) for event in run(chance, each)])
+        sizes.append(sum(isinstance(event, StepEnded) for event in batches[-1]))
+    half = len(batches) // 2
+    kept = sum(sizes[half:])
+    real = fixes.trials, learning.add
+    spent: dict[bool, list[float]] = {False: [], True: []}
+    for place in range(2 * rounds):
+        is_learning = place % 2 == 1
+        store = SqliteStore(folder / f"learning_{place}.db", lambda: NOW)
+        fixes.trials, learning.add = real if is_learning else (_no_trials, _no_news)  # type: ignore[assignment]
+        began = 0.0
+        for at, batch in enumerate(batches):
+            if at == half:
+                began = time.process_time()
+            store.append(LOCAL, batch, f"journal_{at}", 1)
+        spent[is_learning].append(1e6 * (time.process_time() - began) / kept)
+        fixes.trials, learning.add = real
+        store.close()
+    return statistics.median(spent[False]), statistics.median(spent[True])
+
+
+def _no_trials(*about: Any) -> list[Any]:
+    return []
+
+
+def _no_news(*about: Any) -> None:
+    return None
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    options.add_argument("--calls", type=int, nargs="+", default=[100_000, 1_000_000])
+    options.add_argument("--folder", type=Path, help="where stores are made, or are found from the last time")
+    options.add_argument("--keep", action="store_true", help="leave them there")
+    options.add_argument("--json", action="store_true")
+    given = options.parse_args()
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="mulligan-recall-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    told: dict[str, Any] = {"recall": {}}
+    try:
+        for calls in given.calls:
+            told["recall"][calls] = _measured(folder / f"recall_{calls}.db", calls)
+        told["alike"] = ways()
+        told["learning"] = learning_adds(folder)
+    finally:
+        if not given.keep and given.folder is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            for left in folder.glob("learning_*"):
+                left.unlink()
+    print(json.dumps(told)) if given.json else _print(told, given.calls)
+    sys.exit(1 if _misses(told, given.calls) else 0)
+
+
+def _measured(path: Path, calls: int) -> dict[str, tuple[float, float, int]]:
+    part = path.with_suffix(".part")
+    if not path.exists():
+        print(f"keeping {calls:,} calls", file=sys.stderr)
+        store = SqliteStore(part, lambda: NOW)
+        fill(store, calls, lambda text: print(text, file=sys.stderr))
+        store.close()
+        part.rename(path)
+    store = SqliteStore(path, lambda: NOW)
+    try:
+        return asked(store)
+    finally:
+        store.close()
+
+
+def _misses(told: dict[str, Any], sizes: Sequence[int]) -> bool:
+    first, last = told["recall"][sizes[0]], told["recall"][sizes[-1]]
+    is_slow = any(p99 > TARGET or p99 > GROWTH * first[name][1] for name, (_, p99, _) in last.items())
+    return is_slow or told["learning"][1] - told["learning"][0] > LEARNING
+
+
+def _print(told: dict[str, Any], sizes: Sequence[int]) -> None:
+    print("A question to memory, CPU ms, p50 / p99 (and how many of the questions had an answer)\n")
+    print(f"  {'':<20}" + "".join(f"{f'{size:,} calls':>28}" for size in sizes) + "      p99, last to first")
+    for name in told["recall"][sizes[0]]:
+        cells = [told["recall"][size][name] for size in sizes]
+        shown = "".join(f"{f'{p50:.3f} / {p99:.3f} ({answered})':>28}" for p50, p99, answered in cells)
+        print(f"  {name:<20}{shown}      {cells[-1][1] / cells[0][1]:.2f} x")
+    worst = max(p99 for _, p99, _ in told["recall"][sizes[-1]].values())
+    print(f"\n  asked for: p99 at most {TARGET:g} ms at a million, and 1.5 x; the worst is {worst:.2f} ms")
+    print("\nOne new wording and 256 known ones, CPU ms\n")
+    for way, spent in told["alike"].items():
+        print(f"  {way:<42}{'-' if spent is None else f'{spent:.3f}':>10}")
+    without, learned = told["learning"]
+    print(f"\nKeeping a call takes {without:.1f} us of CPU, with learning {learned:.1f} us:", end=" ")
+    print(f"learning adds {learned - without:.1f} us (asked for: at most {LEARNING:g}).")
+
+
+if __name__ == "__main__":
+    main()
