@@ -124,6 +124,7 @@ def _made() -> dict[str, str]:
             ]
         ),
         "a check": WORDS.confirmed("pay"),
+        "a missing call": WORDS.prepared("start", [Ahead(tool="press_brake", arguments={"level": 1.0})]),
         "what may work": "\n".join(
             WORDS.answer(
                 REFUSED,

@@ -110,6 +110,7 @@ class Parts:
             "recall": self.recall,
             "answered": lambda run: sessions.answered(self.stream, run),
             "fixes": self.fixes,
+            "recipes": frozenset(settings.recipes),
             "budget": Budget(settings.policy),
         }
         self.kit = Kit(**own | kit)
@@ -222,6 +223,8 @@ class Mulligan:
         self._is_off = False
         self._unheard: Kit | None = None
         self._lock = threading.Lock()
+        self._tools: dict[str, weakref.WeakSet[Wrapped]] = {}
+        """Those that were wrapped, by name."""
         _all.add(self)
 
     def configure(self, **settings: Any) -> None:
@@ -251,7 +254,7 @@ class Mulligan:
                 try:
                     read = settings_file.read(self._given)
                     if not read.off:
-                        self._parts = Parts(read)
+                        self._parts = Parts(read, tools=self._tool)
                 except Exception as error:  # noqa: BLE001 - a folder that is gone, a file that is locked: never the failure
                     told = str(error) if isinstance(error, MulliganError) else f"{type(error).__name__}: {error}"
                     # Not recorded rather than recorded by other rules: what cannot be read may say what to hide.
@@ -432,8 +435,20 @@ class Mulligan:
 
     def _wrapping(self, function: Any, options: ToolOptions) -> Any:
         if function is None:
-            return lambda function: wrap(function, self._kit, options)
-        return wrap(function, self._kit, options)
+            return lambda function: self._wrapped(function, options)
+        return self._wrapped(function, options)
+
+    def _wrapped(self, function: Any, options: ToolOptions) -> Any:
+        made = wrap(function, self._kit, options)
+        known = getattr(made, "__mulligan__", None)
+        if isinstance(known, Wrapped) and not known.signature.is_method:
+            self._tools.setdefault(known.name, weakref.WeakSet()).add(known)
+        return made
+
+    def _tool(self, name: str) -> Wrapped | None:
+        """The tool of this name, where there is exactly one."""
+        found = tuple(self._tools.get(name, ()))
+        return found[0] if len(found) == 1 else None
 
     def run(
         self,

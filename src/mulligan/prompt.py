@@ -265,6 +265,13 @@ class Prompt:
             "Step back and choose a different one."
         )
 
+    def prepared(self, tool: str, first: Sequence[Ahead]) -> str:
+        """Announces calls that were made because the one that failed needed them first."""
+        told = [shown for each in first if (shown := self._ahead(each, ()))] or [f"{len(first)} other calls"]
+        return (
+            f"mulligan: {self._line(tool, NAME)} was called again after {', then '.join(told)}, which had been missing."
+        )
+
     def confirmed(self, tool: str) -> str:
         """Announces that a call had worked although its answer was lost."""
         return f"mulligan: the answer of {self._line(tool, NAME)} was lost; a check found that it had worked."

@@ -62,6 +62,8 @@ class Recovery(Record, frozen=True):
     """Who suggested the changes: schema, error, run, memory, rule; `verify` where a check found that it had worked."""
     fix: str | None = None
     confidence: float = 1.0
+    first: tuple[str, ...] = ()
+    """The calls that were made before the attempt, because a recipe says that they were missing."""
 
 
 class Ending(Record, frozen=True):

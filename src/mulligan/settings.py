@@ -19,7 +19,7 @@ Recording = Literal["full", "shape", "off"]
 
 POLICY = tuple(each.name for each in dataclasses.fields(Policy))
 """Settings of the policy stand beside the others: `attempts = 2`, `MULLIGAN_ATTEMPTS=2`."""
-NOT_FOR_PROJECTS = ("allowed", "listed", "tools")
+NOT_FOR_PROJECTS = ("allowed", "listed", "tools", "recipes")
 """A project's file comes with strangers' code: it may hide more than the user asked for, never less."""
 TOOL_RULES: dict[str, tuple[Any, ...]] = {
     "effects": ("none", "repeatable", "once"),
@@ -65,6 +65,8 @@ class Settings:
     """Texts that look like secrets and are not."""
     listed: tuple[str, ...] = ()
     """At level shared: the names of arguments whose values may be kept."""
+    recipes: tuple[str, ...] = ()
+    """Tools before which calls that were missing are made without asking, where many runs have shown that they were."""
     off: bool = False
     """Everything passes through as if mulligan were not there. In the environment: `MULLIGAN=off`."""
     policy: Policy = field(default_factory=Policy)
@@ -118,7 +120,7 @@ def read(
         for name in NOT_FOR_PROJECTS:
             if name in values:
                 raise SettingsError(
-                    f"{path}: {name} would show more than you asked for, so a project cannot set it. "
+                    f"{path}: {name} would show or do more than you asked for, so a project cannot set it. "
                     f"Set it in {user} or as MULLIGAN_{name.upper()}."
                 )
         for name, is_elsewhere in (("store", values.get("store", "").lower().startswith("http")), ("token", True)):
@@ -271,7 +273,7 @@ _SPOKEN: dict[Any, str] = {
 }
 _KINDS: dict[str, Any] = {
     **dict.fromkeys(("store", "token", "home", "agent", "environment", "mode", "record", "level", "spirals"), _text),
-    **dict.fromkeys(("secret", "patterns", "allowed", "listed"), _texts),
+    **dict.fromkeys(("secret", "patterns", "allowed", "listed", "recipes"), _texts),
     **dict.fromkeys(("first_wait", "longest_wait", "confidence", "retry_ratio"), _number),
     **dict.fromkeys(("attempts", "run_retries", "retry_burst", "repeats"), _whole),
     **dict.fromkeys(("off", "breaker", "fsync"), _switched),

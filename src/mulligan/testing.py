@@ -32,9 +32,11 @@ class Rehearsal:
         self._reads = itertools.count(1)
         # Given settings only: a test must not change with the machine's environment and files.
         read = settings_file.read({"store": "memory:", **settings}, environment={}, folder=_NOWHERE, user_file=_NOWHERE)
+        self.mulligan = Mulligan()
         self.parts = Parts(
             read,
             opening=lambda: self.store,
+            tools=lambda name: self.mulligan._tool(name) or assembly.default._tool(name),
             clock=lambda: 1_700_000_000 + self._now(),
             timer=self._now,
             sleep=self.waits.append,
@@ -42,7 +44,6 @@ class Rehearsal:
             chance=lambda: 0.0,
         )
         self.parts.stream.listen(self.events.append, when="caller")
-        self.mulligan = Mulligan()
         self.mulligan._parts, self.mulligan._is_off = None if read.off else self.parts, read.off
 
     def _now(self) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import Token
 from inspect import iscoroutinefunction
 from typing import Any, NoReturn
@@ -20,7 +21,7 @@ from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS
 from mulligan.events import AnyEvent, RecoveryPlanned, StepStarted
 from mulligan.failure import Failure, Ran, Remedy
 from mulligan.prompt import Prompt
-from mulligan.records import VERIFY, Change, Ending, Fix, Outcome, Precedent, Recovery, Step, StepType
+from mulligan.records import VERIFY, Ahead, Change, Ending, Fix, Outcome, Precedent, Recovery, Step, StepType
 from mulligan.recover.budget import Guard
 from mulligan.recover.plan import (
     HAPPENED,
@@ -36,7 +37,7 @@ from mulligan.recover.plan import (
     recovery,
 )
 from mulligan.recover.policy import Policy
-from mulligan.recover.repair import Suggestion
+from mulligan.recover.repair import Before, Suggestion
 from mulligan.recover.schema import pinned
 from mulligan.recover.tool import Tool
 from mulligan.redaction import plain
@@ -104,11 +105,13 @@ class Attempts:
         check: Callable[[Mapping[str, Any]], Any] | None = None,
         mended: Mended | None = None,
         planning: Planning | None = None,
+        is_async: bool = False,
         aim: Aim | None = None,
     ) -> None:
         self.kit = kit
         self.run = run
         self.tool = tool
+        self.is_async = is_async
         self.function = function
         self.failure: Failure | None = None
         self.given_up: GivenUp | None = None
@@ -144,6 +147,8 @@ class Attempts:
         """What was waited for, until the attempt after it is made."""
         self._waits: list[float] = []
         self._changes: list[Change] = []
+        self._prepared: list[Before] = []
+        """Calls that were made before an attempt because they had been missing."""
         self._first_attempt = first
         self._mended = mended
         self._began = self._started = kit.timer() if first is None else first.began
@@ -162,6 +167,7 @@ class Attempts:
         questions = Questions(
             recall=self._recall,
             known=None if kit.fixes is None else self._known,
+            prepare=None if not tool.recipes or kit.tools is None else self._aprepare if is_async else self._prepare,
             verify=None if check is None else self._averify if iscoroutinefunction(check) else self._verify,
             chance=kit.chance,
             seen=run.seen,
@@ -556,6 +562,55 @@ class Attempts:
         schema = self.tool.schema()
         return self.kit.fixes(self.tool.name, failure, arguments, pinned(schema).digest if schema else "")
 
+    def _missing(self, before: Before) -> Attempts | str:
+        """A call that had been missing, ready to be made; or why it cannot be."""
+        assert self.kit.tools is not None
+        wrapped = self.kit.tools(before.tool)
+        if wrapped is None:
+            return f"{before.tool}, which must come first, is not a tool of this process"
+        if wrapped.options.destructive or wrapped.is_stream or wrapped.is_async_stream:
+            return f"{before.tool}, which must come first, is not called without asking"
+        made: Attempts = wrapped.attempts(self.kit, self.run, (), before.arguments)
+        made.is_answered = True  # it is announced with the call that needed it
+        return made
+
+    @contextlib.contextmanager
+    def _following(self) -> Iterator[None]:
+        """Inside it a call is made that a recipe asked for. If it fails, that is recorded, and told by `_came_out`."""
+        token = self.kit.preparing.set(True)
+        try:
+            yield
+        except Exception:  # noqa: BLE001 - whatever it is, it is that call's; the one that needed it is given up
+            return
+        finally:
+            reset(self.kit.preparing, token)
+
+    def _prepare(self, before: Before) -> str:
+        made = self._missing(before)
+        if isinstance(made, str):
+            return made
+        if made.is_async:
+            return f"{before.tool}, which must come first, is async and {self.tool.name} is not"
+        with self._following():
+            play(made)
+        return self._came_out(made, before)
+
+    async def _aprepare(self, before: Before) -> str:
+        made = self._missing(before)
+        if isinstance(made, str):
+            return made
+        import asyncio  # loaded by whoever awaits us
+
+        with self._following():
+            await (aplay(made) if made.is_async else asyncio.to_thread(play, made))
+        return self._came_out(made, before)
+
+    def _came_out(self, made: Attempts, before: Before) -> str:
+        if made.failure is not None:
+            return f"{before.tool} failed, which must come first"
+        self._prepared.append(before)
+        return ""
+
     def _verify(self, arguments: Mapping[str, Any], failure: Failure) -> object:
         assert self._check is not None
         started, began = self.kit.now(), self.kit.timer()
@@ -611,6 +666,9 @@ class Attempts:
             elif self.failure is None:
                 if self._changes:
                     self.note = self.words.note(self.tool.name, self._changes)
+                if self._prepared:
+                    first = [Ahead(tool=each.tool, arguments=each.arguments) for each in self._prepared]
+                    self.note = " ".join(filter(None, (self.note, self.words.prepared(self.tool.name, first))))
                 if self.note and not self.is_answered:
                     self.run.announce(self.note)
         except Exception:  # noqa: BLE001 - some exceptions refuse every change to them

@@ -113,6 +113,10 @@ class Kit:
     """What memory knows to have helped; None where there is no memory."""
     answered: Callable[[str], None] = lambda run: None
     """Told of a run whose model asks for tools: the session counts its turns, whether or not its model is wrapped."""
+    recipes: frozenset[str] = frozenset()
+    """Tools before which calls that were missing are made without asking."""
+    tools: Callable[[str], Any] | None = None
+    """The wrapped function of a name, where there is exactly one."""
     clock: Callable[[], float] = time.time
     timer: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep
@@ -121,6 +125,8 @@ class Kit:
     here: ContextVar[Here | None] = field(default_factory=lambda: ContextVar("mulligan_here", default=None))
     deadline: ContextVar[float | None] = field(default_factory=lambda: ContextVar("mulligan_deadline", default=None))
     """When the calls around this one must be over, by `timer`."""
+    preparing: ContextVar[bool] = field(default_factory=lambda: ContextVar("mulligan_preparing", default=False))
+    """Whether we are in a call that a recipe asked for: that one follows no recipe of its own."""
     budget: Budget = field(default_factory=Budget)
     faults: set[str] = field(default_factory=set)
     """Which of our own parts have failed, so that each is told once."""

@@ -6,7 +6,7 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from mulligan.capture.answers import Empty, Errors, Judge
@@ -239,10 +239,13 @@ class Wrapped:
 
         timeout = self.options.timeout
         making = timed if timeout is not None and self.is_async else made
+        tool = self.tool(mode)
+        if self.name in kit.recipes and not kit.preparing.get():
+            tool = replace(tool, recipes=True)
         call = Attempts(
             rules.kit,
             run,
-            self.tool(mode),
+            tool,
             arguments,
             making if through is None else through(making),
             type=self.options.type,
@@ -258,6 +261,7 @@ class Wrapped:
             check=self._checking(args),
             mended=mended,
             planning=None if self.model is None else self.model.recovery,
+            is_async=self.is_async,
             aim=None if self.model is None else self.model.aim,
         )
         return call

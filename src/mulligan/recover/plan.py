@@ -10,7 +10,7 @@ from mulligan.calls import same
 from mulligan.failure import Failure, Ran, Remedy
 from mulligan.records import Fix, Precedent, Recovery
 from mulligan.recover.policy import Policy
-from mulligan.recover.repair import Suggestion, suggest
+from mulligan.recover.repair import Before, Suggestion, suggest
 from mulligan.recover.tool import Arguments, Seen, Tool
 
 
@@ -65,6 +65,8 @@ class Questions:
     """Asked by a move, with why the call is given up and what is offered: what overcame the same failure before."""
     known: Callable[[Failure, Arguments], Sequence[Fix]] | None = None
     """Asked by a move, before a repair is chosen: what memory knows to have helped."""
+    prepare: Callable[[Before], Any] | None = None
+    """Asked by a move: makes a call that must come first; why it did not work, or an empty text."""
     verify: Callable[[Arguments, Failure], object] | None = None
     """Asked by a move: `HAPPENED`, or the failure of a call that did not, or None where that is still not known."""
     chance: Callable[[], float]
@@ -127,6 +129,10 @@ def recovery(
         if not why and not isinstance(step, str):
             yield Wait(step[1])
             why = ask.halted(0.0)
+            for before in repairs.first:
+                if not why and ask.prepare is not None:
+                    told = yield Ask(ask.prepare, (before,))
+                    why = f"{before.tool}, which must come first, could not be called" if told is None else told
         if why or isinstance(step, str):
             offered = repairs.offered(arguments, failure, tool, policy, ask)
             precedents = yield Ask(ask.recall, (failure, why, offered))
@@ -177,7 +183,8 @@ def next_step(
         return REFUSED
     if not failure.recoverable:
         return "its author says that trying again cannot help"
-    if failure.remedy not in (Remedy.WAIT, Remedy.REPAIR):
+    may_prepare = tool.recipes and ask.prepare is not None and failure.remedy is Remedy.TELL
+    if failure.remedy not in (Remedy.WAIT, Remedy.REPAIR) and not may_prepare:
         return WHY_NOT[failure.remedy]
     if not tool.is_repeatable and failure.ran is not Ran.NO:
         return UNKNOWN_OUTCOME
@@ -196,7 +203,7 @@ def next_step(
         return arguments, Recovery(remedy=Remedy.WAIT, seconds=seconds)
     found = repairs.next(arguments, failure, tool, policy, ask)
     if isinstance(found, str):
-        return found
+        return WHY_NOT[failure.remedy] if failure.remedy is Remedy.TELL else found
     return found.arguments, Recovery(
         remedy=Remedy.REPAIR,
         seconds=seconds,
@@ -204,6 +211,7 @@ def next_step(
         source=found.source,
         fix=found.fix,
         confidence=found.confidence,
+        first=tuple(each.tool for each in found.first),
     )
 
 
@@ -219,6 +227,10 @@ class Repairs:
     asked: tuple[Failure, list[Suggestion]] | None = None
     known: Sequence[Fix] = ()
     """What memory knows about the last failure."""
+    first: Sequence[Before] = ()
+    """What must come before the repair that was chosen."""
+    prepared: set[str | None] = field(default_factory=set)
+    """The recipes that were followed: each once."""
 
     def next(
         self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, ask: Questions
@@ -229,18 +241,27 @@ class Repairs:
         what mends the rest.
         """
         found = self._suggested(arguments, failure, tool, policy, ask)
-        fresh = [each for each in found if each.automatic]
+        fresh = [each for each in found if each.automatic and (ask.prepare is not None or not each.first)]
         is_the_same_again = self.last is not None and self.last == failure.fingerprint
         queue = [*self.waiting, *fresh] if is_the_same_again else [*fresh, *self.waiting]
-        queue = [each for each in queue if not any(same(each.arguments, tried) for tried in self.tried)]
+        queue = [each for each in queue if not self._was_tried(each)]
         if not queue:
             if not found:
                 return "nothing known would mend its arguments"
             return found[0].why or "no other repair is known"
         best, *self.waiting = queue
-        self.tried.append(best.arguments)
+        self.first = best.first
+        if best.first:
+            self.prepared.add(best.fix)
+        else:
+            self.tried.append(best.arguments)
         self.last = failure.fingerprint
         return best
+
+    def _was_tried(self, one: Suggestion) -> bool:
+        if one.first:
+            return one.fix in self.prepared
+        return any(same(one.arguments, tried) for tried in self.tried)
 
     def offered(
         self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, ask: Questions

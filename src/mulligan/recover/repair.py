@@ -339,6 +339,8 @@ class _Repair:
             return "only a person can help"
         if draft.known is not None and (why := self._why_unproven(draft.known)):
             return why
+        if draft.known is not None and draft.known.first:
+            return self._why_not_first(draft.known, sure)
         of_arguments = [change for change in draft.changes if change.path != TOOL]
         if tool.destructive and of_arguments:
             return "the tool is marked as destructive"
@@ -360,7 +362,7 @@ class _Repair:
     def _why_unproven(self, known: proven.Known) -> str:
         """SAFETY S3: what memory says is tried without asking only where it is proven, for exactly this failure."""
         fix = known.fix
-        if known.first:
+        if known.first and not self.tool.recipes:
             return "other calls must come first, and those are made by who asked"
         if fix.likeness < 1:
             return "it worked for a failure that is only alike"
@@ -369,6 +371,32 @@ class _Repair:
         if known.is_value and not self.tool.is_repeatable and fix.state != "approved":
             return "it would set a value of a tool that may change something, which an operator must approve"
         return ""
+
+    def _why_not_first(self, known: proven.Known, sure: float) -> str:
+        """Why the calls of a recipe are not made without asking, where the tool's operator allows that at all."""
+        if known.missing:
+            return f"nothing in this run says {known.missing[0]}"
+        for tool, given in known.first:
+            for name, value in given.items():
+                if is_privileged(name) and not self._is_of_this_run(value):
+                    return f"{tool}.{name} is an argument that is not given without asking"
+                if not self._is_of_this_run(value) and any(isinstance(each, str) for each in _leaves(value)):
+                    return f"{tool}.{name} would be a text of another run"
+        if not self.tool.is_repeatable and self.failure.ran is not Ran.NO:
+            return "it may have taken effect and is not known to be repeatable"
+        return "no repair is sure enough" if sure <= self.confidence else ""
+
+    def _is_of_this_run(self, value: Any) -> bool:
+        own = [self.arguments, *(each.arguments for each in self.seen)]
+        return any(same(value, each) for given in own if isinstance(given, Mapping) for each in given.values())
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping | list):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(each)
+    else:
+        yield value
 
 
 _UNKNOWN = (  # compiled when first used, like the others

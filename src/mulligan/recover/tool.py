@@ -28,6 +28,9 @@ class Tool:
     destructive: bool = False
     """Marked so by its developer, an operator or an annotation: none of its arguments is changed without asking."""
 
+    recipes: bool = False
+    """Whether its operator lets calls that were missing be made before it without asking."""
+
     @property
     def is_repeatable(self) -> bool:
         return self.effects != "once"

@@ -91,7 +91,7 @@ def _attempts(call: Call) -> Iterable[Trial]:
         if not _is_known(one) or other.outcome not in ("success", "failure") or (after and after.source == VERIFY):
             continue
         changed = after.changes if after is not None else calls.changes(one.arguments, other.arguments)
-        form = formed(changed)
+        form = Form(sort="recipe", names=after.first) if after is not None and after.first else formed(changed)
         if form is not None:
             is_automatic = after is not None and after.fix is not None
             yield Trial(one.seq, other.seq, one, form, other.outcome == "success", other.started, is_automatic)
