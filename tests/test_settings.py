@@ -17,6 +17,7 @@ from mulligan.settings import NAMES, NOT_FOR_PROJECTS, POLICY, Settings
 
 VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "store": ("a", "b", "c", "d"),
+    "token": ("a", "b", "c", "d"),
     "home": ("a", "b", "c", "d"),
     "agent": ("a", "b", "c", "d"),
     "environment": ("a", "b", "c", "d"),
@@ -92,7 +93,7 @@ def test_an_argument_is_over_the_environment_over_the_project_over_the_user_over
     assert of(places.read(), name) == of(Settings(), name)
     places.write(places.user, line(name, user))
     assert of(places.read(), name) == user
-    if name not in NOT_FOR_PROJECTS:
+    if name not in (*NOT_FOR_PROJECTS, "token"):
         places.write(places.project / "mulligan.toml", line(name, project))
         merged = (*user, *project) if name in ("secret", "patterns") else project
         assert of(places.read(), name) == merged
