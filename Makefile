@@ -2,7 +2,7 @@
 # ARGS reaches the tool behind a target: make test ARGS="-k retry -x"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-providers test-browser test-agents test-mcp test-wheel lint typing format bench eval-repair clean
+.PHONY: help demo test test-providers test-browser screenshots test-agents test-mcp test-wheel lint typing format bench eval-repair clean
 export PYTHON
 
 help: ## print these lines
@@ -19,6 +19,10 @@ test: ## run the tests
 test-browser: ## run the tests that need a browser (Chromium of the system; skipped, with the reason, without one)
 	@scripts/environment base dev browser
 	@.venv/bin/python -m pytest -m browser -rs tests/browser $(ARGS)
+
+screenshots: ## write a picture of every page of the dashboard, light and dark, into docs/dashboard
+	@scripts/environment base dev browser
+	@.venv/bin/python scripts/screenshots.py $(ARGS)
 
 test-wheel: ## build the wheel and run the demo from it in an empty environment
 	@scripts/environment base

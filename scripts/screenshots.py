@@ -5,15 +5,25 @@ The runs on them are made up (tests/support/agents_week.py), by one clock, so th
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 WIDE, HIGH = 1280, 860
 PHONE = 390
+LONGEST = 1700
+"""Pixels of a page that are shown."""
+COLOURS = 96
+"""Enough for a page, and a quarter of the bytes."""
+PAGES = (
+    "overview", "patterns", "pattern", "runs", "run", "tools", "tool", "agents", "agent", "fixes", "fix", "compare",
+    "live", "health", "search",
+)  # fmt: skip
 
 
 def main(where: Path) -> None:
@@ -30,8 +40,8 @@ def main(where: Path) -> None:
             context = browser.new_context(viewport={"width": WIDE, "height": HIGH}, color_scheme=scheme)
             tab = context.new_page()
             tab.goto(week.entry())
-            for name, path in week.pages.items():
-                tab.goto(week.url(path))
+            for name in PAGES:
+                tab.goto(week.url(week.pages[name]))
                 tab.wait_for_timeout(400 if name == "live" else 60)
                 _shot(tab, where / f"{name}{'-dark' if scheme == 'dark' else ''}.png")
             if scheme == "light":
@@ -57,8 +67,12 @@ def main(where: Path) -> None:
     print(f"{len(list(where.glob('*.png')))} pictures in {where}")
 
 
-def _shot(tab: object, path: Path) -> None:
-    tab.screenshot(path=str(path), full_page=True)  # type: ignore[attr-defined]
+def _shot(tab: Any, path: Path) -> None:
+    from PIL import Image
+
+    picture = Image.open(io.BytesIO(tab.screenshot(full_page=True))).convert("RGB")
+    picture = picture.crop((0, 0, picture.width, min(picture.height, LONGEST)))
+    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 if __name__ == "__main__":

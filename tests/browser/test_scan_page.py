@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +32,6 @@ TEXTS = (
     "&lt;script&gt;alert(1)&lt;/script&gt;",
     "<!--<img src=--><img src=x onerror=alert(1)//>",
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    driver = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: make test-browser has it")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("there is no Chromium: apt-get install chromium")
-    with driver.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(
-            executable_path=chromium,
-            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"],
-        )
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -61,6 +61,7 @@ def test_every_page_answers(week, person):
         assert answer.status == (400 if name == "refused" else 200), name
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
         assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["referrer-policy"] == "same-origin", "a form would be sent with the origin null"
         assert "script-src 'self'" in answer.headers["content-security-policy"]
         assert "<script>" not in answer.body.decode(), name
         assert Handlers.of(answer.body.decode()) == [], name

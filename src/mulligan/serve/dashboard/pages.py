@@ -174,7 +174,9 @@ class Dashboard:
 
     def _response(self, request: Request, body: bytes, status: int) -> Response:
         data, headers = assets.packed(body, request.headers.get("accept-encoding", ""))
-        return Response(data, status, {**headers, "Cache-Control": "no-store"}, "text/html; charset=utf-8")
+        # Not no-referrer: a browser would then send a form of ours with the origin "null", which is refused.
+        headers |= {"Cache-Control": "no-store", "Referrer-Policy": "same-origin"}
+        return Response(data, status, headers, "text/html; charset=utf-8")
 
     # Decisions
 

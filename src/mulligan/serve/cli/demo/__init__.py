@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -77,7 +78,14 @@ def demo(fast: bool, as_json: bool) -> None:
     command = _command()
     click.echo(f"  {command} show {second.run[:12]} --store {place}")
     click.echo(f"  {command} runs --store {place}")
+    click.echo(f"  {command} serve --open --store {place}{_for_pages()}")
     click.echo("\nIn your own code: put @mulligan.tool above a function, and look at `mulligan runs`.")
+
+
+def _for_pages() -> str:
+    """What the dashboard needs, where that is missing."""
+    has_it = all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn", "jinja2"))
+    return "" if has_it else "    (the dashboard; it needs: pip install 'mulligan[server]')"
 
 
 _OPENING = (
