@@ -15,7 +15,7 @@ from mulligan import calls, figures
 from mulligan.failure import Failure, Kind, Remedy
 from mulligan.figures import DAY, HOUR, Cell, Histogram, KindCell, Outline, Place, StatsQuery
 from mulligan.figures.packing import NUMBERS
-from mulligan.records import Change, Compaction, History, Recovery, Run, Step
+from mulligan.records import Change, Compaction, History, Recovery, Run, Step, repeated_id
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-timeout")
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k is 10 at most", fingerprint="f-k")
@@ -125,6 +125,19 @@ def test_a_failure_met_again_after_a_compaction_is_a_repeat():
     assert total(history(*met, compactions=(Compaction(at=15),))).repeats == 2
     assert total(history(*met, compactions=(Compaction(at=5),))).repeats == 0
     assert total(history(met[0], step(2, failure=REJECTED, started=20), compactions=(Compaction(at=15),))).repeats == 0
+
+
+def test_a_failure_that_its_session_knew_before_a_compaction_is_a_repeat_in_another_run():
+    """As where every call is a run of its own."""
+    again = step(1, failure=TIMEOUT, started=20)
+    known = Compaction(session="s", at=15, known=(repeated_id(again),))
+    assert total(history(again, compactions=(known,), session="s", started=20)).repeats == 1
+    assert total(history(step(1, failure=REJECTED, started=20), compactions=(known,), started=20)).repeats == 0
+    assert total(history(step(1, failure=TIMEOUT, started=14), compactions=(known,), started=14)).repeats == 0
+    nameless = msgspec.structs.replace(TIMEOUT, fingerprint="")
+    other = step(1, failure=nameless, started=20)
+    by_kind = Compaction(session="s", at=15, known=(repeated_id(other),))
+    assert total(history(other, compactions=(by_kind,), started=20)).repeats == 1
 
 
 def test_steps_named_by_number_are_one_step():

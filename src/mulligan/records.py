@@ -228,10 +228,15 @@ class Compaction(Record, frozen=True):
     chars_after: int | None = None
     tokens_before: int | None = None
     tokens_after: int | None = None
+    known: tuple[str, ...] = ()
+    """What its session remembers to have failed before, as the ids of patterns: `repeated_id`."""
 
 
 class History(Record, frozen=True):
-    """A run as it was kept: its steps in order, what overcame what, and when its conversation was made smaller."""
+    """A run as it was kept: its steps in order, what overcame what, and when its conversation was made smaller.
+
+    Of the compactions of its session that were before it began, there is the last.
+    """
 
     run: Run
     steps: tuple[Step, ...] = ()
@@ -330,6 +335,12 @@ def new_id(prefix: str = "run") -> str:
 
 
 forks.renew(_ids.clear)  # or a child would draw what its parent draws
+
+
+def repeated_id(step: Step) -> str:
+    """What a failure has in common with itself when it is met again: its pattern, or its kind where it has none."""
+    failure = step.failure
+    return pattern_id(step.name, (failure.fingerprint or str(failure.kind)) if failure else "")
 
 
 def pattern_id(tool: str, fingerprint: str) -> str:

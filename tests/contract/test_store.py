@@ -377,6 +377,26 @@ def test_a_pattern_says_why_its_failures_are_one(store, write):
     assert "limit 30 s" in pattern.template
 
 
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_a_failure_its_session_knew_is_a_repeat_in_whatever_order_it_is_told(store, write, order):
+    compacted = Compaction(session="s", at=500, known=(pattern_id("search", "f-timeout"),))
+    told = [
+        [RunStarted(run("run_1", 100, session="s")), StepEnded(step(1, run="run_1", started=100, failure=TIMEOUT))],
+        [ContextCompacted(compacted)],
+        [RunStarted(run("run_2", 900, session="s")), StepEnded(step(1, run="run_2", started=900, failure=TIMEOUT))],
+    ]
+    for place in order:
+        write(*told[place])
+    write(RunStarted(run("run_3", 900)), StepEnded(step(1, run="run_3", started=900, failure=TIMEOUT)))
+    write(ContextCompacted(Compaction(session="s", at=700)))  # the last before it counts, and this knew nothing
+    assert store.stats(LOCAL, StatsQuery(now=0)).total.repeats == 0
+    write(ContextCompacted(Compaction(session="s", at=800, known=compacted.known)))
+    assert store.stats(LOCAL, StatsQuery(now=0)).total.repeats == 1
+    assert [each.at for each in store.run(LOCAL, "run_2").compactions] == [800]
+    assert [each.at for each in store.run(LOCAL, "run_1").compactions] == [500, 700, 800]
+    assert store.stats(LOCAL, StatsQuery(now=0)) == figures.stats(store.export(LOCAL))
+
+
 def test_the_message_is_that_of_the_first_failure_whatever_came_first(store, write):
     late, early = (Failure.of(TIMEOUT.kind, text, fingerprint="f-timeout") for text in ("late", "early"))
     write(RunStarted(run()), StepEnded(step(1, started=9, failure=late)), StepEnded(step(2, started=5, failure=early)))

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,17 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from mulligan import prompt, redaction
+from mulligan import figures, prompt, redaction
 from mulligan.assembly import Mulligan
 from mulligan.events import AnyEvent, ContextCompacted, RunStarted, StepEnded, Stream
 from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.figures import StatsQuery
 from mulligan.records import Change, Compaction, Recovery, Run, Step
+from mulligan.recover.policy import Policy
 from mulligan.redaction import Redactor
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.session import CAPACITY, RECENT, Session
+from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL, Shelf
 
 
@@ -587,3 +591,39 @@ def test_a_tool_that_only_looks_and_finds_nothing_is_not_remembered(effects, is_
             load("main.py")
         session.compacted()
     assert ("tool/file_not_found in load" in session.reminder()) is is_told
+
+
+def test_what_fails_again_after_a_compaction_is_a_repeat_also_in_another_run_of_the_session(tmp_path):
+    """As where each message of a conversation is answered in a run of its own."""
+    mulligan = Mulligan(store=f"sqlite:///{tmp_path}/m.db", policy=Policy(attempts=1))
+
+    @mulligan.tool
+    def fetch(page: str) -> str:
+        raise RuntimeError(f"there is no page {page}")
+
+    def fail(page: str, session: Session | None) -> None:
+        with mulligan.run("helper", session=session), pytest.raises(RuntimeError):
+            fetch(page)
+
+    def repeats() -> int:
+        mulligan.flush()
+        store = SqliteStore(tmp_path / "m.db")
+        try:
+            told = store.stats(LOCAL, StatsQuery(now=0))
+            assert told == figures.stats(store.export(LOCAL))
+            return told.total.repeats
+        finally:
+            store.close()
+
+    with mulligan.session() as session:
+        fail("one", session)
+        session.turn()
+        fail("two", session)
+        assert repeats() == 0
+        time.sleep(0.002)  # records count milliseconds
+        session.compacted()
+        fail("three", session)
+        assert repeats() == 1
+        fail("four", None)
+        assert repeats() == 1
+    mulligan.close()

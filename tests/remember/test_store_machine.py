@@ -99,6 +99,10 @@ class StoreMachine(RuleBasedStateMachine):
     def compact(self, run: str, at: int) -> None:
         self.waiting.append(ContextCompacted(Compaction(run=run, at=at * DAY // 2, reason="agent")))
 
+    @rule(at=st.integers(0, 5), known=st.sets(st.sampled_from(PATTERNS)))
+    def compact_the_session(self, at: int, known: set[str]) -> None:
+        self.waiting.append(ContextCompacted(Compaction(session="s", at=at * HOUR // 2, known=tuple(sorted(known)))))
+
     @rule(data=st.data())
     def flush(self, data: st.DataObject) -> None:
         """A batch of what waits, in any order, with some of it twice."""
@@ -212,7 +216,11 @@ class StoreMachine(RuleBasedStateMachine):
         found = []
         for run in sorted(self.runs.values(), key=lambda run: (run.started, run.id)):
             steps = tuple(step for _, step in sorted(self.steps.get(run.id, {}).items()))
-            compactions = tuple(each for _, each in sorted(self.compactions.get(run.id, {}).items()))
+            own = self.compactions.get(run.id, {})
+            shared = self.compactions.get("", {}) if run.session == "s" else {}
+            before = max((at for at in shared if at < run.started), default=run.started)
+            seen = [*own.values(), *(each for at, each in shared.items() if at >= before)]
+            compactions = tuple(sorted(seen, key=lambda each: each.at))
             links = tuple(calls.overcame(steps))
             found.append(History(run=run, steps=steps, links=links, compactions=compactions))
         return found

@@ -45,7 +45,7 @@ class Outline(msgspec.Struct, omit_defaults=True):
     recovery_tokens: int = 0
     """Those of them spent in attempts after the first."""
     repeats: int = 0
-    """Failures that had been met in the same run before its conversation was compacted."""
+    """Failures that had been met, in the same run or session, before the conversation was compacted."""
 
 
 class KindCell(msgspec.Struct, omit_defaults=True):

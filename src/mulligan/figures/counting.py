@@ -12,7 +12,7 @@ from mulligan.calls import Call
 from mulligan.failure import Remedy
 from mulligan.figures.counters import HOUR, Cell, Cells, KindCell, Place, add
 from mulligan.figures.histogram import ONE, Histogram, bucket, micros
-from mulligan.records import VERIFY, History, Link, Run, Status, Step
+from mulligan.records import VERIFY, Compaction, History, Link, Run, Status, Step, repeated_id
 
 MANY_ATTEMPTS = 10
 """Attempts from here on are counted as one."""
@@ -139,10 +139,14 @@ def _means(call: Call, by: Call | None) -> Means:
 
 
 def repeated(history: History, joined: Iterable[Call]) -> set[int]:
-    """The calls whose failure had been met, in the same run, before its conversation was last made smaller."""
+    """The calls whose failure had been met, in the run or in its session, before the conversation was made smaller."""
     if not history.compactions:
         return set()
-    moments = sorted(compaction.at for compaction in history.compactions)
+    moments = [compaction.at for compaction in history.compactions if is_within(compaction, history.run)]
+    known: dict[str, int] = {}
+    for compaction in history.compactions:
+        for id in compaction.known:
+            known[id] = min(known.get(id, compaction.at), compaction.at)
     first: dict[tuple[str, str], int] = {}
     again: set[int] = set()
     for call in joined:
@@ -152,7 +156,16 @@ def repeated(history: History, joined: Iterable[Call]) -> set[int]:
         met = first.setdefault((call.name, failure.fingerprint or failure.kind), call.first.started)
         if any(met < moment <= call.first.started for moment in moments):
             again.add(call.id)
+        elif known:
+            step = next(step for step in reversed(call.steps) if step.has_failed)
+            if known.get(repeated_id(step), call.first.started + 1) <= call.first.started:
+                again.add(call.id)
     return again
+
+
+def is_within(compaction: Compaction, run: Run) -> bool:
+    """Whether a run was under way; of what was before it, only what its session knew then says anything about it."""
+    return compaction.run is not None or compaction.at >= run.started
 
 
 def place_of(run: Run, step: Step) -> Place:

@@ -438,7 +438,9 @@ class Ledger:
         compactions: tuple[Compaction, ...],
     ) -> Known:
         """Goes back to the first call that changes, and on from there with the calls as they are now."""
-        is_whole = is_orphan or not steps or bool(compactions) or any(step.call > step.seq for step in steps)
+        # Of what its session knew before it began, each call can tell by itself whether it is met again.
+        is_compacted = any(figures.is_within(compaction, run) for compaction in compactions)
+        is_whole = is_orphan or not steps or is_compacted or any(step.call > step.seq for step in steps)
         if old is not None and not _is_same_place(old.run, run):
             is_whole = True
             forget_used(writer, tenant, history_of(writer, tenant, old.run))

@@ -115,11 +115,12 @@ class MemoryStore:
         return is_new
 
     def _compactions_of(self, tenant: str, run: Run) -> tuple[Compaction, ...]:
-        """Its own, and those of its session since it began."""
+        """Its own, and those of its session since it began, and the last before."""
         found = list(self._compactions.get((tenant, "run", run.id), {}).values())
         if run.session is not None:
             of_session = self._compactions.get((tenant, "session", run.session), {}).values()
-            found += [compaction for compaction in of_session if compaction.at >= run.started]
+            before = max((each.at for each in of_session if each.at < run.started), default=run.started)
+            found += [compaction for compaction in of_session if compaction.at >= before]
         return tuple(sorted(found, key=lambda compaction: compaction.at))
 
     def _put_run(self, tenant: str, run: Run, is_imported: bool) -> None:

@@ -122,14 +122,16 @@ def put_links(
 
 
 def compactions_of(connection: sqlite3.Connection, tenant: str, run: Run) -> tuple[Compaction, ...]:
-    """When the conversation of a run was made smaller: its own, or that of its session since it began."""
+    """When a conversation was made smaller: that of a run, or of its session since it began and last before that."""
     rows = connection.execute(
         "SELECT body FROM compactions WHERE tenant = ? AND sort = 'run' AND owner = ? ORDER BY at", (tenant, run.id)
     ).fetchall()
     if run.session is not None:
         rows += connection.execute(
-            "SELECT body FROM compactions WHERE tenant = ? AND sort = 'session' AND owner = ? AND at >= ? ORDER BY at",
-            (tenant, run.session, run.started),
+            "SELECT body FROM compactions WHERE tenant = ? AND sort = 'session' AND owner = ? AND at >= coalesce("
+            "(SELECT max(at) FROM compactions WHERE tenant = ? AND sort = 'session' AND owner = ? AND at < ?), ?) "
+            "ORDER BY at",
+            (tenant, run.session, tenant, run.session, run.started, run.started),
         ).fetchall()
     return tuple(sorted((bodies.read(body, Compaction) for (body,) in rows), key=lambda compaction: compaction.at))
 

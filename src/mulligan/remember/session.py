@@ -63,14 +63,16 @@ class Session:
 
     def compacted(self, *, chars_before: int | None = None, chars_after: int | None = None) -> None:
         """Says that the conversation was made shorter: from now on the reminder speaks of what came before."""
+        at = int(time.time() * 1000)
+        self._kept.compact()
         made = Compaction(
             session=self.id,
-            at=int(time.time() * 1000),
+            at=at,
             reason="agent",
             chars_before=chars_before,
             chars_after=chars_after,
+            known=self._kept.tracker.known,
         )
-        self._kept.compact()
         self._kept.publish(ContextCompacted(made))
         self._kept.save()
 

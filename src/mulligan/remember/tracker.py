@@ -13,7 +13,7 @@ import msgspec
 
 from mulligan import calls
 from mulligan.prompt import Prompt
-from mulligan.records import Link, Step, decode, encode
+from mulligan.records import Link, Step, decode, encode, repeated_id
 from mulligan.remember import lookups
 
 CAPACITY = 10
@@ -95,6 +95,8 @@ class Tracker(msgspec.Struct, omit_defaults=True):
     stretches: list[Stretch] = msgspec.field(default_factory=lambda: [Stretch()])
     reminder: str = ""
     """Fixed at a compaction, and unchanged until the next, so that the prompt's cache holds."""
+    known: tuple[str, ...] = ()
+    """What had failed before that compaction, as `repeated_id` names it."""
     is_told: bool = True
     """Whether the reminder was handed to somebody who can only append it."""
     has_warned: bool = False
@@ -145,6 +147,7 @@ class Tracker(msgspec.Struct, omit_defaults=True):
     def compact(self, words: Prompt = _WORDS) -> None:
         """The conversation was made shorter: from now on the reminder speaks of what came before."""
         self._settle()
+        self.known = tuple(repeated_id(each.step) for each in self.failures)
         self.reminder = words.reminder([_told(each) for each in self.failures])
         self.is_told = not self.reminder
         self.stretches = [*self.stretches[1 - STRETCHES :], Stretch()]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from mulligan import calls
+from mulligan import calls, figures
 from mulligan.calls import TOOL, Call
 from mulligan.failure import Ran
 from mulligan.prompt import Prompt
@@ -110,7 +110,7 @@ def told(history: History, page: int = 0) -> dict[str, Any]:
         "lanes": [_call(call, frame, numbers, links.get(call.id), by_id) for call in part],
         "page_number": page + 1,
         "pages": -(-len(joined) // SHOWN),
-        "compactions": history.compactions,
+        "compactions": [each for each in history.compactions if figures.is_within(each, history.run)],
     }
 
 

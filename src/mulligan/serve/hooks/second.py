@@ -231,7 +231,8 @@ class _Work:
         known.compact(self.hook.words)
         state.compacted, state.compacted_at = now, (state.seq, known.turns)
         if state.seq:
-            self.events.append(ContextCompacted(Compaction(session=self.hook.session, at=now, reason="agent")))
+            made = Compaction(session=self.hook.session, at=now, reason="agent", known=known.known)
+            self.events.append(ContextCompacted(made))
         return known.injection() if self.hook.told.what == "compacted" else ""
 
     def _keep(self) -> None:
