@@ -7,7 +7,12 @@ Unique failures, micro-averaged with Wilson intervals, per dataset beside them. 
 simulators, on the state that the recorded calls before them left. A repair is right when it is the agent's own later
 correction or a ground-truth call of the turn; or, failing these, when it executes, keeps every argument that says
 something, and leaves no state that the recording did not. Where nothing but junk around the tool's name was taken away
-it is right too, whatever the agent asked for later; the figure without these stands beside it.
+it is right too, whatever the agent asked for later: the classes made by hand say of such rows that grammar alone
+repairs them and their meaning is preserved (class A), while a later correction is a heuristic. The strict figure stands
+beside it, with what became of those that it counts as wrong.
+
+The reliability is measured on other rows than it was fitted on: each family's share on the scenarios with an even
+number, and what these shares say is held against what was right on the others. The library's own figures stand beside.
 """
 
 from __future__ import annotations
@@ -63,8 +68,8 @@ class Report:
     def __init__(self, shows_misses: bool, group: str | None) -> None:
         self.shows_misses = shows_misses
         self.group = group
-        self.by_confidence: dict[float, Counter[bool]] = defaultdict(Counter)
-        self.by_family: dict[str, Counter[bool]] = defaultdict(Counter)
+        self.judged: list[tuple[bool, str, float, bool]] = []
+        """Of each first suggestion: whether it is of the half to fit on, its family, how sure it was, and the truth."""
 
     def line(self, name: str, hits: int, total: int, target: str = "") -> None:
         print(f"  {name:<58}{told(hits, total)}  {target}")
@@ -75,23 +80,44 @@ class Report:
         elif self.group is not None and self.group in group:
             print("   ", group, *what)
 
-    def judge(self, advice: Advice, is_right: bool) -> None:
+    def judge(self, advice: Advice, is_right: bool, scenario: str) -> None:
         if advice.suggestions:
             first = advice.suggestions[0]
-            self.by_confidence[first.confidence][is_right] += 1
-            self.by_family[first.family][is_right] += 1
+            number = re.search(r"(\d+)$", scenario)
+            is_fitted = (int(number.group()) if number else sum(scenario.encode())) % 2 == 0
+            self.judged.append((is_fitted, first.family, first.confidence, is_right))
 
     def print_reliability(self) -> None:
-        print("\nReliability: how sure the first suggestion said it was, and how often it was right")
+        fitted: dict[str, Counter[bool]] = defaultdict(Counter)
+        for is_fitted, family, _, is_right in self.judged:
+            if is_fitted:
+                fitted[family][is_right] += 1
+        # One right and one wrong beside what was met: a family that was met twice is not certain of anything.
+        shares = {family: (seen[True] + 1) / (seen.total() + 2) for family, seen in fitted.items()}
+        others = [each for each in self.judged if not each[0]]
+        print(f"\nReliability on the {len(others)} first suggestions of the other half")
+        self._diagram(
+            "  as fitted on the half with even numbers", [(shares.get(each[1], 0.5), each[3]) for each in others]
+        )
+        self._diagram("  as the library says", [(each[2], each[3]) for each in others])
+        print("\nBy family: fitted on one half, right on the other, said by the library")
+        for family in sorted({each[1] for each in self.judged}):
+            seen = [each for each in others if each[1] == family]
+            said = next(each[2] for each in self.judged if each[1] == family)
+            right = sum(each[3] for each in seen)
+            print(f"  {family:<16}{shares.get(family, 0.5):.2f}  {told(right, len(seen))}  {said:.2f}")
+
+    def _diagram(self, name: str, rows: list[tuple[float, bool]]) -> None:
+        print(name)
+        error = 0.0
         for low, high in ((0, 0.2), (0.2, 0.4), (0.4, 0.8), (0.8, 0.895), (0.895, 0.93), (0.93, 1.01)):
-            chosen = [(sure, each) for sure, each in self.by_confidence.items() if low <= sure < high]
-            right, total = sum(each[True] for _, each in chosen), sum(each.total() for _, each in chosen)
-            if total:
-                said = sum(sure * each.total() for sure, each in chosen) / total
-                print(f"  said {said:.2f}  {told(right, total)}  |{'#' * round(40 * right / total):<40}|")
-        print("\nBy family")
-        for family, counts in sorted(self.by_family.items()):
-            print(f"  {family:<20}{told(counts[True], counts[True] + counts[False])}")
+            chosen = [each for each in rows if low <= each[0] < high]
+            if chosen:
+                said, right = sum(each[0] for each in chosen) / len(chosen), sum(each[1] for each in chosen)
+                error += abs(said * len(chosen) - right) / len(rows)
+                share = right / len(chosen)
+                print(f"    said {said:.2f}  {told(right, len(chosen))}  |{'#' * round(40 * share):<40}|")
+        print(f"    mean distance of what was said from what was right: {error:.3f}")
 
 
 def lines(path: pathlib.Path) -> Iterator[Row]:
@@ -167,7 +193,7 @@ def _one(
     first = advice.suggestions[0] if advice.suggestions else None
     where = f"{row['run_id']}:{row['seq']}"
     if first is not None and oracles:
-        report.judge(advice, rights[0])
+        report.judge(advice, rights[0], row["task_id"])
     if first is not None and first.automatic:
         group["automatic"] += 1
         group["automatic right"] += rights[0]
@@ -180,6 +206,8 @@ def _one(
             group["mutating wrong"] += not rights[0]
             group["mutating not meant"] += not (rights[0] or _is_name_alone(first, arguments))
         if not rights[0]:
+            if world is not None and _is_name_alone(first, arguments):
+                group[f"strict: {_became(first, oracles, world)}"] += 1
             report.miss(
                 "wrong, but for its name" if _is_name_alone(first, arguments) else "wrong",
                 where,
@@ -202,6 +230,14 @@ def _one(
             report.miss("A missed", where, row["tool"], arguments, row["error"], "->", first, oracles)
     if row.get("repair_kind") == "edited" and oracles:
         _suggested(row, rows, at, oracles[0], advice, group, report, where, schema, arguments)
+
+
+def _became(first: Suggestion, oracles: list[tuple[str, Row]], world: worlds.World) -> str:
+    """What the strict protocol has against a call that was made exactly as the agent wrote it, but for junk."""
+    worked, _ = world.copy().call(first.tool, first.arguments)
+    if not worked:
+        return "made as it was written it fails, for another reason"
+    return "the agent or the truth has other values" if oracles else "it changes state, and nobody asked again"
 
 
 def _is_name_alone(first: Suggestion, arguments: Row) -> bool:
@@ -320,6 +356,8 @@ def _print_recorded(counts: dict[str, Counter[str]], report: Report) -> None:
         line("precision of automatic repairs", group["automatic meant"], group["automatic"], ">= 0.95")
         line("  by oracle and state alone, see below", group["automatic right"], group["automatic"])
         line("  the same, only where there is an oracle", group["by oracle right"], group["by oracle"])
+        for why in sorted(key for key in group if key.startswith("strict: ")):
+            print(f"    of its {group['automatic'] - group['automatic right']} misses: {why[8:]}: {group[why]}")
         line(
             "wrong automatic repairs of calls that change state",
             group["mutating not meant"],
@@ -364,7 +402,7 @@ def schema_cases(data: pathlib.Path, report: Report) -> None:
                     "schema missed", place, row["tool"], row["parameters"], row["error"], "->", first, row["accepted"]
                 )
         if first is not None and sort in ("simple", "wrong_func_name", "unexpected_param"):
-            report.judge(advice, is_accepted)  # the others are wrong in what no schema can know
+            report.judge(advice, is_accepted, str(place))  # the others are wrong in what no schema can know
         if first is not None and first.automatic:
             counts["automatic"] += 1
             counts["automatic accepted"] += is_accepted

@@ -280,6 +280,13 @@ def test_the_fallback_answers_where_recovery_cannot(played: Rehearsal, takes: st
     assert played.runs[0].run.end == "finished"
 
 
+@pytest.mark.parametrize("error", [AUTH, GONE, ApiError(429, "You exceeded your quota.", "insufficient_quota")])
+def test_where_a_person_must_act_no_fallback_speaks(played: Rehearsal, error: ApiError) -> None:
+    with pytest.raises(ApiError) as left:
+        scripted(error, fallback=lambda failure: "Sorry.")(messages=HELLO)
+    assert left.value is error
+
+
 def test_a_fallback_that_fails_leaves_the_providers_own_error(played: Rehearsal) -> None:
     def broken(failure: Any) -> str:
         raise RuntimeError("no")
@@ -320,6 +327,14 @@ def test_an_answer_limit_that_is_too_high_is_moved_to_the_bound(
     assert chat(messages=HELLO, max_tokens=given) == TEXT
     assert chat.asked[1]["max_tokens"] == bound
     assert played.steps[-1].after.changes[0].how == "clamp"
+
+
+def test_an_answer_limit_is_moved_once(played: Rehearsal) -> None:
+    said = "max_tokens: {} > {}, which is the maximum allowed number of output tokens"
+    chat = scripted(ApiError(400, said.format(9000, 4096)), ApiError(400, said.format(4096, 2048)))
+    assert chat(messages=HELLO, max_tokens=9000) == TEXT
+    assert [each["max_tokens"] for each in chat.asked] == [9000, 4096, 4096]
+    assert len(chat.asked[2]["messages"]) == 2  # the model is told instead
 
 
 # Keys and other models

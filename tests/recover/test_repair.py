@@ -241,6 +241,20 @@ def test_a_schema_that_is_satisfied_leaves_the_call_alone():
     assert asked({"k": 5}, of(k=ANY_NUMBER), "something went wrong") == []
 
 
+def test_a_repair_that_leaves_what_the_error_is_about_as_it_is_is_only_suggested():
+    made = {"city": {"type": "string"}, "fields": {"type": "array", "items": {"enum": ["Divorce", "Tax"]}}}
+    given = {"city": "Chicago", "fields": ["divorce"]}
+    wanted = {"city": "Chicago", "fields": ["Divorce"]}
+    for about_another in ("Invalid value for parameter 'city'.", 'the "city" field is not a known place'):
+        assert tried(given, of(**made), about_another) is None
+        assert [each.arguments for each in asked(given, of(**made), about_another)] == [wanted]
+    for error in ("", "Invalid value for parameter 'fields'.", "parameter 'city' or parameter 'fields' is wrong"):
+        assert tried(given, of(**made), error) == wanted
+    renamed = of(["town"], town={"type": "string"})
+    assert tried({"Town": "Oslo"}, renamed, "unexpected parameter 'Town'") == {"town": "Oslo"}
+    assert tried({"Town": "Oslo"}, renamed, "missing parameter 'town'") == {"town": "Oslo"}
+
+
 def test_a_huge_number_is_mended_like_any_other():
     assert mended({"k": 10**400}, {"k": {"type": "integer", "maximum": 10}}) == {"k": 10}
     assert mended({"k": 10**5000}, {"k": {"type": "string"}}) is None

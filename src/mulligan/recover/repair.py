@@ -350,6 +350,12 @@ class _Repair:
                     return f"{path} is an argument that is not changed without asking"
         if draft.is_refused and failure.kind.code in _LOOKED and of_arguments:
             return "it failed by something else than what its schema forbids"
+        if draft.is_refused and of_arguments and (name := self._blamed()):
+            roots = {
+                path.partition(".")[0] for change in of_arguments for path in (*_touched(change), str(change.before))
+            }
+            if name not in roots:
+                return f"the error is about {name}, which this leaves as it is"
         if not draft.is_refused:
             if failure.remedy is not Remedy.REPAIR:
                 return "only the model can help"
@@ -358,6 +364,11 @@ class _Repair:
         if sure <= self.confidence:  # SAFETY 2: what is tried exceeds it
             return "no repair is sure enough"
         return ""
+
+    def _blamed(self) -> str:
+        """The one argument of the call that the error says is at fault; empty where it names none, or several."""
+        found = {name for match in re.finditer(_BLAMED, self.text, re.IGNORECASE) for name in match.groups() if name}
+        return found.pop() if len(found) == 1 and found <= self.arguments.keys() else ""
 
     def _why_unproven(self, known: proven.Known) -> str:
         """SAFETY S3: what memory says is tried without asking only where it is proven, for exactly this failure."""
@@ -407,6 +418,10 @@ _ABOUT_NAME = (
     r"\b(?:unknown|no such|invalid|undefined|unrecogni[sz]ed|no) (?:tool|function|action|method|command)\b"
     r"|\b(?:tool|function|action|method)\b.{0,120}\b(?:not found|not defined|does not exist|unknown|not available)\b"
     r"|\bis not defined\b|\bhas no attribute\b"
+)
+_BLAMED = (
+    r"\b(?:parameter|argument|param|field|property)\b:? ?[`'\"]([A-Za-z_][\w\-]{0,60})[`'\"]"
+    r"|[`'\"]([A-Za-z_][\w\-]{0,60})[`'\"] (?:parameter|argument|param|field|property)\b"
 )
 _SYNTAX = r"\binvalid syntax\b|\bSyntaxError\b|\bmalformed\b"
 _NOT_THE_ARGUMENTS = frozenset(
