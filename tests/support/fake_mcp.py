@@ -1,8 +1,8 @@
 """A small MCP server of our own, for what no decent server does. `python fake_mcp.py [WORD...]`; tools are named below.
 
-Words: `silent` never answers the first message, `deaf` closes its input after the handshake, `second` has other
-definitions than the first time, `dies` ends at once, `dies-again` ends at once when it was there before,
-`late` needs a while to start, `log=FILE` writes down what it hears.
+Words: `silent` never answers the first message, `deaf` closes its input after the handshake, `dies` ends at once,
+`late` needs a while to start, `lazy` longer when it was there before (with a log). `second` has other definitions
+than the first time, `doubled` one twice, `paged` lists them in pages. `log=FILE` writes down what it hears.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ TOOLS = [
     tool("fail", {"text": TEXT}),
     tool("says_error", {"text": TEXT}),
     tool("refuse", {"size": NUMBER}),
+    tool("limited", {"seconds": {"type": "number"}}, annotations={"readOnlyHint": True}),
     tool("flaky", annotations={"readOnlyHint": True}),
     tool("slow", {"seconds": {"type": "number"}}),
     tool("big", {"bytes": NUMBER}),
@@ -46,6 +47,7 @@ if "doubled" in WORDS:
     TOOLS.append({**TOOLS[0], "description": "Another echo."})
 waiting = {}
 counted = 0
+limited = []
 
 
 def heard(line):
@@ -115,6 +117,12 @@ def call(id, name, arguments, meta):
             open(mark, "w").close()
             os._exit(4)
         text(id, "there again")
+    elif name == "limited":
+        limited.append(id)
+        if len(limited) == 1:
+            text(id, f"429 Too Many Requests. Retry-After: {arguments.get('seconds', 0.1)}", isError=True)
+        else:
+            text(id, "let in")
     elif name == "big":
         text(id, "x" * arguments.get("bytes", 1_000_000))
     elif name == "latin":
@@ -145,6 +153,8 @@ def main():
         sys.exit(3)
     if "late" in WORDS:
         time.sleep(0.3)
+    if "lazy" in WORDS and os.path.exists(LOG):
+        time.sleep(1.5)
     for line in sys.stdin.buffer:
         heard(line)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from mcp_client import block, proxied, texts
@@ -249,6 +250,30 @@ def test_a_cancellation_reaches_the_server_and_is_no_failure(tmp_path):
         in (tmp_path / "heard").read_bytes()
     )
     assert [step.outcome for step in only_run().steps] == ["cancelled"]
+
+
+def test_a_call_that_is_rate_limited_is_made_again_after_the_time_that_was_asked_for():
+    with proxied(options=["--trust-annotations"]) as client:
+        client.open()
+        client.tools()
+        assert texts(client.call("limited", seconds=0.2)) == ["let in"]
+        client.close()
+    first, second = only_run().steps
+    assert (first.outcome, second.outcome, second.attempt) == ("failure", "success", 2)
+    assert second.after.seconds >= 0.2
+
+
+def test_a_call_that_is_cancelled_while_it_waits_is_not_made_again():
+    with proxied(options=["--trust-annotations"]) as client:
+        client.open()
+        client.tools()
+        client.send(id=9, method="tools/call", params={"name": "limited", "arguments": {"seconds": 20}})
+        assert texts(client.call("echo", text="meanwhile")) == ["meanwhile"]
+        time.sleep(0.5)
+        client.send(method="notifications/cancelled", params={"requestId": 9})
+        assert texts(client.call("count")) == ["3"]
+        client.close()
+    assert "cancelled" in [step.outcome for step in only_run().steps] or only_run().steps[0].ending.why
 
 
 def test_the_same_call_given_up_twice_is_not_made_a_third_time():

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from mcp_client import block, proxied, texts
 
+from mulligan.serve.proxy.server import Restarts
+
 
 def test_a_result_of_fifty_megabytes_is_passed_on_whole_and_recorded_in_short():
     with proxied() as client:
@@ -146,6 +148,19 @@ def test_other_requests_are_answered_when_the_server_dies():
         assert set(heard) == {2, 3}
 
 
+def test_what_is_given_up_while_the_server_is_away_is_not_sent_when_it_is_back(tmp_path):
+    log = tmp_path / "heard"
+    with proxied("lazy", f"log={log}", options=["--timeout", "0.2"]) as client:
+        client.open()
+        client.call("crash")
+        assert block(client.call("echo", text="too late"))["error"] == "tool/timeout"
+        while log.read_text().count('"initialize"') < 2:
+            time.sleep(0.05)
+        assert texts(client.call("echo", text="back")) == ["back"]
+        client.close()
+    assert "too late" not in log.read_text()
+
+
 def test_without_restart_the_connection_ends_with_the_server():
     with proxied(options=["--no-restart"]) as client:
         client.open()
@@ -170,6 +185,13 @@ def test_a_signal_ends_both():
         assert client.process.wait(20) == 128 + signal.SIGTERM
     with pytest.raises(ProcessLookupError):
         os.kill(server, 0)
+
+
+def test_a_server_that_never_answers_again_is_started_ever_later_and_then_no_more():
+    restarts = Restarts()
+    assert [restarts.next() for _ in range(6)] == [0.5, 1.0, 2.0, 4.0, 8.0, None]
+    restarts.worked()
+    assert restarts.next() == 0.5
 
 
 def children(pid: int) -> list[int]:

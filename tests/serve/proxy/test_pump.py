@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
-from mcp_client import direct, proxied
+from mcp_client import FAKE, direct, proxied
 
 SAYINGS = [
     b'{"jsonrpc":"2.0","id":7,"method":"resources/read","params":{"uri":"a:b"}}\n',
@@ -87,11 +89,6 @@ def test_a_client_that_ends_its_input_hears_the_answers_that_are_on_their_way():
 
 
 def test_input_may_come_from_a_file(tmp_path, monkeypatch):
-    import subprocess
-    import sys
-
-    from mcp_client import FAKE
-
     (tmp_path / "in").write_text('{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
     command = [sys.executable, "-m", "mulligan", "proxy", "--", sys.executable, str(FAKE)]
     with (tmp_path / "in").open() as said, (tmp_path / "out").open("w") as heard:
@@ -120,3 +117,16 @@ def test_messages_of_any_size_pass_in_both_directions(size):
         client.open()
         answer = client.call("echo", text="y" * size)
         assert answer["result"]["content"] == [{"type": "text", "text": "y" * size}]
+
+
+def test_the_proxy_imports_nothing_that_it_does_not_need():
+    code = "import sys; import mulligan.serve.proxy.start, mulligan.serve.proxy.calls; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"mcp", "pydantic", "httpx", "anyio", "rich", "sqlite3", "jsonschema_rs"} & set(loaded)
+
+
+def test_the_server_is_started_before_anything_else_is_loaded():
+    """It takes longer to start than we do: so nobody waits for us."""
+    code = "import sys; import mulligan.serve.cli.proxy; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"mulligan.assembly", "mulligan.classify.classifier", "mulligan.remember.recorder"} & set(loaded)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from mulligan.failure import SettingsError
-from mulligan.serve.proxy.server import started
+from mulligan.serve.proxy.process import started
 
 SESSIONS = ("CLAUDE_CODE_SESSION_ID", "CODEX_SESSION_ID", "GEMINI_SESSION_ID")
 """Where agents tell the servers that they start which session it is."""
@@ -79,6 +79,8 @@ def proxy(ctx: click.Context, /, mode: str | None, repair: bool, store: str | No
 
 
 def _run(command: list[str], mode: Any, store: str | None, given: dict[str, Any]) -> int:
+    if sys.platform == "win32":
+        raise SettingsError("mulligan proxy does not run on Windows yet: start it inside WSL.")
     try:
         process = started(command, os.environ)
     except OSError as error:

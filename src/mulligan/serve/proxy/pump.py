@@ -17,8 +17,9 @@ import msgspec
 from mulligan.serve.proxy import messages
 from mulligan.serve.proxy.framing import AT_ONCE, Outlet, Source
 from mulligan.serve.proxy.messages import GONE, Envelope, Id
+from mulligan.serve.proxy.process import started
 from mulligan.serve.proxy.rules import Options
-from mulligan.serve.proxy.server import Restarts, Server, started
+from mulligan.serve.proxy.server import Restarts, Server
 
 if TYPE_CHECKING:
     from mulligan.serve.proxy.calls import Calls
@@ -232,9 +233,15 @@ class Pump:
 
     def settle(self, id: Id, token: Id = None) -> None:
         """No longer waits for it."""
-        self.pending.pop(id, None)
+        entry = self.pending.pop(id, None)
+        if self._queue and entry is not None:
+            self._unqueue(entry)
         if token is not None:
             self._tokens.pop(token, None)
+
+    def _unqueue(self, entry: Entry) -> None:
+        """What nobody waits for is not sent when the server is there again."""
+        self._queue = [each for each in self._queue if each[1] is not entry]
 
     def _watch(self) -> None:
         shortest = min((each.timeout for each in self.pending.values() if each.timeout), default=0.0)
@@ -251,6 +258,7 @@ class Pump:
                 entry.deadline = now + entry.timeout  # it may be a person who thinks
                 continue
             self.pending.pop(id, None)
+            self._unqueue(entry)
             entry.lost(TimeoutError(f"there was no answer in {entry.timeout:g} s"))
         if self.server is not None and self.server.has_ended:
             self.server._silent()  # something that it started holds its output open

@@ -1,4 +1,4 @@
-"""The program behind the proxy: started, watched, started again, ended."""
+"""One life of the program behind the proxy, and when it is given another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 from mulligan.serve.proxy.framing import Outlet, Source
 
@@ -19,8 +19,6 @@ GRACE = 2.0
 """Seconds that a server is given to end by itself when its input has ended, and again when it was asked to."""
 LINGERS = 0.2
 """Seconds between the end of a server's output and its own, before it is ended."""
-OURS = "MULLIGAN_"
-"""Variables of the environment that stay with the proxy: they may hold the address of a store, or a token for it."""
 
 
 class Restarts:
@@ -37,21 +35,6 @@ class Restarts:
     def worked(self) -> None:
         """It has answered something."""
         self.made = 0
-
-
-def environment_for_servers(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if not name.startswith(OURS)}
-
-
-def started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """The server's process; its words for people go where ours go."""
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        bufsize=0,
-        env=environment_for_servers(environment),
-    )
 
 
 class Server:

@@ -1,0 +1,85 @@
+"""With --teach, descriptions say what proved to help; nothing else of the list is changed."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import pytest
+from mcp_client import proxied
+
+from mulligan import settings
+from mulligan.events import RunEnded, StepEnded
+from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.prompt import Prompt, tokens
+from mulligan.records import Run, Step
+from mulligan.remember.store import LOCAL, FixQuery
+from mulligan.remember.urls import open_store
+from mulligan.serve.proxy.teach import ALL, EACH, Budget
+
+REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "b is 100 at most", fingerprint="f-b")
+
+
+@pytest.fixture
+def proven():
+    """A store in which somebody has approved what helped."""
+    store = open_store(settings.read().store_url)
+    at = int(time.time() * 1000) - 1000
+    shared = {"run": "run_1", "name": "fake.add", "server": "fake", "started": at}
+    steps = [
+        Step(seq=1, call=1, arguments={"a": 1, "b": 500}, outcome="failure", failure=REJECTED, **shared),
+        Step(seq=2, call=2, arguments={"a": 1, "b": 100}, **shared),
+    ]
+    run = Run(id="run_1", agent="tester", started=at, ended=at, end="finished")
+    store.append(LOCAL, [*map(StepEnded, steps), RunEnded(run)], "journal", 1, "ann")
+    (fix,) = store.fixes(LOCAL, FixQuery(tool="fake.add", now=at))
+    yield lambda: store.decide(LOCAL, fix.id, approved=True, at=int(time.time() * 1000))
+    store.close()
+
+
+def listed(*options):
+    with proxied(options=options) as client:
+        client.open()
+        return client.tools()
+
+
+def test_what_is_only_proposed_is_not_taught(proven):
+    assert listed("--teach") == listed()
+
+
+def test_what_is_proven_is_at_the_end_of_the_tools_description_and_nothing_else_is_changed(proven):
+    proven()
+    plain, taught = listed(), listed("--teach")
+    changed = [(old, new) for old, new in zip(plain, taught, strict=True) if old != new]
+    ((old, new),) = changed
+    assert new["description"] == (
+        "The tool add.\n\nCalls of this tool have failed before. What helped: b=100 (worked once). [noted by mulligan]"
+    )
+    assert {**new, "description": old["description"]} == old
+
+
+def test_the_next_connection_is_not_told_that_we_changed_the_description(proven):
+    proven()
+    listed("--teach")
+    with proxied(options=["--teach", "--pin"]) as client:
+        client.open()
+        assert len(client.tools()) == 21
+        client.close()
+        assert "changed" not in "".join(client.complaints)
+
+
+def test_no_more_is_added_than_the_budget_allows():
+    budget = Budget(Prompt())
+    definition = {"name": msgspec.Raw(b'"x"'), "description": msgspec.Raw(b'"Short."')}
+    lessons = [f"{'a word and ' * 20}{number}" for number in range(10)]
+    added = 0
+    for _ in range(100):
+        told = budget.described(definition, lessons)
+        if told is None:
+            break
+        text = msgspec.json.decode(told["description"])
+        assert tokens(text) <= EACH + 60
+        added += tokens(text)
+    else:
+        raise AssertionError("there is no end to it")
+    assert added <= ALL + 60 * ALL // EACH
