@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.capture import messages
-from mulligan.capture.messages import answer, condensed, tokens
+from mulligan.capture.messages import TEXT, answer, condensed, tokens
 from mulligan.conversation import CONVERSATION
 
 SAID = "What is the weather in Oslo?"
@@ -104,9 +104,11 @@ anything = st.recursive(
 
 @given(st.dictionaries(st.sampled_from([*CONVERSATION, "system", "model"]), anything), anything)
 def test_anything_at_all_can_be_told(arguments: dict[str, Any], result: Any) -> None:
-    condensed(arguments)
-    answer(result)
-    tokens(result)
+    kept, said = condensed(arguments)
+    assert kept.keys() == arguments.keys()
+    assert said is None or isinstance(said, str)
+    assert answer(result) == result or len(str(answer(result))) <= TEXT + 100
+    assert all(isinstance(each, int) for each in (tokens(result) or {}).values())
 
 
 @pytest.mark.parametrize(

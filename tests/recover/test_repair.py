@@ -492,7 +492,7 @@ def test_a_boolean_is_not_a_number_and_a_text_is_no_argument_to_bound():
 def test_no_error_text_makes_the_search_for_a_bound_take_more_than_linear_time(filling, monkeypatch):
     # Were it quadratic, a text of this length would take hours.
     monkeypatch.setattr(bounds, "_SCANNED", 400_000)
-    bounds.bound_in("top_k " + filling * (400_000 // len(filling)), {"top_k": 50})
+    assert bounds.bound_in("top_k " + filling * (400_000 // len(filling)), {"top_k": 50}) is None
 
 
 def test_a_call_with_very_many_numbers_is_not_searched_for():
@@ -780,4 +780,7 @@ def test_the_call_itself_is_not_changed():
 )
 def test_any_arguments_are_survived(call):
     for pinned in (closed(["k"], k=ANY_NUMBER, tags={"type": "array"}), None):
-        asked(call, pinned, "k must be at most 10" + "\u202e\ud800", seen=[Seen("search", call, "success", call)])
+        told = "k must be at most 10" + "\u202e\ud800"
+        for found in asked(call, pinned, told, seen=[Seen("search", call, "success", call)]):
+            assert found.arguments != call
+            assert not schema.judged(found.arguments, pinned or {})

@@ -290,4 +290,5 @@ def test_a_property_may_have_the_name_of_a_keyword(name):
 )
 def test_any_nonsense_for_a_schema_is_survived(nonsense):
     pinned = nonsense if isinstance(nonsense, dict) else {"properties": nonsense}
-    schema.judged({"k": 5, "type": "x"}, pinned)
+    faults = schema.judged({"k": 5, "type": "x"}, pinned)
+    assert faults is None or all(isinstance(each, schema.Fault) for each in faults)

@@ -264,9 +264,12 @@ def test_a_pattern_that_cannot_be_used_on_strangers_text_is_refused_with_a_sente
         Redactor(patterns=[pattern])
 
 
-@pytest.mark.parametrize("pattern", [r"(a{1,20})+", r"(?:a++)+", r"(?>a+)+", r"\d+-\d+", r"(?:ab|c)*"])
-def test_a_pattern_that_cannot_run_away_is_taken(pattern):
-    Redactor(patterns=[pattern])
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [(r"(a{1,20})+", "aaa"), (r"(?:a++)+", "aaa"), (r"(?>a+)+", "aaa"), (r"\d+-\d+", "12-34"), (r"(?:ab|c)*", "abc")],
+)
+def test_a_pattern_that_cannot_run_away_is_taken(pattern, found):
+    assert Redactor(patterns=[pattern]).text(f"so {found} it is") == "so [redacted pattern] it is"
 
 
 def test_a_level_that_is_none_is_refused():

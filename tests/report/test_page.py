@@ -7,8 +7,7 @@ import msgspec
 
 from mulligan.records import builtins
 from mulligan.redaction import Redactor
-from mulligan.report.page import page
-from mulligan.report.scan import (
+from mulligan.report.findings import (
     AgentFound,
     DayFound,
     Findings,
@@ -17,8 +16,9 @@ from mulligan.report.scan import (
     PatternFound,
     SpiralFound,
     ToolFound,
-    scanned,
 )
+from mulligan.report.page import page
+from mulligan.report.scan import scanned
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)><a href="javascript:alert(3)">\'{{7*7}}</style>'
 

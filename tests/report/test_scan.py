@@ -5,7 +5,9 @@ from session_logs import ClaudeCode, read, write
 from mulligan.records import Change, History, Link, Run, Step
 from mulligan.redaction import Redactor
 from mulligan.report import scan_text
-from mulligan.report.scan import Findings, Scan, fix, scanned
+from mulligan.report.findings import Findings
+from mulligan.report.overcame import fix
+from mulligan.report.scan import Scan, scanned
 
 MISSING = "File does not exist. Note: your current working directory is /home/ada/shop."
 REFUSED = "The user doesn't want to proceed with this tool use. The tool use was rejected."

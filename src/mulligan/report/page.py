@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from pathlib import Path
 
-from mulligan.report.scan import Findings, FixFound, PatternFound, SpiralFound, ToolFound
+from mulligan.report.findings import Findings, FixFound, PatternFound, SpiralFound, ToolFound
 from mulligan.report.scan_text import answer, day, lasted
 from mulligan.report.tables import count
 

@@ -13,147 +13,31 @@ from typing import Any
 
 from mulligan import calls, figures
 from mulligan.failure import Failure, Kind
-from mulligan.records import Change, History, Link, Record, Step
+from mulligan.records import Change, History, Link, Step
 from mulligan.redaction import Redactor, clean
+from mulligan.report.findings import (
+    AgentFound,
+    DayFound,
+    Findings,
+    FixFound,
+    KindFound,
+    PatternFound,
+    SpiralFound,
+    ToolFound,
+)
+from mulligan.report.overcame import COMMENTS, fix, sort_of
+from mulligan.report.spirals import PAUSE, Spirals
 
 PATTERNS = 5_000
 """Patterns, tools and fixes that are told apart; further ones are in the totals only."""
 SHOWN = 20
 """Rows of a list."""
-PAUSE = 300.0
-"""Seconds. Somebody who comes back after a longer time was away, and not waiting for the agent."""
 CALL = 600.0
 """Seconds of one call that count: a longer one has waited for somebody's permission."""
 DAY = 86_400_000
 """Milliseconds."""
 DAYS = 3_000
 """Days that are told apart."""
-REACH = 15
-"""Calls between two failures of one spiral at most."""
-SPIRAL = 3
-"""Failures that make one."""
-
-
-class AgentFound(Record, frozen=True):
-    """What was read of one agent."""
-
-    agent: str
-    sessions: int
-    calls: int
-    failures: int
-
-
-class KindFound(Record, frozen=True):
-    """A kind of failure, and where it happens most."""
-
-    kind: str
-    remedy: str
-    failures: int
-    overcome: int
-    again: int
-    tool: str
-
-
-class ToolFound(Record, frozen=True):
-    tool: str
-    calls: int
-    failures: int
-    overcome: int
-    seconds: float
-    """Spent in its failures."""
-
-
-class PatternFound(Record, frozen=True):
-    """Failures of one tool that are the same failure."""
-
-    tool: str
-    kind: str
-    fingerprint: str
-    message: str
-    failures: int
-    sessions: int
-    overcome: int
-    again: int
-    first: int
-    last: int
-
-    @property
-    def given_up(self) -> int:
-        return self.failures - self.overcome
-
-
-class FixFound(Record, frozen=True):
-    """What overcame a kind of failure of a tool, and how often."""
-
-    tool: str
-    kind: str
-    fix: str
-    worked: int
-    failures: int
-    """Of this kind and tool, however they ended."""
-    before: str = ""
-    after: str = ""
-
-
-class SpiralFound(Record, frozen=True):
-    """The same failure again and again in one session."""
-
-    run: str
-    agent: str
-    project: str
-    started: int
-    tool: str
-    kind: str
-    message: str
-    failures: int
-    seconds: float
-    """From its first failure to its last, pauses left out."""
-    ended: str
-    """What ended it, or nothing if it was never overcome."""
-
-
-class DayFound(Record, frozen=True):
-    day: str
-    calls: int
-    overcome: int
-    given_up: int
-
-
-class Findings(Record, frozen=True):
-    """All of it. A call that failed and worked at a later attempt is one failure, overcome."""
-
-    sessions: int = 0
-    compacted: int = 0
-    """Sessions whose conversation was compacted."""
-    calls: int = 0
-    failures: int = 0
-    overcome: int = 0
-    again: int = 0
-    """Failures that had been met before a compaction, and were met again after it."""
-    seconds: float = 0.0
-    """In failed calls, and in thinking what to do next."""
-    refused: int = 0
-    """By the user: no failures."""
-    cancelled: int = 0
-    """Stopped, or not made because a sibling had failed: no failures."""
-    before: tuple[int, int] = (0, 0)
-    """Calls and failures before the first compaction, in sessions that have one."""
-    after: tuple[int, int] = (0, 0)
-    first: int = 0
-    last: int = 0
-    agents: tuple[AgentFound, ...] = ()
-    kinds: tuple[KindFound, ...] = ()
-    tools: tuple[ToolFound, ...] = ()
-    patterns: tuple[PatternFound, ...] = ()
-    fixes: tuple[FixFound, ...] = ()
-    spirals: tuple[SpiralFound, ...] = ()
-    days: tuple[DayFound, ...] = ()
-    undated: int = 0
-    """Failures of which the log does not say when."""
-
-    @property
-    def given_up(self) -> int:
-        return self.failures - self.overcome
 
 
 class _Pattern:
@@ -173,18 +57,6 @@ class _Fix:
         self.worked = 0
 
 
-class _Spiral:
-    __slots__ = ("call", "first", "history", "last", "link", "seconds", "size")
-
-    def __init__(self, history: History, step: Step) -> None:
-        self.history: History | None = history
-        self.first = self.last = step
-        self.call = step.call
-        self.size = 1
-        self.seconds = step.seconds
-        self.link: Link | None = None
-
-
 class Scan:
     """Counts runs as they are read."""
 
@@ -201,7 +73,7 @@ class Scan:
         self._patterns: dict[tuple[str, str], _Pattern] = {}
         self._fixes: dict[tuple[str, str, str], _Fix] = {}
         self._days: dict[int, Counter[str]] = {}
-        self._spirals: list[tuple[int, float, int, str, _Spiral]] = []
+        self._spirals = Spirals()
 
     def add(self, history: History) -> None:
         run = history.run
@@ -303,7 +175,7 @@ class Scan:
             if link is not None:
                 self._fixed(call.name, failure.kind, link)
         self._lost_time(history)
-        self._spiralled(history, links)
+        self._spirals.add(history, links)
 
     def _fixed(self, tool: str, kind: Kind, link: Link) -> None:
         key = (tool, str(kind), fix(link, kind.code))
@@ -330,41 +202,6 @@ class Scan:
             self._seconds += lost
             if step.name in self._tools:
                 self._tool_seconds[step.name] = self._tool_seconds.get(step.name, 0.0) + lost
-
-    def _spiralled(self, history: History, links: dict[int, Link]) -> None:
-        current: dict[tuple[str, str, str], _Spiral] = {}
-        for step in history.steps:
-            failure = step.failure
-            if failure is None or not step.has_failed:
-                continue
-            key = _strategy(step, failure)
-            spiral = current.get(key)
-            if spiral is not None and _is_sibling(spiral.last, step):
-                continue  # made at the same time: nobody had seen the first fail
-            if spiral is not None and step.seq - spiral.last.seq <= REACH and not _ends(spiral, step, links):
-                spiral.size += 1
-                gap = (step.started - spiral.last.started) / 1000
-                spiral.seconds += gap if 0 < gap <= PAUSE else step.seconds
-                spiral.last = step
-                spiral.call = step.call
-                continue
-            if spiral is not None:
-                self._keep(spiral, links)
-            current[key] = _Spiral(history, step)
-        for spiral in current.values():
-            self._keep(spiral, links)
-
-    def _keep(self, spiral: _Spiral, links: dict[int, Link]) -> None:
-        if spiral.size < SPIRAL or spiral.history is None:
-            return
-        spiral.link = links.get(spiral.call)
-        run = spiral.history.run
-        # Of the history only the run is held: a session may be long.
-        spiral.history = History(run=run)
-        rank = (spiral.size, spiral.seconds, -len(self._spirals), run.id, spiral)
-        self._spirals.append(rank)
-        if len(self._spirals) > 4 * SHOWN:
-            self._spirals = sorted(self._spirals, key=lambda each: each[:4], reverse=True)[:SHOWN]
 
     def findings(self, redactor: Redactor) -> Findings:
         """What was found so far, without secrets."""
@@ -458,20 +295,19 @@ class Scan:
             )
 
     def _spiral_rows(self, shown: _Shown) -> Iterator[SpiralFound]:
-        for size, seconds, _, id, spiral in sorted(self._spirals, key=lambda each: each[:4], reverse=True)[:SHOWN]:
-            assert spiral.history is not None
-            run, failure = spiral.history.run, spiral.last.failure
+        for spiral in self._spirals.worst():
+            run, failure = spiral.run, spiral.last.failure
             project = run.metadata.get("project") if run.metadata else None
             yield SpiralFound(
-                run=shown.name(id),
+                run=shown.name(run.id),
                 agent=shown.name(run.agent),
                 project=shown.name(project if isinstance(project, str) else ""),
                 started=spiral.first.started,
                 tool=shown.name(spiral.last.name),
                 kind=shown.name(str(failure.kind)) if failure else "",
                 message=shown.message(spiral.last),
-                failures=size,
-                seconds=round(seconds, 3),
+                failures=spiral.size,
+                seconds=round(spiral.seconds, 3),
                 ended=shown.text(fix(spiral.link, failure.kind.code if failure else ""), 120) if spiral.link else "",
             )
 
@@ -505,101 +341,13 @@ class _Shown:
 
     def change(self, changes: tuple[Change, ...]) -> tuple[str, str]:
         """The one argument that changed, before and after, where that can be shown in a few words."""
-        told = [change for change in changes if change.path not in _COMMENTS]
-        if len(told) != 1 or _sort(told[0]) != "another":
+        told = [change for change in changes if change.path not in COMMENTS]
+        if len(told) != 1 or sort_of(told[0]) != "another":
             return "", ""
         change = told[0]
         before, after = self._redactor.record({change.path: change.before}, {change.path: change.after})
         old, new = (self.text(str(next(iter(each.values()))), 80) for each in (before, after))
         return (old, new) if old != new else ("", "")
-
-
-_COMMENTS = frozenset(
-    ("description", "explanation", "thought", "reason", "justification", "timeout", "limit", "offset")
-)
-"""Arguments beside the point: what a model says about a call, or how much of an answer it wants."""
-_EDITS = frozenset(("edit", "multiedit", "write", "notebookedit", "apply_patch", "replace", "write_file", "edit_file"))
-_READS = frozenset(("read", "read_file", "view", "notebookread", "cat"))
-_FIRST = {"build_failure": _EDITS, "test_failure": _EDITS, "stale_file": _READS}
-"""What must have happened before the same call can work: of everything that came between, that is told."""
-
-
-def fix(link: Link, code: str = "") -> str:
-    """What overcame a failure with this code, in words that name no value."""
-    changed = [change for change in link.changes if change.path not in _COMMENTS]
-    first = next((name for name in link.between if name.casefold() in _FIRST.get(code, ())), "")
-    told = _changed(changed)
-    if first:
-        return f"{first} first" + (f", then {told}" if told and code != "stale_file" else "")
-    if told:
-        return told
-    if not link.between:
-        return "the same call again"
-    return f"{_listed(link.between)} first" if len(link.between) <= 3 else f"{len(link.between)} other tools first"
-
-
-def _changed(changes: list[Change]) -> str:
-    """`another file_path and limit, without offset`."""
-    others = tuple(each.path for each in changes if _sort(each) == "another")
-    told = [f"another {_listed(others[:3])}" + (" and more" if len(others) > 3 else "")] if others else []
-    told += [_told(each) for each in changes if _sort(each) != "another"][:3]
-    return ", ".join(told)
-
-
-def _sort(change: Change) -> str:
-    is_other = change.path != calls.TOOL and change.how not in ("drop", "rename") and change.before is not None
-    return "another" if is_other else change.how
-
-
-def _told(change: Change) -> str:
-    if change.path == calls.TOOL:
-        return f"called {change.after}"
-    if change.how == "drop":
-        return f"without {change.path}"
-    if change.how == "rename":
-        return f"{change.after} for {change.path}"
-    return f"with {change.path}"
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-_ABOUT = ("file_path", "path", "notebook_path", "filename", "file", "url", "query")
-
-
-def _strategy(step: Step, failure: Failure) -> tuple[str, str, str]:
-    """What an agent does again when it goes round in circles: a kind of failure with one file, address or program.
-
-    That a build or a test fails in another way is progress, so of these the message counts.
-    """
-    kind = str(failure.kind)
-    if failure.kind.code in ("build_failure", "test_failure") or not isinstance(step.arguments, dict):
-        return kind, step.name, failure.fingerprint
-    for name in _ABOUT:
-        if isinstance(step.arguments.get(name), str):
-            return kind, "", step.arguments[name]
-    for name in ("command", "cmd"):
-        if isinstance(step.arguments.get(name), str):
-            return kind, "", _program(step.arguments[name])
-    return kind, step.name, failure.fingerprint
-
-
-def _program(command: str) -> str:
-    """The first words of what a command does, without the folder it goes to before."""
-    last = command.split("&&", 1)[-1] if command.startswith("cd ") else command
-    return " ".join(last.split()[:3])
-
-
-def _is_sibling(one: Step, other: Step) -> bool:
-    """Whether two steps were under way at the same time."""
-    return bool(one.started and other.started) and other.started < one.started + one.seconds * 1000
-
-
-def _ends(spiral: _Spiral, step: Step, links: dict[int, Link]) -> bool:
-    """Whether what failed had been overcome before it failed again."""
-    link = links.get(spiral.call)
-    return link is not None and link.overcame < step.seq and step.call != spiral.call
 
 
 def _days(days: dict[int, Counter[str]]) -> Iterator[DayFound]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from mulligan.report.scan import Findings
+from mulligan.report.findings import Findings
 from mulligan.report.terminal import columns, count, line
 
 KINDS = 10

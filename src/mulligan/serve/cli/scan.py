@@ -19,8 +19,9 @@ from mulligan.records import History, builtins
 from mulligan.redaction import Redactor
 from mulligan.remember.urls import open_store
 from mulligan.report import scan_text, terminal
+from mulligan.report.findings import Findings
 from mulligan.report.page import page
-from mulligan.report.scan import Findings, Scan
+from mulligan.report.scan import Scan
 from mulligan.serve.cli.exchange import Importer, progress
 from mulligan.serve.cli.options import as_json, moment, now, print_json, print_lines, settings_with, store_option, width
 
