@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +99,20 @@ def test_a_store_that_is_not_there_is_not_made(tmp_path):
     assert mulligan("--store", str(tmp_path / "none.db")).stdout.startswith("Nothing is known yet")
     assert mulligan("show", "fix_1", "--store", str(tmp_path / "none.db")).returncode == 2
     assert not (tmp_path / "none.db").exists()
+
+
+def test_the_page_on_memory_shows_what_its_example_really_teaches(tmp_path):
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "MULLIGAN_HOME": str(tmp_path), "PYTHONPATH": str(root / "src")}
+
+    def said(*words):
+        command = [sys.executable, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True).stdout
+
+    said(str(root / "examples" / "learn_from_failures.py"))
+    listed, shown = said("-m", "mulligan", "fixes"), said("-m", "mulligan", "fixes", "show", "fix_89fd")
+    page = (root / "docs" / "memory.md").read_text()
+    wanted = re.search(r"```\n\$ mulligan fixes\n(.*?)\n\$ mulligan fixes show fix_89fd\n(.*?)```", page, re.DOTALL)
+    assert wanted is not None
+    assert re.sub(r"\d+ s ago", "0 s ago", listed) == wanted[1]
+    assert shown.startswith(wanted[2])

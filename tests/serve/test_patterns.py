@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from mulligan.events import RunEnded, StepEnded
+from mulligan.events import RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, Remedy
-from mulligan.records import Run, Step
+from mulligan.records import Run, Step, pattern_id
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL
 
@@ -169,3 +169,27 @@ def test_runs_of_a_pattern(types, store, known):
     code, _, err = types("runs", "--pattern", "pat_none", "--store", store)
     assert code == 2
     assert "there is no pattern 'pat_none'" in err
+
+
+def test_patterns_that_look_alike_are_found_by_their_words_or_by_a_model_of_yours(tmp_path):
+    kept = SqliteStore(tmp_path / "kept.db")
+    for tool, text in (("search", "the session has expired"), ("fetch", "a session has expired"), ("draw", "no pen")):
+        failure = Failure.of(Kind("tool", "auth_error"), text, fingerprint=f"f-{tool}")
+        step = Step(run=f"run_{tool}", seq=1, call=1, name=tool, outcome="failure", failure=failure)
+        kept.append(LOCAL, [RunStarted(Run(id=f"run_{tool}")), StepEnded(step)], tool, 1)
+    kept.close()
+    (tmp_path / "mine.py").write_text("def embed(text):\n    return [1.0, 'pen' in text, 'session' in text]\n")
+
+    def like(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "mulligan", "patterns", "like", *words, "--store", "kept.db"]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+
+    id = pattern_id("search", "f-search")
+    (found,) = json.loads(like(id, "--json").stdout)
+    assert found["tool"] == "fetch"
+    assert like(id).stdout.startswith("1 pattern like it.")
+    by_model = json.loads(like(id, "--embedder", "mine:embed", "--json").stdout)
+    assert [each["tool"] for each in by_model] == ["fetch", "draw"]
+    for embedder in ("nowhere:embed", "mine:nothing"):
+        done = like(id, "--embedder", embedder)
+        assert (done.returncode, "module:function" in done.stderr) == (2, True)

@@ -6,7 +6,7 @@ Comparing two is one operation on two integers, so that all patterns of a tool c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from zlib import crc32
 
 BITS = 1024
@@ -15,9 +15,6 @@ LONGEST = 400
 """Characters of a text that are looked at."""
 ALIKE = 0.6
 """Below this, two failures have nothing to say about each other."""
-
-Embedder = Callable[[str], Iterable[float]]
-"""A seam: a model that turns a text into numbers. Never asked while a call waits: `mulligan.remember.similar` is."""
 
 
 def sketch(text: str) -> int:

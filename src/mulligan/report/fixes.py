@@ -67,7 +67,7 @@ def listed(found: Sequence[Fix], now: int, width: int | None) -> Iterator[str]:
 def shown(fix: Fix, evidence: Sequence[Evidence], now: int, width: int | None) -> Iterator[str]:
     yield f"{clean(fix.tool, 60)}: {does(fix)}"
     yield ""
-    who = f"{fix.principals} who write here, {fix.days} days"
+    who = f"for {fix.principals} of those who write here, on {count(fix.days, 'day')}"
     logs = f", {fix.imported} tries in imported logs" if fix.imported else ""
     yield f"  worked   {fix.worked} of {fix.tried} times; {who}{logs}"
     yield f"  state    {fix.state}" + (f": {clean(fix.why, 120)}" if fix.why else "")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any, Literal
 
 import click
 
 from mulligan.failure import SettingsError
-from mulligan.records import Pattern, builtins
-from mulligan.remember.store import LOCAL, Command, PatternQuery, Question, Store
+from mulligan.records import Fix, Pattern, builtins
+from mulligan.remember import kin
+from mulligan.remember.store import LOCAL, Command, FixQuery, PatternQuery, Question, Store
+from mulligan.report import fixes
 from mulligan.report import patterns as told
-from mulligan.report.tables import as_csv, count
+from mulligan.report.tables import as_csv, columns, count, line
 from mulligan.serve.cli.options import (
     as_json,
     kind_option,
@@ -33,6 +36,8 @@ EXAMPLES = """Examples:
   mulligan patterns --new --since 1d || echo something new goes wrong
 
   mulligan patterns show pat_8f2c
+
+  mulligan patterns like pat_8f2c
 
   mulligan patterns mute pat_8f2c
 
@@ -106,6 +111,71 @@ def _opened(context: click.Context, store: str | None) -> Store:
 
 def _unknown(id: str) -> SettingsError:
     return SettingsError(f"there is no pattern {id!r}, or more than one begins so. See them: mulligan patterns")
+
+
+@patterns.command(
+    epilog="Examples:\n\n  mulligan patterns like pat_8f2c\n\n  mulligan patterns like pat_8f2c --embedder mine:embed"
+)
+@click.argument("pattern")
+@click.option(
+    "--embedder",
+    metavar="MODULE:FUNCTION",
+    help="A function of yours that turns a text into numbers; each pattern is given to it once.",
+)
+@click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 1000), help="How many.")
+@store_option
+@as_json
+@click.pass_context
+def like(
+    context: click.Context, pattern: str, embedder: str | None, limit: int, store: str | None, as_json: bool
+) -> None:
+    """Patterns that look like one, of whichever tool, and what overcame those.
+
+    What helped one may help the other: try it, or count them together with `mulligan patterns merge`.
+    """
+    kept = _opened(context, store)
+    found = kept.pattern(LOCAL, pattern)
+    if found is None:
+        raise _unknown(pattern)
+    others = kin.like(kept, LOCAL, found, limit, _embedder(embedder) if embedder else None, embedder or "")
+    rows = [(likeness, each, _best(kept, each)) for likeness, each in others]
+    if as_json:
+        print_json(
+            [
+                {"likeness": round(likeness, 4), **told.facts(each), "fix": fixes.facts(best) if best else None}
+                for likeness, each, best in rows
+            ]
+        )
+        return
+    if not rows:
+        click.echo("Nothing else looks like it.")
+        return
+    click.echo(f"{count(len(rows), 'pattern')} like it.\n")
+    table = [
+        (f"{likeness:.0%}", each.id[: told.ID], line(each.tool, 30), fixes.does(best) if best else "-",
+         line(each.template or each.message, 80))
+        for likeness, each, best in rows
+    ]  # fmt: skip
+    print_lines(columns([("alike", "pattern", "tool", "what helped", "wording"), *table], right=(0,), width=width()))
+
+
+def _best(kept: Store, pattern: Pattern) -> Fix | None:
+    found = kept.fixes(LOCAL, FixQuery(tool=pattern.tool, fingerprint=pattern.fingerprint, now=now(), limit=1))
+    return found[0] if found else None
+
+
+def _embedder(named: str) -> kin.Embedder:
+    module, _, function = named.partition(":")
+    try:
+        sys.path.insert(0, "")  # as `python -m` has it: a file in this folder can be named
+        found = getattr(importlib.import_module(module), function or "embed")
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingsError(f"--embedder {named!r} cannot be found ({error}). Name it as module:function.") from None
+    finally:
+        sys.path.remove("")
+    if not callable(found):
+        raise SettingsError(f"--embedder {named!r} is not a function. Name it as module:function.")
+    return found  # type: ignore[no-any-return]
 
 
 @patterns.command(epilog="Examples:\n\n  mulligan patterns show pat_8f2c --json")
