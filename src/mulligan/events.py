@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
@@ -13,7 +12,12 @@ from mulligan.records import Compaction, Lesson, Recovery, Run, Step
 from mulligan.redaction import Redactor
 from mulligan.success import Form, Success, thawed
 
-log = logging.getLogger("mulligan")
+
+def _complain(told: str, *about: object) -> None:
+    """Logs the exception being handled."""
+    import logging  # where nothing goes wrong it is not needed, and a hook has no time to lose
+
+    logging.getLogger("mulligan").exception(told, *about)
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
@@ -139,8 +143,8 @@ class Stream:
             return  # nobody keeps a beginning
         try:
             event = _through(self._gate, event)
-        except Exception:
-            log.exception("%s could not be redacted and was not recorded", event.name)
+        except Exception:  # noqa: BLE001 - whoever publishes goes on
+            _complain("%s could not be redacted and was not recorded", event.name)
             return
         for listener in tuple(self._in_caller):
             self._tell(listener, event)
@@ -157,10 +161,10 @@ class Stream:
     def _tell(self, listener: Callable[[Any], object], event: AnyEvent) -> None:
         try:
             listener(event)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whoever publishes goes on
             if id(listener) not in self._broken:  # once a listener: a broken one would otherwise fill the log
                 self._broken.add(id(listener))
-                log.exception("a listener failed on %s; its further faults are not logged", event.name)
+                _complain("a listener failed on %s; its further faults are not logged", event.name)
 
 
 def redacted(event: AnyEvent, redactor: Redactor) -> AnyEvent:

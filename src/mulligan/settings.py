@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+import msgspec
 
 from mulligan.failure import SettingsError
 from mulligan.recover.policy import Policy
@@ -17,7 +17,7 @@ Mode = Literal["observe", "suggest", "repair"]
 Level = Literal["local", "shared"]
 Recording = Literal["full", "shape", "off"]
 
-POLICY = tuple(each.name for each in dataclasses.fields(Policy))
+POLICY = Policy.__struct_fields__
 """Settings of the policy stand beside the others: `attempts = 2`, `MULLIGAN_ATTEMPTS=2`."""
 NOT_FOR_PROJECTS = ("allowed", "listed", "tools", "recipes")
 """A project's file comes with strangers' code: it may hide more than the user asked for, never less."""
@@ -33,8 +33,7 @@ TOOL_RULES: dict[str, tuple[Any, ...]] = {
 """What can be said of a tool: one of some words, or a value of some types."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set, with the default that is right for most people."""
 
     store: str = ""
@@ -69,12 +68,12 @@ class Settings:
     """Tools before which calls that were missing are made without asking, where many runs have shown that they were."""
     off: bool = False
     """Everything passes through as if mulligan were not there. In the environment: `MULLIGAN=off`."""
-    policy: Policy = field(default_factory=Policy)
-    kinds: Mapping[str, Any] = field(default_factory=dict)
+    policy: Policy = msgspec.field(default_factory=Policy)
+    kinds: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """Kinds of failures of your own; docs/classify.md says how they are written."""
     rules: tuple[Any, ...] = ()
     """What tells your own kinds, or ours, asked before the built-in rules."""
-    tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tools: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
     """What holds for tools of servers behind `mulligan proxy`, by `server.tool`, `server.*` or `*`."""
 
     def __post_init__(self) -> None:
@@ -93,7 +92,7 @@ class Settings:
 
 TABLES = ("kinds", "rules", "tools")
 """Written in files or given to `configure`; no variable of the environment holds a table."""
-NAMES = tuple(each.name for each in dataclasses.fields(Settings) if each.name not in ("policy", *TABLES)) + POLICY
+NAMES = tuple(name for name in Settings.__struct_fields__ if name not in ("policy", *TABLES)) + POLICY
 
 
 def read(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Literal, get_args
+
+import msgspec
 
 from mulligan.failure import SettingsError
 
@@ -13,8 +14,7 @@ _LONGEST = 30.0
 LONGEST_FOR_MODELS = 90.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How hard to try before a failure is told."""
 
     attempts: int = 3
@@ -66,7 +66,7 @@ class Policy:
 
     def for_models(self) -> Policy:
         """The same for calls of models, whose limits are often by the minute: unless someone said how long to wait."""
-        return replace(self, longest_wait=LONGEST_FOR_MODELS) if self.longest_wait == _LONGEST else self
+        return msgspec.structs.replace(self, longest_wait=LONGEST_FOR_MODELS) if self.longest_wait == _LONGEST else self
 
     def wait(self, attempt: int, retry_after: float | None, chance: float) -> float | None:
         """Seconds before this attempt, or None when the other side asks for more than we would wait.

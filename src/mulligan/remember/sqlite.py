@@ -17,23 +17,10 @@ from mulligan.events import AnyEvent
 from mulligan.failure import StoreError
 from mulligan.figures import Stats, StatsQuery
 from mulligan.records import Fix, History, Link, Pattern, Precedent, Run, decode, encode, pattern_id
-from mulligan.remember import (
-    bodies,
-    copying,
-    fixes,
-    forgetting,
-    found,
-    learning,
-    patterns,
-    pruning,
-    rollups,
-    rows,
-    upkeep,
-)
+from mulligan.remember import bodies, fixes, forgetting, found, learning, patterns, rollups, rows
 from mulligan.remember.ledger import Ledger
 from mulligan.remember.network import remote
 from mulligan.remember.patterns import Decision
-from mulligan.remember.scrubbing import scrub
 from mulligan.remember.store import (
     IMPORTED,
     LOCAL,
@@ -237,6 +224,8 @@ class SqliteStore:
     def prune(
         self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
     ) -> Pruned:
+        from mulligan.remember import pruning  # once in a while; not for those who only write, as hooks do
+
         round = pruning.Pruning(self._writing, self._reading, tenant, policy, now)
         if dry_run:
             return round.rehearse(progress)
@@ -247,6 +236,9 @@ class SqliteStore:
         return pruned
 
     def forget(self, tenant: str, what: Forget) -> Forgotten:
+        from mulligan.remember import upkeep  # once in a while; not for those who only write, as hooks do
+        from mulligan.remember.scrubbing import scrub
+
         forgetting.check(what)
         with self._writing() as writer:
             work = upkeep.Forgetting(writer, self._ledger, tenant, what)
@@ -258,12 +250,16 @@ class SqliteStore:
 
     def rebuild(self, tenant: str) -> None:
         """Counts links, patterns and sums anew, from the rows."""
+        from mulligan.remember import upkeep  # once in a while; not for those who only write, as hooks do
+
         with self._writing() as writer:
             self._ledger.let_go()
             upkeep.rebuild(writer, tenant)
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         with _told(to), self._reading() as connection:
+            from mulligan.remember import copying  # once in a while; not for those who only write, as hooks do
+
             copying.copy(connection, to, progress, replaces)
         copy = SqliteStore(to)
         try:
@@ -479,6 +475,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         if 0 < version < REPACKED_AT:
             rollups.repack(connection)
         if 0 < version < RECOUNTED_AT:
+            from mulligan.remember import upkeep  # a store of an earlier version, once
+
             upkeep.rebuild_all(connection)
         connection.execute(f"PRAGMA application_id={APPLICATION}")
         connection.execute("COMMIT")

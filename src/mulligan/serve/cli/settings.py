@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import click
+import msgspec
 
 from mulligan import settings as settings_file
 from mulligan.report import terminal
@@ -17,7 +16,7 @@ def settings(as_json: bool) -> None:
     """The settings in force here, from environment, files and defaults."""
     read = settings_file.read()
     values = {name: getattr(read, name) for name in settings_file.NAMES if name not in settings_file.POLICY}
-    values |= dataclasses.asdict(read.policy)
+    values |= msgspec.structs.asdict(read.policy)
     if values["token"]:
         values["token"] = "(set)"
     values |= {"store": read.store_url, "home": str(read.folder)}

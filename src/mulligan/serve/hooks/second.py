@@ -5,9 +5,10 @@ Hooks are processes, several at once: everything about a session is read, change
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -25,13 +26,12 @@ from mulligan.remember.sqlite import Desk, SqliteStore
 from mulligan.remember.store import LOCAL
 from mulligan.remember.tracker import Tracker
 from mulligan.remember.urls import sqlite_path
-from mulligan.serve.hooks import claude_code, codex, gemini, lines
+from mulligan.serve.hooks import lines
 from mulligan.serve.hooks.heard import Call, Heard, named, written
 from mulligan.serve.hooks.state import KIND, SESSION, State
 from mulligan.settings import Settings
 
 E = TypeVar("E", RunStarted, StepEnded)
-READERS: Mapping[str, Any] = {"claude-code": claude_code, "codex": codex, "gemini": gemini}
 CHARS = 8192
 """Characters of what a tool said that are looked at."""
 AGAIN = 5000
@@ -45,7 +45,7 @@ REREAD = ("edit_mismatch", "stale_file")
 def heard(agent: str, data: bytes) -> bytes:
     """What the agent is to be told about this event, as JSON; empty for nothing."""
     event = msgspec.json.decode(data)
-    told = READERS[agent].read(event) if isinstance(event, dict) else None
+    told = _reader(agent).read(event) if isinstance(event, dict) else None
     if told is None or not told.session:
         return b""
     settings = settings_file.read(of_user=True)
@@ -54,6 +54,11 @@ def heard(agent: str, data: bytes) -> bytes:
         return b""
     answer = Hook(agent, told, settings).perform()
     return encode(answer) if answer else b""
+
+
+def _reader(agent: str) -> Any:
+    """The file of an agent: of the others nothing is imported."""
+    return importlib.import_module(f"mulligan.serve.hooks.{agent.replace('-', '_')}")
 
 
 class Hook:
@@ -80,7 +85,7 @@ class Hook:
         # Before the transaction, for nobody waits for us here.
         calls = [(call.id, self._step(call)) for call in told.calls if not call.is_interrupted]
         if self.agent == "codex" and told.what in ("compacted", "ended") and told.log:
-            calls += [(id, self._kept(step)) for id, step in codex.failures(told.log, self.classify)]
+            calls += [(id, self._kept(step)) for id, step in _reader("codex").failures(told.log, self.classify)]
         store = SqliteStore(_path(self.settings), fsync=self.settings.fsync)
         try:
             with store.transaction(LOCAL) as desk:
@@ -91,13 +96,13 @@ class Hook:
             store.close()
 
     def _answer(self, store: SqliteStore, work: _Work, said: str) -> dict[str, Any] | None:
-        reader = READERS[self.agent]
+        reader = _reader(self.agent)
         if work.failed and self.settings.mode != "observe":
             from mulligan.serve.hooks import hints  # only where something has just failed
 
             known = hints.Hints(store, self.words, self.settings, self.agent, self.now, work.state)
             if self.agent == "gemini" and (better := known.instead(*work.failed[-1])):
-                return gemini.instead(self.told, *better)
+                return dict(reader.instead(self.told, *better))
             said = "\n".join(filter(None, (said, known.hint(work.failed[-1][0]))))
         return dict(reader.answer(self.told, said)) if said else None
 
@@ -145,7 +150,7 @@ class Hook:
 
     def started(self, at: int) -> Run:
         """The run that a session is, as it begins."""
-        asked = getattr(READERS[self.agent], "asked", None)
+        asked = getattr(_reader(self.agent), "asked", None)
         folder = self.told.folder
         about = {"project": os.path.basename(folder), "folder": folder} if folder else None
         return Run(id="", agent=self.agent, session=self.session, started=at, metadata=about,
