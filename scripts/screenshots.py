@@ -18,12 +18,17 @@ WIDE, HIGH = 1280, 860
 PHONE = 390
 LONGEST = 1700
 """Pixels of a page that are shown."""
-COLOURS = 96
+COLOURS = 160
 """Enough for a page, and a quarter of the bytes."""
 PAGES = (
     "overview", "patterns", "pattern", "runs", "run", "tools", "tool", "agents", "agent", "fixes", "fix", "compare",
     "live", "health", "search",
 )  # fmt: skip
+
+
+PLACE = """folder => document.querySelectorAll('main code').forEach(
+    each => { each.textContent = each.textContent.replace(folder, '~/.local/share/mulligan'); })"""
+"""Where the runs of a picture are kept says nothing, and differs each time."""
 
 
 def main(where: Path) -> None:
@@ -43,6 +48,7 @@ def main(where: Path) -> None:
             for name in PAGES:
                 tab.goto(week.url(week.pages[name]))
                 tab.wait_for_timeout(400 if name == "live" else 60)
+                tab.evaluate(PLACE, folder)
                 _shot(tab, where / f"{name}{'-dark' if scheme == 'dark' else ''}.png")
             if scheme == "light":
                 tab.set_viewport_size({"width": PHONE, "height": 844})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sized
+from pathlib import Path
+from typing import NamedTuple
 
 from mulligan.remember.store import Store
 
@@ -44,3 +46,27 @@ def dropped(store: Store, tenant: str) -> int:
 
 def add_dropped(store: Store, tenant: str, count: int) -> None:
     store.put(tenant, SHELF, KEY, str(dropped(store, tenant) + count).encode())
+
+
+class Faults(NamedTuple):
+    """How often a hook of a coding agent has failed, which nobody is told at the time, and how it did last."""
+
+    number: int = 0
+    last: str = ""
+    at: int = 0
+
+
+def hook_faults(folder: Path) -> Faults:
+    """What hooks have counted in their folder."""
+    lines = [line for name in ("faults.old", "faults") for line in _lines(folder / name)]
+    if not lines:
+        return Faults()
+    moment, _, what = lines[-1].partition(" ")
+    return Faults(len(lines), what, int(moment) if moment.isdigit() else 0)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_bytes().decode("ascii", "replace").splitlines()
+    except OSError:
+        return []

@@ -13,7 +13,7 @@ import click
 from mulligan import __version__
 from mulligan.failure import StoreError
 from mulligan.remember.journal import NewerJournal, frames, orphans
-from mulligan.remember.losses import dropped
+from mulligan.remember.losses import dropped, hook_faults
 from mulligan.remember.store import LOCAL, RunQuery
 from mulligan.remember.urls import journals_of, open_store, sqlite_path
 from mulligan.report import terminal
@@ -88,20 +88,10 @@ def _waiting(folder: Path) -> dict[str, int]:
 
 
 def _hooks() -> dict[str, Any]:
-    """How often a hook of a coding agent has failed, which nobody is told at the time, and how it did last."""
-    faults = hook_folder() / "faults"
-    lines = [line for path in (faults.with_name("faults.old"), faults) for line in _lines(path)]
-    if not lines:
+    found = hook_faults(hook_folder())
+    if not found.number:
         return {"hook_faults": 0}
-    moment, _, what = lines[-1].partition(" ")
-    return {"hook_faults": len(lines), "hook_fault": what, "hook_fault_at": int(moment) if moment.isdigit() else 0}
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_bytes().decode("ascii", "replace").splitlines()
-    except OSError:
-        return []
+    return {"hook_faults": found.number, "hook_fault": found.last, "hook_fault_at": found.at}
 
 
 def _ills(facts: dict[str, Any]) -> list[str]:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from mulligan import __version__
-from mulligan.remember.losses import dropped
-from mulligan.remember.store import DAY, Retention, RunQuery, Store
+from mulligan.remember.losses import Faults, dropped, hook_faults
+from mulligan.remember.store import DAY, LOCAL, Retention, RunQuery, Store
 from mulligan.serve.dashboard import shown
 from mulligan.serve.dashboard.asked import Asked
+from mulligan.settings import hook_folder
 
 RECENT = 200
 """Runs that are asked for what they were about."""
@@ -29,6 +30,8 @@ def health(store: Store, tenant: str, asked: Asked, retention: Retention) -> dic
         "health": found,
         "size": shown.size(sum(each.stat().st_size for each in files)) if files else shown.NONE,
         "dropped": lost,
+        # What hooks on this machine counted is its owner's, and nobody else's on a server of many.
+        "hooks": hook_faults(hook_folder()) if tenant == LOCAL else Faults(),
         "context": shown.percent(said, len(recent)) if recent else shown.NONE,
         "recent": len(recent),
         "is_told": not recent or said >= GOAL * len(recent),

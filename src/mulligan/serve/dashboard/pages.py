@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import jinja2
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute
@@ -148,12 +149,16 @@ class Dashboard:
         return view
 
     async def _answered(self, request: Request, template: str, view: View) -> Response:
+        home = escape(f"{request.url.scheme}://{request.url.netloc}")
+        query = dict(request.query_params)
         body, status = await self._server.ask(
-            self._filled, request.url.path, dict(request.query_params), request.state.caller.tenant, template, view
+            self._filled, request.url.path, query, request.state.caller.tenant, template, view, home
         )
         return self._response(request, body, status)
 
-    def _filled(self, path: str, query: Mapping[str, str], tenant: str, template: str, view: View) -> tuple[bytes, int]:
+    def _filled(
+        self, path: str, query: Mapping[str, str], tenant: str, template: str, view: View, home: Markup
+    ) -> tuple[bytes, int]:
         """On a thread: the store asked and the template filled."""
         now = self._server.clock()
         try:
@@ -166,7 +171,7 @@ class Dashboard:
                 f"There is no {error.what} {shown.line(error.name, 80).unescape()!r} here, or more than one begins so."
             )
             return self._refused(path, now, "Not found", told, 404)
-        return self._templates.render(template, asked, context), 200
+        return self._templates.render(template, asked, {**context, "home": home}), 200
 
     def _refused(self, path: str, now: int, title: str, told: str, status: int) -> tuple[bytes, int]:
         plain = Asked.of(path, {}, now)
