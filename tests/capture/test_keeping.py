@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pytest
 
 import mulligan
+from mulligan import figures
 from mulligan.assembly import Mulligan
 from mulligan.failure import AgentError, SettingsError
 from mulligan.records import History, encode
@@ -444,3 +445,31 @@ def test_the_hashes_of_messages_survive_redaction(played: Rehearsal) -> None:
     mulligan.model(lambda messages: "ok")([f"message {number}" for number in range(200)])
     each = played.runs[0].steps[0].arguments["messages"]["each"]
     assert [one for one in each if len(str(one["hash"])) != 8] == []
+
+
+def test_the_model_that_a_function_calls_by_default_is_kept_as_if_it_had_been_given(played: Rehearsal) -> None:
+    @mulligan.model
+    def chat(messages: list[dict[str, str]], model: str = "small-1") -> str:
+        if model == "small-1" and messages[0]["content"] == "bad":
+            raise ConnectionError("reset")
+        return model
+
+    said = [{"role": "user", "content": "hello"}]
+    assert [chat(said), chat(said, model="big-1"), chat(said, "big-1")] == ["small-1", "big-1", "big-1"]
+    with pytest.raises(ConnectionError):
+        chat([{"role": "user", "content": "bad"}])
+
+    models = [figures.model_of(history.run, step) for history in played.runs for step in history.steps]
+    assert models[:3] == ["small-1", "big-1", "big-1"]
+    assert set(models[3:]) == {"small-1"}
+
+
+def test_a_fallback_is_not_taken_for_the_model_it_stands_in_for(played: Rehearsal) -> None:
+    @mulligan.model(fallback_models=[lambda messages: "from another"])
+    def chat(messages: list[dict[str, str]], model: str = "small-1") -> str:
+        raise ConnectionError("reset")
+
+    assert chat([{"role": "user", "content": "hello"}]) == "from another"
+    *own, other = played.steps
+    assert {step.arguments.get("model") for step in own} == {"small-1"}
+    assert "model" not in other.arguments

@@ -244,10 +244,10 @@ class Attempts:
         )
         self.run.ended(self._last, self.kit)
 
-    def _kept(self, arguments: Mapping[str, Any]) -> Any:
+    def _kept(self, arguments: Mapping[str, Any], function: Callable[..., Any] | None = None) -> Any:
         if self._keeping is None:
             return plain(arguments)  # a copy: the function may change what it was given
-        kept, said = self._keeping.arguments(arguments)
+        kept, said = self._keeping.arguments(arguments, function is None)
         self.run.hear(said)
         return kept
 
@@ -304,7 +304,7 @@ class Attempts:
             type=self._type,
             name=self.tool.name,
             server=self.tool.server,
-            arguments=self._kept(move.arguments),
+            arguments=self._kept(move.arguments, move.function),
             started=self.kit.now(),
             metadata=self.about,
             after=move.after if self._keeping is None else self._keeping.recovery(move.after),

@@ -42,17 +42,26 @@ def shapes(values: Mapping[str, Any], closed: Collection[str] = ()) -> dict[str,
 class Keeping:
     """How the values of one function's calls are kept."""
 
-    __slots__ = ("_closed", "is_model", "is_shape")
+    __slots__ = ("_closed", "_model", "is_model", "is_shape")
 
-    def __init__(self, *, is_shape: bool, is_model: bool, closed: Callable[[], Collection[str]]) -> None:
+    def __init__(
+        self, *, is_shape: bool, is_model: bool, closed: Callable[[], Collection[str]], model: object = None
+    ) -> None:
         self.is_shape = is_shape
         self.is_model = is_model
         self._closed = closed
+        self._model = model if isinstance(model, str) else None
+        """Which model it calls where nobody says another."""
 
-    def arguments(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
-        """The arguments as they are kept, and what the user said last, where they are a conversation."""
+    def arguments(self, given: Mapping[str, Any], is_its_own: bool = True) -> tuple[dict[str, Any], str | None]:
+        """The arguments as they are kept, and what the user said last, where they are a conversation.
+
+        `is_its_own` is false where another function is called with them.
+        """
         if not self.is_model:
             return shapes(given, self._closed()), None
+        if self._model is not None and is_its_own and "model" not in given:
+            given = {**given, "model": self._model}
         # At once, and not on the recorder's thread: a copy of the conversation would cost as much as its sizes.
         kept, said = messages.condensed(given, has_texts=not self.is_shape)
         if not self.is_shape:

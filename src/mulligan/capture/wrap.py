@@ -338,7 +338,12 @@ class Wrapped:
         guard = kit.budget.guard(self.name, policy)
         rules = Rules(kit.recording(record), own, mode, mode != "observe" and policy.attempts > 1, guard)
         if record == "shape" or options.type == "model":
-            rules.keeping = Keeping(is_shape=record == "shape", is_model=options.type == "model", closed=self.closed)
+            rules.keeping = Keeping(
+                is_shape=record == "shape",
+                is_model=options.type == "model",
+                closed=self.closed,
+                model=self.signature.default("model"),
+            )
         rules.judge = self._judge if self._judge.is_needed else None
         rules.is_empty_fine = options.empty == "success" and self.model is None
         if (limits is None or limits is NO_LIMITS) and options.record in (None, kit.record):
