@@ -784,3 +784,9 @@ def test_any_arguments_are_survived(call):
         for found in asked(call, pinned, told, seen=[Seen("search", call, "success", call)]):
             assert found.arguments != call
             assert not schema.judged(found.arguments, pinned or {})
+
+
+@pytest.mark.parametrize("error", ["404 Not Found", "HTTP 404: no such page", "404 on /orders/7"])
+def test_the_path_of_a_page_has_no_folder_to_go_without(error):
+    assert asked({"path": "/orders/7"}, None, error, kind=TOOL_NOT_FOUND) == []
+    assert asked({"path": "orders/7"}, None, "no such file: orders/7", kind=TOOL_NOT_FOUND) != []

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mulligan.records import Change
 
 LONGEST = 500
+_SAID_BY_A_SERVER = re.compile(r"\bHTTP\b|\b404\b(?: not found| client error| on /)", re.IGNORECASE)
+"""Then a path is that of a page: there are no folders to go without, and `/orders` is not `orders`."""
 
 
 class Rewrite(NamedTuple):
@@ -27,7 +30,8 @@ def rewrites(arguments: Mapping[str, Any], error: str, required: Collection[str]
         for name, value in arguments.items()
         if isinstance(value, str) and "/" in value and value.strip("./") and len(value) <= LONGEST and " " not in value
     }
-    if slashed and not any("://" in value for value in slashed.values()):
+    is_web = any("://" in value for value in slashed.values()) or _SAID_BY_A_SERVER.search(error[:LONGEST])
+    if slashed and not is_web:
         yield _parts(arguments, slashed, -1, "last part", "the name without its folder")
         shown = {name: value for name, value in slashed.items() if value in error} or slashed
         if len(shown) < len(slashed):
