@@ -30,6 +30,7 @@ def test_json_keeps_its_keys_its_first_members_and_how_many_there_were():
     assert '"total":500' in short
     assert '"name":"order 0"' in short
     assert "more with id, name" in short
+    assert is_shortened(short)
 
 
 def test_repeated_lines_of_a_log_are_folded_and_the_odd_one_stays():
@@ -38,6 +39,7 @@ def test_repeated_lines_of_a_log_are_folded_and_the_odd_one_stays():
     short = shortened("\n".join(lines), 1000)
     assert "ERROR disk is full" in short
     assert "lines alike" in short
+    assert is_shortened(short)
     assert len(short) < 600
 
 
