@@ -181,6 +181,7 @@ class Messages:
     def __init__(self, fails: dict[int, int]) -> None:
         self.fails = fails
         self.begun = 0
+        self.left = 0
 
     def create(self, **given: Any) -> str:
         return "Rain."
@@ -200,6 +201,7 @@ class Messages:
         try:
             yield stream
         finally:
+            self.left += 1
             stream.close()
 
 
@@ -214,6 +216,7 @@ class AsyncMessages(Messages):
         try:
             yield stream
         finally:
+            self.left += 1
             await stream.close()
 
 
@@ -225,7 +228,7 @@ def test_a_stream_that_is_entered_is_recovered_before_its_first_token_and_stays_
     with client.messages.stream(messages=HELLO, model="m") as stream:
         assert isinstance(stream, MessageStream)
         assert stream.text() == "Rain in Oslo."
-    assert messages.begun == 2
+    assert messages.begun == messages.left == 2
     assert stream.is_closed
     assert [step.outcome for step in played.steps] == ["failure", "success"]
     assert played.steps[-1].name == "messages.stream"
@@ -242,7 +245,7 @@ def test_an_async_stream_that_is_entered_is_recovered_too(played: Rehearsal) -> 
         return stream  # type: ignore[no-any-return]
 
     assert asyncio.run(go()).is_closed
-    assert messages.begun == 2
+    assert messages.begun == messages.left == 2
     assert [step.outcome for step in played.steps] == ["failure", "success"]
 
 

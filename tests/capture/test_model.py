@@ -140,6 +140,20 @@ def test_what_compression_cut_stays_in_the_record(played: Rehearsal) -> None:
     assert "".join(cut["text"]) == story
 
 
+def test_where_only_the_shape_is_kept_nothing_of_what_was_cut_is(played: Rehearsal) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "Read it."},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "the secret plans are these " * 900},
+        *({"role": ("assistant", "user")[n % 2], "content": f"Word {n}."} for n in range(8)),
+    ]
+    chat = scripted(overflow(3000, 6000), record="shape")
+    assert chat(messages=messages) == TEXT
+    assert "secret plans" not in repr(played.steps)
+    assert played.steps[-1].metadata["compressed"]["messages"] > 0
+
+
 def test_the_users_summariser_shortens_and_structure_serves_when_it_fails(played: Rehearsal) -> None:
     messages = conversations.openai_chat(conversations.story(2, messages=40, results=12))
     size = len(json.dumps(messages)) // 4
@@ -165,6 +179,14 @@ def test_a_function_of_messages_rewrites_the_whole_conversation(played: Rehearsa
     messages = [{"role": ("user", "assistant")[n % 2], "content": "word " * 100} for n in range(9)]
     assert chat(messages=messages) == TEXT
     assert chat.asked[1]["messages"] == messages[-1:]
+
+
+def test_a_rewriting_that_is_longer_is_not_taken(played: Rehearsal) -> None:
+    chat = scripted(overflow(5000, 10_000), compress=lambda messages: [*messages, *messages])
+    messages = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "so it is " * 60} for n in range(61)]
+    assert chat(messages=messages) == TEXT
+    assert len(chat.asked[1]["messages"]) < len(messages)
+    assert played.steps[-1].after.source == "structure"
 
 
 def test_the_model_itself_tells_what_is_left_out_where_that_is_allowed(played: Rehearsal) -> None:
@@ -217,6 +239,23 @@ def test_retry_after_beyond_the_policy_ends_recovery_with_the_reason(
     assert f"it asked for {asked} s, longer than {most} s" in left.value.__notes__[0]
     assert played.waits == []
     assert len(chat.asked) == 1
+
+
+def test_no_wait_goes_beyond_the_calls_own_time(played: Rehearsal) -> None:
+    chat = scripted(ApiError(429, "Rate limit reached.", **{"retry-after": "30"}), timeout=20)
+    with pytest.raises(ApiError) as left:
+        chat(messages=HELLO)
+    assert "its time would be over before the next attempt" in left.value.__notes__[0]
+    assert played.waits == []
+
+
+def test_a_retry_of_a_model_is_taken_from_the_runs_budget(played: Rehearsal) -> None:
+    chat = scripted(DOWN, "Rain.", DOWN, policy=Policy(run_retries=1))
+    with mulligan.run("agent"):
+        assert chat(messages=HELLO) == "Rain."
+        with pytest.raises(ApiError) as left:
+            chat(messages=[{"role": "user", "content": "And now?"}])
+    assert "1 retries were made in this run" in left.value.__notes__[0]
 
 
 def test_cancellation_during_a_wait_is_immediate() -> None:
@@ -367,6 +406,13 @@ def test_a_retired_model_is_replaced_with_a_warning(played: Rehearsal, caplog: p
     assert [each["model"] for each in chat.asked] == ["gpt-4o", "gpt-4.1"]
     assert "gpt-4.1 is used instead" in caplog.text
     assert played.steps[-1].after.source == "fallback"
+
+
+def test_each_fallback_model_is_tried_once(played: Rehearsal) -> None:
+    chat = scripted(GONE, GONE, GONE, fallback_models=["gpt-4.1", "claude-3-opus", "gemini-2.0-flash"])
+    with pytest.raises(ApiError):
+        chat(messages=HELLO)
+    assert [each["model"] for each in chat.asked] == ["gpt-4o", "gpt-4.1", "claude-3-opus"]
 
 
 def test_an_outage_is_waited_for_and_then_left_to_another_provider(played: Rehearsal) -> None:
@@ -651,6 +697,25 @@ def test_an_async_model_asks_async_questions(played: Rehearsal) -> None:
     assert asyncio.run(chat(messages=HELLO)) == "Sorry."
     assert left == []
     assert len([event for event in played.events if isinstance(event, RecoveryPlanned)]) == 2
+
+
+def test_an_attempt_says_what_tokens_and_time_it_took(played: Rehearsal) -> None:
+    answer = {"choices": [{"message": {"content": TEXT}}], "usage": {"prompt_tokens": 40, "completion_tokens": 6}}
+    chat = scripted(DOWN, answer)
+    chat(messages=HELLO)
+    assert played.steps[-1].tokens == {"input": 40, "output": 6}
+    assert played.steps[-1].after.seconds > 0
+    assert played.steps[-1].seconds > 0
+
+
+def test_a_model_that_is_only_observed_is_called_once(played: Rehearsal) -> None:
+    for error in (DOWN, BAD, overflow(10, 20), GONE, AUTH):
+        chat = scripted(
+            error, mode="observe", fallback_models=["x"], refresh_auth=lambda: True, fallback=lambda: "Sorry."
+        )
+        with pytest.raises(ApiError):
+            chat(messages=HELLO)
+        assert len(chat.asked) == 1
 
 
 def test_a_mode_that_may_not_repair_only_waits(played: Rehearsal) -> None:
