@@ -193,7 +193,7 @@ def _one(
     first = advice.suggestions[0] if advice.suggestions else None
     where = f"{row['run_id']}:{row['seq']}"
     if first is not None and oracles:
-        report.judge(advice, rights[0], row["task_id"])
+        report.judge(advice, rights[0], str(row.get("task_id") or row["run_id"]))
     if first is not None and first.automatic:
         group["automatic"] += 1
         group["automatic right"] += rights[0]
