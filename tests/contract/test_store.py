@@ -495,6 +495,31 @@ def test_the_most_frequent_patterns_since_a_day_are_those_that_add_up_to_most(st
     assert told == in_order[:limit]
 
 
+@pytest.mark.parametrize("limit", [1, 3, 10, 100])
+@pytest.mark.parametrize("share", [1, 2, 3, 1000], ids=["none", "half", "a third", "one each"])
+def test_the_patterns_most_given_up_since_a_day_are_those_that_add_up_to_most(store, write, limit, share):
+    """Of every so many failures one is given up, and the others are overcome."""
+    events: list[AnyEvent] = [RunStarted(run("run_1", 0))]
+    given_up: Counter[str] = Counter()
+    seq = 1
+    for number in range(24):
+        for place in range(1 + number * 7 % 11):
+            failure = msgspec.structs.replace(TIMEOUT, fingerprint=f"f-{number:02d}")
+            started = (1 + place % 5) * DAY
+            about = {"run": "run_1", "started": started, "arguments": {f"k{seq}": seq}}  # no other call is much like it
+            events.append(StepEnded(step(seq, failure=failure, **about)))
+            if is_overcome := share == 1 or place % share:
+                events.append(StepEnded(step(seq + 1, seq, 2, **about)))
+            given_up[f"f-{number:02d}"] += not is_overcome
+            seq += 2
+    write(*events)
+
+    told = [(each.fingerprint, each.given_up) for each in found(store, since=DAY, limit=limit, order="given_up")]
+
+    in_order = sorted(given_up.items(), key=lambda item: (-item[1], pattern_id("search", item[0])))
+    assert told == in_order[:limit]
+
+
 def test_a_muted_pattern_is_not_listed_and_still_counted(store, write):
     write(*failed_then_worked("run_1", 1))
     assert decide(store, "mute", K).state == "muted"

@@ -216,8 +216,9 @@ def _counted(read: Read, tenant: str, query: PatternQuery, where: _Where, limit:
         chosen: tuple[str, tuple[Any, ...]] | None = None
         if any(getattr(query, name) is not None for name in ("state", "tool", "kind", "agent", "text", "new_since")):
             chosen = f"SELECT p.id FROM patterns p WHERE {where}", tuple(where.values)
-        elif query.order == "count" and limit <= FEW_PATTERNS:
-            chosen = _frequent(read, tenant, where, given, days, limit)
+        elif query.order in ("count", "given_up") and limit <= FEW_PATTERNS:
+            counts = "d.count" if query.order == "count" else "d.count - d.overcome"
+            chosen = _frequent(read, tenant, where, given, days, limit, counts)
         if chosen is not None:
             sql = (
                 f"SELECT d.id AS of, sum(d.count) AS n, sum(d.overcome) AS o FROM ({chosen[0]}) c "
@@ -230,9 +231,9 @@ def _counted(read: Read, tenant: str, query: PatternQuery, where: _Where, limit:
 
 
 def _frequent(
-    read: Read, tenant: str, where: _Where, given: str, days: range, limit: int
+    read: Read, tenant: str, where: _Where, given: str, days: range, limit: int, counts: str
 ) -> tuple[str, tuple[Any, ...]] | None:
-    """The patterns that can be among the most frequent of these days.
+    """The patterns that can be among the most frequent of these days, or most frequently given up.
 
     The most frequent of each day, taken together, come to something. To come to as much, another must have had a day
     with its share of it, and the index by size knows those; all others are passed over.
@@ -249,11 +250,13 @@ def _frequent(
     if len(tops) < limit:
         return None
     sums = read(
-        "SELECT sum(d.count) FROM json_each(?) i CROSS JOIN json_each(?) j CROSS JOIN pattern_days d "
+        f"SELECT sum({counts}) FROM json_each(?) i CROSS JOIN json_each(?) j CROSS JOIN pattern_days d "
         "ON d.tenant = ? AND d.day = j.value AND d.id = i.value GROUP BY d.id",
         (encode(sorted(tops)).decode(), given, tenant),
     )
     least = -(-sorted((count for (count,) in sums), reverse=True)[limit - 1] // len(days))
+    if least <= 0:
+        return None  # so few were given up that any pattern may be among them
     sql = (
         "SELECT DISTINCT k.id FROM json_each(?) CROSS JOIN pattern_days k ON k.tenant = ? AND k.day = value "
         "AND k.size >= ? AND k.count >= ?"
