@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter
 from typing import Any, get_args
 
@@ -407,3 +408,29 @@ def test_the_quick_way_counts_a_success_as_the_long_way_does():
     quick = figures.of_run(run, "success")
     figures.of_success(run, one, quick)
     assert quick == figures.cells(History(run=run, steps=(one,)))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["search", "page 12", "page 13"]),
+            st.sampled_from(["tool", "model", "custom"]),
+            st.sampled_from([0, HOUR - 1, HOUR]),
+            st.floats(min_value=0, max_value=1e6) | st.sampled_from([0.0, 1e-6, 2.5e-6, math.nan, -1.0]),
+            st.none() | st.just({"input": 5}),
+            st.none() | st.just({"model": "m"}),
+        ),
+        max_size=12,
+    )
+)
+def test_many_successes_of_a_run_count_together_as_each_by_itself(given_):
+    steps = [
+        step(number, name=name, type=type, started=started, seconds=seconds, tokens=tokens, metadata=metadata)
+        for number, (name, type, started, seconds, tokens, metadata) in enumerate(given_, 1)
+    ]
+    run = Run(id="r", agent="x", end="finished")
+    together, apart = {}, {}
+    figures.of_successes(run, steps, together)
+    for each in steps:
+        figures.of_success(run, each, apart)
+    assert together == apart

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -40,7 +40,7 @@ class StepStarted(Event, frozen=True, tag="step.started"):
     step: Step
 
 
-class StepEnded(Event, frozen=True, tag="step.ended"):
+class StepEnded(Event, frozen=True, gc=False, tag="step.ended"):
     step: Step
 
 
@@ -133,10 +133,12 @@ class Stream:
         """A form with what a journal has of calls of it."""
         return self._gate.known(form)
 
-    def successes(self, batch: Sequence[Success]) -> Iterator[list[AnyEvent]]:
+    def successes(self, batch: Sequence[Success]) -> list[tuple[AnyEvent, ...]]:
         """The events of each call that worked, as they may be kept."""
-        for step, run in self._gate.successes(batch):
-            yield [StepEnded(step)] if run is None else [StepEnded(step), RunEnded(run)]
+        return [
+            (StepEnded(step),) if run is None else (StepEnded(step), RunEnded(run))
+            for step, run in self._gate.successes(batch)
+        ]
 
     def publish(self, event: AnyEvent) -> None:
         if isinstance(event, StepStarted) and not self.watchers:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from mulligan.failure import Kind
 from mulligan.records import Change, Ending, Recovery, Run, Step, encode
 from mulligan.redaction import Redactor, plain
 from mulligan.redaction.detect import might_hold
-from mulligan.success import CLOSED, Form, Success, thawed
+from mulligan.success import CLOSED, SIMPLE, Form, Success, thawed
 
 NAME = 200
 """Characters of a name or an id that are kept."""
@@ -24,6 +25,12 @@ SHORT = 4000
 """Characters that are looked at once; longer texts may have to be cut."""
 NAMES = 10_000
 """Names of arguments whose redaction is remembered."""
+
+TOGETHER = 100
+"""Calls that are looked at together."""
+_EXACT = 2**53
+"""Whole numbers beyond it may have to be described."""
+_NAMES = frozenset({str})
 
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -77,73 +84,77 @@ class Gate:
 
     def successes(self, batch: Sequence[Success]) -> list[tuple[Step, Run | None]]:
         """The step of each call that worked, and its run where it was alone in it, as they may be kept."""
-        given = [(success.arguments, thawed(success.result)) for success in batch]
         steps: list[tuple[Step, Run | None]] = []
-        for success, (arguments, result), is_fine in zip(batch, given, self._harmless(batch, given), strict=True):
-            if not is_fine:
-                arguments, result = self._redactor.record(plain(arguments), plain(result))
-            alone = success.alone
-            step = success.step(success.form.kept_name, arguments, result)
+        for success, is_fine in zip(batch, self._harmless(batch), strict=True):
+            form, result, alone = success.form, success.result, success.alone
+            if is_fine:
+                arguments: Any = dict(zip(form.names, success.values))  # noqa: B905 - to be strict takes as long again
+            else:
+                arguments, result = self._redactor.record(plain(success.arguments), plain(thawed(result)))
+            step = success.step(form.kept_name, arguments, result)
             steps.append((step, None if alone is None else self.run(success.whole_run(alone))))
         return steps
 
-    def _harmless(self, batch: Sequence[Success], given: Sequence[tuple[dict[str, Any], Any]]) -> list[bool]:
-        """Of each call whether there is nothing to hide in it.
-
-        One look at the texts of many calls together shows it mostly; else they are looked at one by one.
-        """
+    def _harmless(self, batch: Sequence[Success]) -> list[bool]:
+        """Of each call whether there is nothing to hide in it. Those that are alike are looked at together."""
         are_fine = [False] * len(batch)
-        looked_at: list[tuple[int, int]] = []
-        together: list[str] = []
-        size = 0
-        for number, (success, (arguments, result)) in enumerate(zip(batch, given, strict=True)):
-            form = success.form if success.form.prefix is not None else self.known(success.form)
-            before = len(together)
-            if not self._looks_once or form.hides or not self._gather(arguments.values(), result, together):
-                del together[before:]
+        if not self._looks_once:
+            return are_fine
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for number, success in enumerate(batch):
+            result = success.result
+            like = (success.form, *result) if type(result) is dict else (success.form,)
+            some = alike.get(like)
+            if some is None:
+                alike[like] = [number]
+            else:
+                some.append(number)
+        for numbers in alike.values():
+            form, result = batch[numbers[0]].form, batch[numbers[0]].result
+            if form.prefix is None:
+                self.known(form)
+            if form.hides or not form.is_simple or (type(result) is dict and not self._hides_nothing(result)):
                 continue
-            looked_at.append((number, before))
-            for text in together[before:]:
-                size += len(text)
-            if size > SHORT:
-                self._look(together, looked_at, are_fine)
-                looked_at, together, size = [], [], 0
-        self._look(together, looked_at, are_fine)
+            for start in range(0, len(numbers), TOGETHER):
+                self._look(batch, numbers[start : start + TOGETHER], are_fine)
         return are_fine
 
-    def _look(self, together: list[str], looked_at: list[tuple[int, int]], are_fine: list[bool]) -> None:
-        """Looks at the texts of some calls, each of which begin where it is said, and tells which are harmless."""
-        text = "\n".join(together)
-        if len(text) < 2 * SHORT and text.isascii() and not might_hold(text):
-            for number, _ in looked_at:
-                are_fine[number] = True
-            return
-        if len(looked_at) > 1:
-            ends = [start for _, start in looked_at[1:]] + [len(together)]
-            for (number, start), end in zip(looked_at, ends, strict=True):
-                self._look(together[start:end], [(number, 0)], are_fine)
+    def _look(self, batch: Sequence[Success], numbers: Sequence[int], are_fine: list[bool]) -> None:
+        """Looks at calls that are alike, and tells which of them are harmless.
 
-    def _gather(self, values: Iterable[Any], result: Any, texts: list[str]) -> bool:
-        """The texts of flat values; whether they are, and no name of the result's hides anything."""
-        if type(result) is dict:
-            names = self._names
-            for name in result:
-                known = (names.get(name) or self._named(name)) if type(name) is str else None
-                if known is None or known[1] or known[2] or known[0] != name:
-                    return False
-            results: Iterable[Any] = result.values()
+        One look at the texts of many shows it mostly; else there are fewer to a look, and in the end one.
+        """
+        given = [batch[number].values for number in numbers]
+        results = [batch[number].result for number in numbers]
+        columns = [[values[place] for values in given] for place in range(len(given[0]))]
+        is_simple = True
+        if type(results[0]) is dict:
+            is_simple = _NAMES.issuperset(map(type, chain.from_iterable(results)))  # what equals a text may be none
+            columns += [[result[name] for result in results] for name in results[0]]
         else:
-            results = (result,)
-        for each in (values, results):
-            for value in each:
-                kind = type(value)
-                if kind is str:
-                    texts.append(value)
-                elif kind is int:
-                    if not -(2**53) <= value <= 2**53:
-                        return False  # a number too may have to be described
-                elif value is not None and kind is not bool:
-                    return False
+            columns.append(results)
+        texts: list[str] = []
+        is_simple = is_simple and all(_is_simple(column, texts) for column in columns)
+        size = sum(map(len, texts))
+        few = 1
+        if is_simple and size <= (SHORT if len(numbers) > 1 else 2 * SHORT):
+            text = "\n".join(texts)
+            if text.isascii() and not might_hold(text):
+                for number in numbers:
+                    are_fine[number] = True
+                return
+        elif is_simple:
+            few = max(1, len(numbers) * SHORT // (2 * size))
+        if len(numbers) > 1:
+            for start in range(0, len(numbers), few):
+                self._look(batch, numbers[start : start + few], are_fine)
+
+    def _hides_nothing(self, result: dict[Any, Any]) -> bool:
+        """Whether no name of the result's hides anything, or is hidden itself."""
+        for name in result:
+            known = (self._names.get(name) or self._named(name)) if type(name) is str else None
+            if known is None or known[1] or known[2] or known[0] != name:
+                return False
         return True
 
     def _named(self, name: str) -> tuple[str, bool, bool]:
@@ -225,6 +236,19 @@ class Gate:
             ending=_ending(step.ending, left, redactor),
         )
         return step, _with_values(next, planned)
+
+
+def _is_simple(column: list[Any], texts: list[str]) -> bool:
+    """Whether there is nothing to look at in these values but texts, which are added, and how large a number is."""
+    kinds = set(map(type, column))
+    if not SIMPLE.issuperset(kinds):
+        return False
+    if str in kinds:
+        texts += column if len(kinds) == 1 else [value for value in column if type(value) is str]
+    if int not in kinds:
+        return True
+    numbers = column if len(kinds) == 1 else [value for value in column if type(value) is int]
+    return min(numbers) >= -_EXACT and max(numbers) <= _EXACT
 
 
 def _ending(ending: Ending | None, values: list[list[dict[str, Any]]], redactor: Redactor) -> Ending | None:

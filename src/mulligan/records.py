@@ -76,8 +76,8 @@ class Ending(Record, frozen=True):
     """That the same strategy has failed before in other words, where it has."""
 
 
-class Step(Record, frozen=True):
-    """One attempt at a call, with its own clock and its own failure."""
+class Step(Record, frozen=True, gc=False):
+    """One attempt at a call, with its own clock and its own failure. Made by the thousand, and never part of a ring."""
 
     run: str
     seq: int

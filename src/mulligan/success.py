@@ -16,6 +16,7 @@ from mulligan.redaction import plain
 
 FLAT = frozenset({str, int, float, bool, type(None)})
 """What cannot change, and needs no copy."""
+SIMPLE = FLAT - {float}
 CLOSED = frozenset({int, float, bool, type(None)})
 """Values that belong to no secret, unless their name says so."""
 FEW = 200
@@ -32,6 +33,7 @@ class Form:
     __slots__ = (
         "hides",
         "is_flat",
+        "is_simple",
         "kept_name",
         "kinds",
         "name",
@@ -62,6 +64,8 @@ class Form:
         """Which of the values may be told as they are."""
         self.tells_all = False
         """Whether nothing of them is hidden but the letters of texts."""
+        self.is_simple = SIMPLE.issuperset(kinds)
+        """Whether there is nothing to look at in them but texts and how large a number is."""
 
 
 class Success(msgspec.Struct, frozen=True, gc=False):

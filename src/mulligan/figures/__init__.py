@@ -32,6 +32,7 @@ from mulligan.figures.counting import (
     of_call,
     of_run,
     of_success,
+    of_successes,
     place_of,
     repeated,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "of_call",
     "of_run",
     "of_success",
+    "of_successes",
     "only",
     "outline",
     "pack",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from mulligan import calls
@@ -86,6 +87,33 @@ def of_success(run: Run, step: Step, into: Cells) -> None:
     cell.attempts += 1
     cell.first_try += 1
     _count_attempt(cell, step)
+
+
+def of_successes(run: Run, steps: Sequence[Step], into: Cells) -> None:
+    """The same for many calls of a run: those that are alike are counted together."""
+    alike: dict[tuple[str, str, int], list[Step]] = {}
+    for step in steps:
+        if step.after is not None or step.tokens or step.metadata or step.type == "model":
+            of_success(run, step, into)
+            continue
+        like = (step.name, step.type, step.started // HOUR)
+        known = alike.get(like)
+        if known is None:
+            alike[like] = [step]
+        else:
+            known.append(step)
+    for some in alike.values():
+        place = place_of(run, some[0])
+        cell = into.get(place)
+        if cell is None:
+            cell = into[place] = Cell()
+        cell.calls += len(some)
+        cell.attempts += len(some)
+        cell.first_try += len(some)
+        for took, count in Counter([micros(step.seconds) for step in some]).items():
+            if took:
+                cell.seconds.lanes += ONE[bucket(took)] * count
+                cell.micros += took * count
 
 
 def _count_attempt(cell: Cell, step: Step) -> None:

@@ -127,4 +127,6 @@ def percentiles(histogram: Histogram, *shares: float) -> tuple[int, list[float |
 
 def micros(seconds: float) -> int:
     """Seconds as whole millionths; none where they are no number."""
+    if 0.0 <= seconds <= 1e9:  # as almost all are
+        return round(seconds * 1e6)
     return max(0, round(seconds * 1e6)) if math.isfinite(seconds) else 0

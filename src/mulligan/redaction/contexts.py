@@ -8,12 +8,13 @@ from typing import NamedTuple
 from mulligan.redaction import judge, names
 from mulligan.redaction.expressions import Expression, Match
 
-# One of these, in small letters, stands in every text in which something is found here that is not a name with a value.
-_TELLING = (
-    "pass", "pwd", "secret", "token", "api", "access", "cred", "identified by", "bearer", "basic ", "bundle_", "otp",
-    "pin", "verification ", "security ", "recovery ", "backup ", "login ", "one-time ", "-u", "</", "redis-cli",
-    "mysql", "mariadb", "mongo", "docker", "twine", ":thin:", "variable \"", "32:", "33:", ":*:",
+# One of these, in small letters, stands in every text in which something is found here: in any text; in one with four
+# digits side by side; with a colon; with a flag.
+_TELLING = ("pass", "pwd", "secret", "token", "api", "access", "cred", "identified by", "bearer", "basic ")
+_WITH_DIGITS = (
+    "otp", "pin", "verification ", "security ", "recovery ", "backup ", "login ", "one-time ", "32:", "33:"
 )  # fmt: skip
+_WITH_COLONS = (":thin:", ":*:", "bundle_")
 
 # Words between a name and its value.
 _FILLERS = names.words("is was are provided supplied given used value number header found received")
@@ -146,12 +147,22 @@ _COMMANDS = ("mysql", "mariadb", "sshpass", "redis-cli", "mongo", "docker", "twi
 _TOLD = ("pass", "pwd", "secret", "token", "api", "access", "credential", "identified by")
 
 
-def might_hold(text: str, small: str) -> bool:
+def might_hold(text: str, small: str, has_codes: bool) -> bool:
     """Whether `find` could add anything: far quicker, and true far more often."""
-    if any(map(small.__contains__, _TELLING)) or ("://" in text and "@" in text):
+    if any(map(small.__contains__, _TELLING)) or (has_codes and any(map(small.__contains__, _WITH_DIGITS))):
         return True
-    backwards = small[::-1]
-    if (":" in text and _COLON.search(backwards)) or ("=" in text and _EQUALS.search(backwards)):
+    if ":" in text:
+        if ("@" in text and "://" in text) or any(map(small.__contains__, _WITH_COLONS)):
+            return True
+        if _COLON.search(small[::-1]):
+            return True
+    if "=" in text and ('variable "' in small or "bundle_" in small or _EQUALS.search(small[::-1])):
+        return True
+    if "<" in text and "</" in text:
+        return True
+    if "-" not in text:
+        return False
+    if "-u" in text or ((" -" in text or "\t-" in text) and any(map(small.__contains__, _COMMANDS))):
         return True
     return " -" in text and any(_meaning(hit[1]) for hit in _FLAG.finditer(text))
 

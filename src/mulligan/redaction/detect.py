@@ -16,7 +16,9 @@ def might_hold(text: str) -> bool:
     if raw.translate(formats.RUNS).find(formats.LONG) >= 0 or "@" in text or "PRIVATE KEY" in text:
         return True
     spelt = raw.translate(personal.SPELT).decode()
-    return ("00" in spelt and personal.might_hold(raw, spelt)) or contexts.might_hold(text, raw.lower().decode())
+    if "00" in spelt and personal.might_hold(raw, spelt):
+        return True
+    return contexts.might_hold(text, raw.lower().decode(), "0000" in spelt)
 
 
 def detect(text: str) -> list[Found]:

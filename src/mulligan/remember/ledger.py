@@ -32,6 +32,7 @@ from mulligan.remember.rows import (
     links_since,
     put,
     put_links,
+    put_plain,
     put_statuses,
     run_row,
     step_row,
@@ -97,12 +98,14 @@ class Known:
 class _News:
     """What a batch says about one run."""
 
-    __slots__ = ("ended", "started", "steps")
+    __slots__ = ("ended", "is_plain", "started", "steps")
 
     def __init__(self) -> None:
         self.started: Run | None = None
         self.ended: list[Run] = []
         self.steps: list[Step] = []
+        self.is_plain = True
+        """Whether each of these calls worked at once."""
 
 
 class Part(NamedTuple):
@@ -197,12 +200,16 @@ class Account:
 
     def add_used(self, run: Run, steps: Sequence[Step], known: set[tuple[str, str]]) -> None:
         """Which tools and models a run has used, apart from those that are known."""
+        last = None
+        of_run = run.metadata
         for step in steps:
-            used = ("tool", step.name)
-            if used not in known:
-                known.add(used)
-                self.used.append((*used, run.started, run.id))
-            if (step.metadata or run.metadata or step.type == "model") and (model := figures.model_of(run, step)):
+            if step.name != last:
+                last = step.name
+                used = ("tool", last)
+                if used not in known:
+                    known.add(used)
+                    self.used.append((*used, run.started, run.id))
+            if (step.metadata or of_run or step.type == "model") and (model := figures.model_of(run, step)):
                 used = ("model", model)
                 if used not in known:
                     known.add(used)
@@ -260,14 +267,13 @@ class Ledger:
         orphans = {run for (run,) in writer.execute("SELECT run FROM orphans WHERE tenant = ?", (tenant,))}
         before = self._looked_up(writer, tenant, news)
         kept = self._put_runs(writer, tenant, news, before, now, is_imported, principal)
-        steps = [step for about in news.values() for step in about.steps]
-        kept += self._put_steps(writer, tenant, steps, news)
+        kept += self._put_steps(writer, tenant, news)
         account = Account()
         compacted = writer.execute("SELECT 1 FROM compactions WHERE tenant = ? LIMIT 1", (tenant,)).fetchone()
         for id, about in news.items():
             old = before.get(id)
             run = about.ended[-1] if about.ended else about.started if old is None else old.run
-            self._account_for(writer, tenant, id, old, run, about.steps, id in orphans, account, bool(compacted))
+            self._account_for(writer, tenant, id, old, run, about, id in orphans, account, bool(compacted))
         put_statuses(writer, account.statuses)
         kept += self._put_compactions(writer, tenant, compactions, account)
         self.settle(writer, tenant, account)
@@ -367,18 +373,20 @@ class Ledger:
             (run.agent, run.session, run.started, encode(run), run.version, run.environment, tenant, run.id),
         )
 
-    def _put_steps(self, writer: sqlite3.Connection, tenant: str, steps: list[Step], news: dict[str, _News]) -> int:
-        if not steps:
+    def _put_steps(self, writer: sqlite3.Connection, tenant: str, news: dict[str, _News]) -> int:
+        plain = [step for about in news.values() if about.is_plain for step in about.steps]
+        others = [step_row(tenant, step) for about in news.values() if not about.is_plain for step in about.steps]
+        if not plain and not others:
             return 0
-        rows = [step_row(tenant, step) for step in steps]
         writer.execute("SAVEPOINT steps")
-        kept = put(writer, STEP, rows)
-        if kept != len(rows):  # some were there: which?
+        kept = put_plain(writer, tenant, plain) + put(writer, STEP, others)
+        if kept != len(plain) + len(others):  # some were there: which?
             writer.execute("ROLLBACK TO steps")
             for about in news.values():
                 about.steps = [
                     step for step in about.steps if writer.execute(STEP.one, step_row(tenant, step)).rowcount
                 ]
+                about.is_plain = all(map(_is_plain, about.steps))
         writer.execute("RELEASE steps")
         return kept
 
@@ -389,22 +397,25 @@ class Ledger:
         id: str,
         old: Known | None,
         run: Run | None,
-        steps: list[Step],
+        about: _News,
         is_orphan: bool,
         account: Account,
         is_compacted: bool,
     ) -> None:
         """What the news of a run change in everything that is derived from it."""
+        steps = about.steps
         if run is None:
             writer.execute("INSERT OR IGNORE INTO orphans VALUES (?, ?)", (tenant, id))
             return
         if is_orphan:
             writer.execute("DELETE FROM orphans WHERE tenant = ? AND run = ?", (tenant, id))
         is_quiet = not is_orphan and (old is None or (old.is_plain and _is_same_place(old.run, run)))
-        if is_quiet and all(map(_is_plain, steps)):
+        if is_quiet and about.is_plain:
             status = Standing().status(run)
-            for step in steps:
-                figures.of_success(run, step, account.cells)
+            if len(steps) == 1:
+                figures.of_success(run, steps[0], account.cells)
+            else:
+                figures.of_successes(run, steps, account.cells)
             now = Known(run, status)
             if old is not None:
                 now.used = old.used
@@ -525,6 +536,8 @@ def _sorted_out(batch: Sequence[AnyEvent]) -> tuple[dict[str, _News], list[Compa
             if about is None:
                 about = news[step.run] = _News()
             about.steps.append(step)
+            if about.is_plain and not _is_plain(step):
+                about.is_plain = False
         elif isinstance(event, RunStarted | RunEnded):
             run = event.run
             about = news.get(run.id)

@@ -155,7 +155,7 @@ class Recorder:
 
     def _events(self, batch: Sequence[Waiting]) -> list[AnyEvent]:
         """The events of a batch, in its order, as they may be kept."""
-        worked = self._stream.successes([record for _, record in batch if isinstance(record, Success)])
+        worked = iter(self._stream.successes([record for _, record in batch if isinstance(record, Success)]))
         events: list[AnyEvent] = []
         for _, record in batch:
             if isinstance(record, Success):
