@@ -99,7 +99,7 @@ def served(
     server = Server(store, intake, rules=rules, **more)
     sock = running.bound("127.0.0.1", 0)
     ready = threading.Event()
-    listening = running.listening(app(server, (*GROUPS, *groups)), ready.set, grace=2)
+    listening = running.listening(app(server, (*GROUPS, *groups)), ready.set, grace=8, stopping=server.stop)
     thread = threading.Thread(target=lambda: listening.run(sockets=[sock]), daemon=True)
     thread.start()
     try:

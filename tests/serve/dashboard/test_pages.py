@@ -97,9 +97,9 @@ def test_a_narrower_question_has_the_figures_of_the_api_too(week, person, query,
 
 
 def test_seven_days_are_seven_bars_and_a_day_is_twenty_four(week, person):
-    rows = re.findall(r"<tr><th scope=row>([^<]+)</th>", person.get("/").body.decode())
+    rows = re.findall(r'<tr><th scope="row">([^<]+)</th>', person.get("/").body.decode())
     assert len([row for row in rows if " " not in row]) == 14  # runs by status, and latency, seven each
-    hours = re.findall(r"<tr><th scope=row>(\S+ \d\d:00)</th>", person.get("/?range=24h").body.decode())
+    hours = re.findall(r'<tr><th scope="row">(\S+ \d\d:00)</th>', person.get("/?range=24h").body.decode())
     assert len(set(hours)) == 24
 
 
@@ -337,3 +337,19 @@ def test_search_finds_runs_patterns_tools_and_agents(week, person):
     run = week.running.store.runs(LOCAL, RunQuery(limit=1))[0].run.id
     assert run in words(person.get(f"/search?q={run[:10]}"))
     assert "Nothing has" in words(person.get("/search?q=zzzz"))
+
+
+def test_a_live_tail_does_not_keep_the_server_from_stopping(tmp_path):
+    import http.client
+    import time
+
+    with dashboards.empty(tmp_path) as shown:
+        cookie = shown.running.person().cookie
+        connection = http.client.HTTPConnection("127.0.0.1", shown.running.port, timeout=20)
+        connection.request("GET", "/live/events", headers={"Cookie": cookie})
+        answer = connection.getresponse()
+        while b"event: ready" not in answer.readline():
+            pass
+        began = time.monotonic()
+    assert time.monotonic() - began < 6, "it waited for the tail until its patience was at an end"
+    connection.close()

@@ -75,8 +75,12 @@ class Server:
         self.rates.take(who.tenant, who.principal, records)
         return await self.committer.keep(prepared, records, size)
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Whatever goes on by itself comes to an end; what was asked is still answered."""
         self.is_stopping = True
+
+    def close(self) -> None:
+        self.stop()
         self.committer.close()
         self._readers.shutdown()
         self.store.close()

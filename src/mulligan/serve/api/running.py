@@ -73,17 +73,26 @@ class Protocol(H11Protocol):
 class _Server(uvicorn.Server):
     """Says when it listens, and is not ended by a signal before what was sent is kept."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], stopping: Callable[[], None]) -> None:
         super().__init__(config)
-        self._ready = ready
+        self._ready, self._stopping = ready, stopping
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._ready()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stopping()  # before requests under way are waited for: a live tail would never end by itself
+        await super().shutdown(sockets)
 
-def listening(application: ASGIApp, ready: Callable[[], None] = lambda: None, grace: int = GRACE) -> uvicorn.Server:
+
+def listening(
+    application: ASGIApp,
+    ready: Callable[[], None] = lambda: None,
+    grace: int = GRACE,
+    stopping: Callable[[], None] = lambda: None,
+) -> uvicorn.Server:
     """A server for a socket: `run(sockets=[...])` serves until `should_exit`."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     config = uvicorn.Config(
@@ -100,10 +109,15 @@ def listening(application: ASGIApp, ready: Callable[[], None] = lambda: None, gr
         timeout_keep_alive=30,
         h11_max_incomplete_event_size=64 * 1024,
     )
-    return _Server(config, ready)
+    return _Server(config, ready, stopping)
 
 
-def run(application: ASGIApp, sock: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
+def run(
+    application: ASGIApp,
+    sock: socket.socket,
+    ready: Callable[[], None] = lambda: None,
+    stopping: Callable[[], None] = lambda: None,
+) -> None:
     """Serves until it is interrupted or told to stop; requests under way are finished first."""
 
     def stop(*_: Any) -> None:
@@ -111,4 +125,4 @@ def run(application: ASGIApp, sock: socket.socket, ready: Callable[[], None] = l
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    listening(application, ready).run(sockets=[sock])
+    listening(application, ready, stopping=stopping).run(sockets=[sock])

@@ -111,4 +111,4 @@ def _serve(
             webbrowser.open(address)
 
     says = (lambda line: click.echo(line, err=True)) if logs else None
-    running.run(app(server, (*GROUPS, pages), says), sock, ready)
+    running.run(app(server, (*GROUPS, pages), says), sock, ready, server.stop)

@@ -137,7 +137,7 @@ def lines(id: str, title: str, buckets: Sequence[Bucket], parts: Sequence[Part])
 def table(buckets: Iterable[Bucket], head: Sequence[str], form: str | None) -> Markup:
     """What a chart shows, in figures."""
     rows = Markup("").join(
-        Markup("<tr><th scope=row>{}</th>{}</tr>").format(
+        Markup('<tr><th scope="row">{}</th>{}</tr>').format(
             bucket.whole,
             Markup("").join(
                 Markup('<td class="n">{}</td>').format(
@@ -148,9 +148,9 @@ def table(buckets: Iterable[Bucket], head: Sequence[str], form: str | None) -> M
         )
         for bucket in buckets
     )
-    names = Markup("").join(Markup('<th class="n" scope=col>{}</th>').format(name) for name in head)
+    names = Markup("").join(Markup('<th class="n" scope="col">{}</th>').format(name) for name in head)
     return Markup(
-        "<details class=behind><summary>Show as table</summary><table><thead><tr><th scope=col>When (UTC)</th>{}"
+        '<details class="behind"><summary>Show as table</summary><table><thead><tr><th scope="col">When (UTC)</th>{}'
         "</tr></thead><tbody>{}</tbody></table></details>"
     ).format(names, rows)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mulligan.calls import TOOL
 from mulligan.figures import Cell, percentile
-from mulligan.remember.store import Store
+from mulligan.records import LAST_PART, OPEN, Fix
+from mulligan.remember.store import FixQuery, Store
 from mulligan.report import stats as questions
 from mulligan.report.tables import count
 from mulligan.serve.dashboard import figures, runs, shown
@@ -29,16 +30,23 @@ VAGUE = re.compile(
 SHORT = 12
 """Characters of a message that can hardly say what to do."""
 TAKES = {
-    "cast": "takes another type than models give it: say which (number, text, true or false)",
-    "rename": "is often called by another name: give the exact name",
-    "drop": "does not exist: say which arguments there are",
-    "clamp": "has bounds: say the least and the most",
-    "enum": "takes one of a few words: list them as they are written",
-    "trim": "takes the bare value: say that nothing may stand around it",
-    "parse": "takes a structure, not JSON inside a text: say so",
-    "wrap": "takes a list, also of one: say so",
-    "default": "is required: say so, with an example",
-}
+    "cast": ("Say which type `{path}` has.", "`{path}` is of type {value}."),
+    "rename": ("Give the exact name of the argument that is often called `{path}`.",
+               "The argument is called `{value}`, not `{path}`."),
+    "drop": ("There is no argument `{path}`.", "There is no argument `{path}`."),
+    "clamp": ("Say the least and the most that `{path}` may be.",
+              "`{path}` has bounds; {value} is the nearest that was accepted."),
+    "enum": ("List the words that `{path}` takes, as they are written.",
+             "`{path}` takes words exactly as they are listed, such as `{value}`."),
+    "trim": ("`{path}` takes the bare value, with nothing around it.",
+             "`{path}` takes the bare value, with nothing around it."),
+    "parse": ("`{path}` is a structure, not JSON inside a text.", "`{path}` is a structure, not JSON inside a text."),
+    "wrap": ("`{path}` is a list, also of one.", "`{path}` is a list, also of one."),
+    "default": ("`{path}` is required.", "`{path}` is required, for example {value}."),
+}  # fmt: skip
+"""A sentence on an argument that is often wrong in this way: without and with what then worked."""
+SENTENCES = 4
+FIXES = 50
 
 
 def tools(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
@@ -75,6 +83,7 @@ def tool(store: Store, tenant: str, asked: Asked, name: str) -> dict[str, Any] |
         {"argument": path, "how": questions.WRONG.get(how, how), "calls": calls, "is_name": path == TOOL}
         for path, how, calls in questions.wrong_arguments(cell)[:WRONG]
     ]
+    known = FixQuery(tool=name, now=asked.now, limit=FIXES)
     return {
         "name": name,
         "cell": cell,
@@ -82,11 +91,11 @@ def tool(store: Store, tenant: str, asked: Asked, name: str) -> dict[str, Any] |
         "chart": figures.outcomes(narrowed, series),
         "latency": figures.latency(narrowed, series),
         "kinds": figures.kinds(cell),
-        "failures": sum(known.failures for known in cell.kinds.values()),
+        "failures": sum(kind.failures for kind in cell.kinds.values()),
         "patterns": [row(store, tenant, asked, pattern) for pattern in met],
         "agents": figures.rows(agents.parts.items()),
         "wrong": wrong,
-        "sentence": shown.text(" ".join(sentence(name, cell))) if wrong else None,
+        "sentence": shown.text(" ".join(sentence(name, cell, store.fixes(tenant, known))), 2000) if wrong else None,
         "vague": [pattern for pattern in met if is_vague(pattern.message)],
         "timeouts": list(_timeouts(cell)),
         "advice": [shown.text(each) for each in questions.advice(Cell(), {name: cell}, {})],
@@ -96,16 +105,26 @@ def tool(store: Store, tenant: str, asked: Asked, name: str) -> dict[str, Any] |
     }
 
 
-def sentence(name: str, cell: Cell) -> Iterator[str]:
-    """What its description could say, so that models make these mistakes less often."""
-    told: dict[str, list[str]] = {}
+def sentence(name: str, cell: Cell, known: Sequence[Fix] = ()) -> Iterator[str]:
+    """What its description could say, so that models make these mistakes less often.
+
+    Values are those that worked and are nobody's text: bounds, names, types, words of an enum (`Fix.changes`).
+    """
+    worked: dict[tuple[str, str], Any] = {
+        (change.path, change.how): change.after
+        for fix in sorted(known, key=lambda fix: fix.worked)
+        for change in fix.changes
+        if change.after not in (None, OPEN, LAST_PART)
+    }
+    told = 0
     for path, how, _ in questions.wrong_arguments(cell):
-        if path != TOOL and how in TAKES and len(told) < 3:
-            told.setdefault(path, []).append(TAKES[how])
-    for path, takes in told.items():
-        yield f"`{path}` {'; it '.join(dict.fromkeys(takes))}."
-    if not told and any(path == TOOL for path, _, _ in questions.wrong_arguments(cell)):
-        yield f"Models misspell the name: it is exactly `{name}`."
+        if path == TOOL:
+            yield f"The tool's name is exactly `{name}`."
+        elif how in TAKES and told < SENTENCES:
+            told += 1
+            value = worked.get((path, how))
+            plain, exact = TAKES[how]
+            yield exact.format(path=path, value=value) if value is not None else plain.format(path=path)
 
 
 def is_vague(message: str) -> bool:
