@@ -155,6 +155,9 @@ def _made() -> dict[str, str]:
         ),
         "a refused request": WORDS.again(PROVIDER),
         "an unusable answer": WORDS.again(UNREADABLE),
+        "a hint": WORDS.hint(
+            [Precedent(how="recipe", first=(Ahead(tool="Read", arguments={}, open=("file_path",)),), worked=3, seen=3)]
+        ),
         "a reminder": WORDS.reminder(
             [
                 {

@@ -174,6 +174,17 @@ def test_what_is_recorded_follows_the_users_settings(agent, monkeypatch):
     assert "make-believe" not in step.failure.message
 
 
+def test_a_users_file_that_switches_recording_off_is_heeded_by_both_stages(agent):
+    file = agent.home / "config" / "mulligan" / "mulligan.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('record = "off"\n')
+    agent.works("Read", file_path="a")
+    agent.fails("Bash", "Exit code 1\nboom", command="make")
+    agent.ends()
+    assert not (agent.home / "mulligan.db").exists()
+    assert list((agent.home / "hooks").iterdir()) == []
+
+
 def test_a_projects_own_settings_are_not_read(agent, tmp_path, monkeypatch):
     project = tmp_path / "project"
     project.mkdir()
