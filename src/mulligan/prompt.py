@@ -257,11 +257,12 @@ class Prompt:
             f"It is tried again in {max(seconds, 0.1):.1f} s."
         )
 
-    def spiral(self, tools: Sequence[str], kind: str, count: int) -> str:
-        """Names a strategy that keeps failing."""
+    def spiral(self, tools: Sequence[str], kind: str, count: int, *, is_same: bool = False) -> str:
+        """Names a strategy that keeps failing: in ever other words, or in the same."""
         names = ", ".join(self._line(name, PATH) for name in tools[:CHANGES])
+        how = "in a row" if is_same else "in other words"
         return (
-            f"mulligan: the same approach has failed {count} times in other words ({names}: {self._line(kind, NAME)}). "
+            f"mulligan: the same approach has failed {count} times {how} ({names}: {self._line(kind, NAME)}). "
             "Step back and choose a different one."
         )
 

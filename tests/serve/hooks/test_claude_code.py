@@ -105,6 +105,22 @@ def test_what_overcame_a_failure_is_said_with_it(agent):
     assert [link.how for link in agent.run().links] == ["recipe"]
 
 
+def test_the_same_failure_for_the_third_time_in_a_row_is_named(agent):
+    said = [
+        agent.fails("Bash", "Exit code 2\nmake: *** No rule to make target 'x'.", command="make x") for _ in range(4)
+    ]
+    assert said[:2] == ["", ""]
+    assert said[2].startswith("mulligan: the same approach has failed 3 times in a row (Bash: tool/build_failure)")
+    assert "4 times" in said[3]
+
+
+def test_not_if_something_was_done_in_between(agent):
+    for number in range(4):
+        error = "Exit code 2\nmake: *** No rule to make target 'x'."
+        assert agent.fails("Bash", error, command="make x") == ""
+        agent.works("Edit", file_path="Makefile", old_string=f"{number}", new_string=f"{number + 1}")
+
+
 def test_a_batch_of_tools_is_a_turn(agent):
     agent.batch(("Read", {"file_path": "a"}, "fine"), ("Read", {"file_path": "b"}, "fine"))
     agent.works("Bash", command="true")

@@ -24,7 +24,7 @@ from mulligan.redaction.values import shortened
 from mulligan.remember import tracker
 from mulligan.remember.sqlite import Desk, SqliteStore
 from mulligan.remember.store import LOCAL
-from mulligan.remember.tracker import Tracker
+from mulligan.remember.tracker import RECENT, Remembered, Tracker
 from mulligan.remember.urls import sqlite_path
 from mulligan.serve.hooks import lines
 from mulligan.serve.hooks.heard import Call, Heard, named, written
@@ -38,6 +38,8 @@ AGAIN = 5000
 """Milliseconds within which a compaction that is told twice is one: hooks may stand in two files of settings."""
 WINDOW = 10
 """Turns for which a success of a tool that failed is looked at as what overcame it."""
+IN_VAIN = 3
+"""Times that the same may fail in a row, with nothing done in between, before that is said."""
 REREAD = ("edit_mismatch", "stale_file")
 """What reading the file again may overcome."""
 
@@ -103,7 +105,11 @@ class Hook:
             known = hints.Hints(store, self.words, self.settings, self.agent, self.now, work.state)
             if self.agent == "gemini" and (better := known.instead(*work.failed[-1])):
                 return dict(reader.instead(self.told, *better))
-            said = "\n".join(filter(None, (said, known.hint(work.failed[-1][0]))))
+            last = work.failed[-1][0]
+            told = [said, known.hint(last)]
+            if work.in_vain >= IN_VAIN and last.failure is not None:
+                told.append(self.words.spiral([last.name], str(last.failure.kind), work.in_vain, is_same=True))
+            said = "\n".join(filter(None, told))
         return dict(reader.answer(self.told, said)) if said else None
 
     def _step(self, call: Call) -> Step:
@@ -165,6 +171,8 @@ class _Work:
         self.events: list[AnyEvent] = []
         self.failed: list[tuple[Step, str]] = []
         """What has just failed and was not known, with the name that the agent has for its tool."""
+        self.in_vain = 0
+        """How often the last of them has failed in a row."""
         kept = desk.get(KIND, hook.session)
         self.state = _restored(kept, State) or State(agent=hook.agent, folder=hook.told.folder, started=hook.now)
         self.known = _restored(desk.get(SESSION, hook.session), Tracker) or Tracker()
@@ -224,10 +232,19 @@ class _Work:
             self.known.begin(state.run)
         state.seq += 1
         step = msgspec.structs.replace(step, run=state.run, seq=state.seq, call=state.seq)
-        self.known.hear(step)
-        self.events.append(StepEnded(step))
         if step.has_failed and step.failure is not None:
             self.failed.append((step, written(step.name, step.server)))
+            self.in_vain = self._in_vain(step)
+        self.known.hear(step)
+        self.events.append(StepEnded(step))
+
+    def _in_vain(self, step: Step) -> int:
+        """How often in a row this has now failed in the same way, with nothing that worked in between."""
+        new = Remembered(step, self.known.turns)
+        known = next((each for each in self.known.failures if each.is_of == new.is_of), None)
+        if known is None or known.since or new.turn - known.turn > RECENT:
+            return 1
+        return known.count + 1
 
     def _compacted(self) -> str:
         state, known, now = self.state, self.known, self.hook.now
