@@ -11,6 +11,7 @@ from mulligan.report import fixes as told
 from mulligan.report.tables import count
 from mulligan.serve.cli.options import (
     as_json,
+    limit_option,
     moment,
     now,
     opened,
@@ -33,7 +34,7 @@ STATES = ("proposed", "promoted", "approved", "demoted", "expired", "paused", "r
 )
 @click.option("--tool", help="Only this tool's.")
 @click.option("--state", type=click.Choice(STATES), help="Only those in this state.")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 10_000), help="How many.")
+@limit_option
 @store_option
 @as_json
 @click.pass_context

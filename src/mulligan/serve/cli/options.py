@@ -25,6 +25,8 @@ from mulligan.settings import Settings
 F = TypeVar("F", bound=Callable[..., Any])
 
 as_json = click.option("--json", "as_json", is_flag=True, help="The same facts as JSON.")
+csv_option = click.option("--csv", "as_comma", is_flag=True, help="The same rows as CSV.")
+limit_option = click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 10_000), help="How many.")
 
 
 def store_option(function: F) -> F:

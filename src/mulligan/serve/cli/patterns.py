@@ -17,7 +17,9 @@ from mulligan.report import patterns as told
 from mulligan.report.tables import as_csv, columns, count, line
 from mulligan.serve.cli.options import (
     as_json,
+    csv_option,
     kind_option,
+    limit_option,
     moment,
     now,
     opened,
@@ -53,8 +55,8 @@ EXAMPLES = """Examples:
 @click.option("--agent", help="Only those this agent met.")
 @click.option("--text", help="Only those with this text in their tool, kind or message.")
 @click.option("--order", type=click.Choice(["count", "given_up", "last", "first"]), default="count", show_default=True)
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 10_000), help="How many.")
-@click.option("--csv", "as_comma", is_flag=True, help="The same rows as CSV.")
+@limit_option
+@csv_option
 @store_option
 @as_json
 @click.pass_context

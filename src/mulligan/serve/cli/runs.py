@@ -13,7 +13,9 @@ from mulligan.report import terminal
 from mulligan.report.tables import as_csv
 from mulligan.serve.cli.options import (
     as_json,
+    csv_option,
     kind_option,
+    limit_option,
     moment,
     now,
     opened,
@@ -41,8 +43,8 @@ from mulligan.serve.cli.options import (
 @click.option("--session", help="Only of this session.")
 @click.option("--since", "past", metavar="7d", help="Only those begun within this time: 30m, 24h, 7d, a date.")
 @click.option("--until", metavar="DATE", help="Only those begun before: a date, or so long ago (24h).")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 10_000), help="How many.")
-@click.option("--csv", "as_comma", is_flag=True, help="The same rows as CSV.")
+@limit_option
+@csv_option
 @store_option
 @as_json
 def runs(

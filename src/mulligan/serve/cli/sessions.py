@@ -15,6 +15,7 @@ from mulligan.remember.tracker import Remembered, Tracker
 from mulligan.report.tables import Column, ago, count, line, table
 from mulligan.serve.cli.options import (
     as_json,
+    limit_option,
     now,
     opened,
     print_json,
@@ -47,7 +48,7 @@ COLUMNS = (
     "mulligan sessions show bc15e4d3",
 )
 @click.option("--agent", help="Only those of this agent.")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 10_000), help="How many.")
+@limit_option
 @store_option
 @as_json
 @click.pass_context
