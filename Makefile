@@ -2,7 +2,7 @@
 # ARGS reaches the tool behind a target: make test ARGS="-k retry -x"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-providers test-browser screenshots test-agents test-mcp test-wheel lint typing format bench eval-repair clean
+.PHONY: help demo test test-providers test-browser test-api screenshots test-agents test-mcp test-wheel lint typing format bench eval-repair clean
 export PYTHON
 
 help: ## print these lines
@@ -23,6 +23,10 @@ test-browser: ## run the tests that need a browser (Chromium of the system; skip
 screenshots: ## write a picture of every page of the dashboard, light and dark, into docs/dashboard
 	@scripts/environment base dev browser
 	@.venv/bin/python scripts/screenshots.py $(ARGS)
+
+test-api: ## try the server with thousands of requests made from its OpenAPI document
+	@scripts/environment base dev api
+	@.venv/bin/python -m pytest -m api -rs tests/api $(ARGS)
 
 test-wheel: ## build the wheel and run the demo from it in an empty environment
 	@scripts/environment base

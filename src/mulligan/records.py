@@ -380,6 +380,8 @@ def builtins(record: object) -> Any:
 
 def _decode_kind(type: type, value: Any) -> Any:
     if type is Kind:
+        if not isinstance(value, str):
+            raise ValueError(f"Expected `str`, got `{value.__class__.__name__}`")
         return Kind.named(value)
     raise NotImplementedError(f"no decoding for {type}")
 

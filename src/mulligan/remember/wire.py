@@ -97,9 +97,9 @@ def _out(value: Any) -> Any:
 def _in(type: type, value: Any) -> Any:
     if type is Histogram:
         return Histogram.read(b64decode(value))
-    if type is Kind:
+    if type is Kind and isinstance(value, str):
         return Kind.named(value)
-    raise NotImplementedError(f"no decoding for {type}")
+    raise ValueError(f"Expected another value than {value.__class__.__name__}")
 
 
 packed = msgspec.json.Encoder(enc_hook=_out).encode

@@ -101,6 +101,9 @@ def test_steps_and_failures_come_later_and_belong_to_their_run(serving, anybody)
         ("/v1/batch", {"client": "c", "journal": "j", "offset": 0, "events": []}, "offset"),
         ("/v1/batch", batch(events=[{"event": "run.ended", "run": {"id": "x", "started": 10**17}}]),
          "events[0].run.started"),
+        ("/v1/batch", batch(events=[{"event": "step.ended", "step": {
+            "run": "r", "seq": 1, "call": 1, "failure": {"kind": {}, "remedy": "tell", "ran": "no"}}}]),
+         "events[0].step.failure.kind"),
         ("/v1/batch", batch(events=[{"event": "step.ended", "step": {"run": "", "seq": 1, "call": 1}}]),
          "events[0].step.run"),
     ],

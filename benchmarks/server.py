@@ -1,0 +1,281 @@
+"""What a server costs: CPU an item for own ingest and for OTLP, acknowledged after commit; memory, start, packages.
+
+    python benchmarks/server.py [--batches 20]
+
+CPU is that of the server's process, from the system's own books; what sends is another process and is not counted.
+Beside it a floor is measured in the same run: `python -c pass` for the start. Phoenix is measured too where it is
+installed (pip install arize-phoenix). Exit 1 if a target is missed, 2 if it cannot be measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import importlib.metadata
+import json
+import os
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+try:
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+except ImportError:
+    print("error: this benchmark needs the bench dependencies. Type: make bench", file=sys.stderr)
+    sys.exit(2)
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+from spans import Made, as_protobuf  # type: ignore[import-not-found]  # noqa: E402
+
+from mulligan.events import RunEnded, StepEnded  # noqa: E402
+from mulligan.failure import Failure, Kind, Ran, Remedy  # noqa: E402
+from mulligan.records import Run, Step, encode  # noqa: E402
+
+OWN, OTLP, IDLE, PACKAGES, MEGABYTES = 50.0, 80.0, 80.0, 25, 60.0
+"""Targets: microseconds an item, megabytes, distributions."""
+ITEMS = 500
+TICK = os.sysconf("SC_CLK_TCK")
+WORDS = "find the open orders of last week and tell me which of them have not been sent yet please".split()
+
+
+class Server:
+    """A server of our own, in a process of its own, on a new store."""
+
+    def __init__(self, folder: Path) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "mulligan",
+            "serve",
+            "--no-auth",
+            "--port",
+            "0",
+            "--store",
+            str(folder / "s.db"),
+        ]
+        begun = time.perf_counter()
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", self.process.stdout.readline())
+        assert found is not None
+        self.port = int(found[1])
+        self.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        self.ask("GET", "/healthz")
+        self.start = time.perf_counter() - begun
+        self.start_cpu = self.cpu()
+
+    def ask(self, method: str, path: str, body: bytes | None = None, sort: str = "application/json") -> bytes:
+        self.connection.request(method, path, body, {"Content-Type": sort} if body is not None else {})
+        answer = self.connection.getresponse()
+        data = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"{path}: {answer.status} {data[:300]!r}")
+        return data
+
+    def cpu(self) -> float:
+        """Seconds of CPU of all its threads so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICK
+
+    def megabytes(self) -> float:
+        """What it holds of the machine's memory, its share of what others use too (PSS)."""
+        text = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text()
+        found = re.search(r"^Pss:\s+(\d+) kB", text, re.M)
+        return int(found[1]) / 1024 if found else float("nan")
+
+    def close(self) -> None:
+        self.connection.close()
+        self.process.kill()
+        self.process.communicate()
+
+
+def batches(count: int, chance: random.Random) -> list[bytes]:
+    """Batches of a library's journal: runs of ten calls, of which one in twenty fails first."""
+    kind = Kind("tool", "timeout", Remedy.WAIT, Ran.UNKNOWN)
+    made = []
+    now = int(time.time() * 1000)
+    for number in range(count):
+        events: list[Any] = []
+        while len(events) < ITEMS:
+            run = f"run_{chance.getrandbits(80):020x}"
+            for seq in range(1, 10):
+                given = {"query": " ".join(chance.sample(WORDS, 8)), "limit": seq, "open": True}
+                failure = (
+                    Failure.of(kind, "Read timed out after 3 s", fingerprint="3:abc")
+                    if chance.random() < 0.05
+                    else None
+                )
+                events.append(
+                    StepEnded(
+                        Step(
+                            run=run, seq=seq, call=seq, name=f"tool_{seq % 5}", arguments=given, started=now,
+                            seconds=chance.random(), outcome="failure" if failure else "success", failure=failure,
+                            result=None if failure else {"found": seq, "first": " ".join(chance.sample(WORDS, 12))},
+                        )
+                    )
+                )  # fmt: skip
+            events.append(RunEnded(Run(id=run, agent="bench", started=now, ended=now + 900, end="finished")))
+        made.append(encode({"client": "bench", "journal": "1-j_bench", "offset": number + 1, "events": events[:ITEMS]}))
+    return made
+
+
+def exports(count: int, chance: random.Random) -> list[bytes]:
+    """Exports of an OpenTelemetry SDK: traces of a root, four chats and five tools."""
+    made: list[Made] = []
+    clock = time.time_ns()
+    while len(made) < count * ITEMS:
+        trace, root = f"{chance.getrandbits(128) | 1:032x}", f"{chance.getrandbits(64) | 1:016x}"
+        for number in range(9):
+            start, clock = clock, clock + chance.randrange(10**9)
+            id = f"{chance.getrandbits(64) | 1:016x}"
+            if number % 2:
+                facts = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "small-1",
+                         "gen_ai.provider.name": "acme", "gen_ai.usage.input_tokens": 900,
+                         "gen_ai.usage.output_tokens": 40, "server.port": 443}  # fmt: skip
+                made.append(Made(trace, id, root, "chat small-1", start, clock, facts))
+            else:
+                given = json.dumps({"query": " ".join(chance.sample(WORDS, 8)), "limit": number})
+                facts = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": f"tool_{number % 5}",
+                         "gen_ai.tool.call.id": f"call_{id}", "gen_ai.tool.call.arguments": given,
+                         "gen_ai.tool.type": "function"}  # fmt: skip
+                error = "Read timed out after 3 s" if chance.random() < 0.05 else None
+                made.append(Made(trace, id, root, f"execute_tool tool_{number % 5}", start, clock, facts, error))
+        facts = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "bench"}
+        made.append(Made(trace, root, "", "invoke_agent bench", clock, clock, facts))
+    return [as_protobuf(made[start : start + ITEMS]) for start in range(0, count * ITEMS, ITEMS)]
+
+
+def measured(server: Server, path: str, sort: str, bodies: list[bytes]) -> list[float]:
+    """Microseconds of CPU an item, of each quarter: the first ones are left out, where nothing is warm yet."""
+    quarter = max(1, len(bodies) // 4)
+    found = []
+    for start in range(0, quarter * 4, quarter):
+        before = server.cpu()
+        for body in bodies[start : start + quarter]:
+            server.ask("POST", path, body, sort)
+        found.append((server.cpu() - before) / (quarter * ITEMS) * 1e6)
+    return found
+
+
+def installed() -> tuple[int, float]:
+    """Distributions and megabytes of the base package with the extra `server`, on this interpreter."""
+    left, seen, size = [("mulligan", "server")], dict[str, set[str]](), 0
+    while left:
+        name, extra = left.pop()
+        key = canonicalize_name(name)
+        if extra in seen.setdefault(key, set()):
+            continue
+        is_first = not seen[key]
+        seen[key].add(extra)
+        wanted = importlib.metadata.requires(name) if key != "mulligan" else _ours()
+        if is_first and key != "mulligan":
+            size += sum(
+                path.stat().st_size
+                for each in importlib.metadata.files(name) or ()
+                if (path := Path(str(each.locate()))).is_file() and path.suffix != ".pyc"
+            )
+        for text in wanted or ():
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                left += [(requirement.name, each) for each in (requirement.extras or {""})]
+    size += sum(path.stat().st_size for path in (ROOT / "src").rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return len(seen), size / 1e6
+
+
+def _ours() -> list[str]:
+    import tomllib
+
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return [*told["dependencies"], *told["optional-dependencies"]["server"]]
+
+
+def start_of_python() -> float:
+    before = os.times()
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def phoenix() -> float | None:
+    """Seconds of CPU until Phoenix answers, where it is installed."""
+    if shutil.which("phoenix") is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "PHOENIX_WORKING_DIR": folder, "PHOENIX_PORT": "6123"}
+        process = subprocess.Popen(
+            ["phoenix", "serve"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            for _ in range(1200):
+                try:
+                    connection = http.client.HTTPConnection("127.0.0.1", 6123, timeout=1)
+                    connection.request("GET", "/healthz")
+                    connection.getresponse()
+                    break
+                except OSError:
+                    time.sleep(0.1)
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / TICK
+        finally:
+            process.kill()
+            process.wait()
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--batches", type=int, default=20, help=f"of {ITEMS} items each")
+    count = options.parse_args().batches
+    if not Path("/proc/self/smaps_rollup").exists():
+        print("error: this benchmark reads /proc, which is not here.", file=sys.stderr)
+        sys.exit(2)
+    chance = random.Random(7)
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(Path(folder))
+        try:
+            time.sleep(1)
+            idle = server.megabytes()
+            own = measured(server, "/v1/batch", "application/json", batches(count, chance))
+            otlp = measured(server, "/v1/traces", "application/x-protobuf", exports(count, chance))
+            full = server.megabytes()
+        finally:
+            server.close()
+    packages, megabytes = installed()
+    floor = statistics.median(start_of_python() for _ in range(3))
+    rows = [
+        ("own ingest, CPU us an item", statistics.median(own[1:]), OWN),
+        ("OTLP, CPU us a span", statistics.median(otlp[1:]), OTLP),
+        ("idle, MB", idle, IDLE),
+        (f"after {2 * count * ITEMS:,} items, MB", full, None),
+        ("packages", packages, PACKAGES),
+        ("installed, MB", megabytes, MEGABYTES),
+        ("start, CPU s", server.start_cpu, None),
+        ("start, times python -c pass", server.start_cpu / floor, None),
+    ]
+    other = phoenix()
+    if other is not None:
+        rows.append(("start, times Phoenix", server.start_cpu / other, 1 / 20))
+    missed = False
+    for name, value, target in rows:
+        is_missed = target is not None and value > target
+        missed = missed or is_missed
+        aim = f"   target {target:g}{'  MISSED' if is_missed else ''}" if target is not None else ""
+        print(f"{name:<34}{value:>10.2f}{aim}")
+    if other is None:
+        print("Phoenix is not installed, so nothing stands beside the start.")
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()
