@@ -13,6 +13,7 @@ from mulligan.events import (
     EVENTS,
     AnyEvent,
     ContextCompacted,
+    Gate,
     LessonLearned,
     RecoveryPlanned,
     RunEnded,
@@ -20,6 +21,7 @@ from mulligan.events import (
     StepEnded,
     StepStarted,
     Stream,
+    all_redacted,
     redacted,
 )
 from mulligan.failure import Failure, Kind, Remedy
@@ -241,3 +243,39 @@ def test_events_are_named_by_a_noun_and_a_past_participle():
         "lesson.learned",
     }
     assert RunStarted(Run(id="run_a")).name == "run.started"
+
+
+PIECES = st.sampled_from(
+    [
+        "find the open orders",
+        "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+        "ann@example.com",
+        "ü",
+        "x" * 9000,
+        "",
+        "a b",
+        "7",
+    ]
+)
+FLAT = st.one_of(PIECES, st.integers(), st.floats(allow_nan=False), st.booleans(), st.none())
+NAMED = st.sampled_from(["query", "password", "k", "api_key", "pin", "deep"])
+GIVEN = st.dictionaries(NAMED, FLAT | st.lists(PIECES), max_size=4)
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda name, arguments, result, metadata, server: StepEnded(
+                Step(run="run_a", seq=1, call=1, name=name, arguments=arguments, result=result, metadata=metadata,
+                     server=server)
+            ),
+            PIECES, st.none() | GIVEN | PIECES, st.none() | GIVEN | FLAT, st.none() | GIVEN, st.none() | PIECES,
+        ),
+        max_size=12,
+    ),
+    st.sampled_from(["local", "shared"]),
+)  # fmt: skip
+def test_many_events_are_redacted_as_each_of_them_would_be(batch, level):
+    redactor = Redactor(level=level, key=b"k" * 32)
+
+    assert all_redacted(batch, Gate(redactor)) == [redacted(event, redactor) for event in batch]

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from mulligan.gate import Gate
+from mulligan.gate import Gate as Gate
 from mulligan.records import Compaction, Lesson, Recovery, Run, Step
 from mulligan.redaction import Redactor
 from mulligan.success import Form, Success, thawed
@@ -172,6 +172,12 @@ class Stream:
 def redacted(event: AnyEvent, redactor: Redactor) -> AnyEvent:
     """The event with everything a stranger wrote made plain, bounded and free of secrets."""
     return _through(Gate(redactor), event)
+
+
+def all_redacted(events: Sequence[AnyEvent], gate: Gate) -> list[AnyEvent]:
+    """The same for many, in the time of a few: a gate that is used again remembers names."""
+    steps = iter(gate.steps([event.step for event in events if isinstance(event, StepEnded)]))
+    return [StepEnded(next(steps)) if isinstance(event, StepEnded) else _through(gate, event) for event in events]
 
 
 def _through(gate: Gate, event: AnyEvent) -> AnyEvent:

@@ -23,6 +23,8 @@ NAME = 200
 """Characters of a name or an id that are kept."""
 SHORT = 4000
 """Characters that are looked at once; longer texts may have to be cut."""
+MANY = 100
+"""Values that are looked at once; of more some may have to be left out."""
 NAMES = 10_000
 """Names of arguments whose redaction is remembered."""
 
@@ -189,6 +191,51 @@ class Gate:
             parent=None if run.parent is None else _id(run.parent),
             context=context,
             metadata=metadata,
+        )
+
+    def steps(self, batch: Sequence[Step]) -> list[Step]:
+        """Many steps. Most worked and hold nothing to hide, which one look at many of them together shows."""
+        kept = list(batch)
+        looked_at: list[tuple[int, list[str]]] = []
+        size = 0
+        for number, step in enumerate(batch):
+            texts: list[str] = []
+            if not self._looks_once or not self._is_plain(step, texts):
+                kept[number] = self.step(step)[0]
+                continue
+            looked_at.append((number, texts))
+            size += sum(map(len, texts))
+            if size > SHORT:
+                self._look_through(looked_at, kept)
+                looked_at, size = [], 0
+        self._look_through(looked_at, kept)
+        return kept
+
+    def _look_through(self, looked_at: Sequence[tuple[int, list[str]]], kept: list[Step]) -> None:
+        text = "\n".join(["\n".join(texts) for _, texts in looked_at])
+        if len(text) <= 2 * SHORT and text.isascii() and not might_hold(text):
+            return
+        if len(looked_at) > 1:
+            for one in looked_at:
+                self._look_through([one], kept)
+            return
+        number = looked_at[0][0]
+        kept[number] = self.step(kept[number])[0]
+
+    def _is_plain(self, step: Step, texts: list[str]) -> bool:
+        """Whether only the texts of a step, which are gathered, could hold anything to hide."""
+        redactor = self._redactor
+        if step.failure is not None or step.after is not None or step.ending is not None:
+            return False
+        if _id(step.run) is not step.run or not _kept_as_is(step.name, redactor):
+            return False
+        if step.server is not None and not _kept_as_is(step.server, redactor):
+            return False
+        arguments = step.arguments if step.arguments is not None else {}
+        result = step.result if type(step.result) is dict else {"": step.result}
+        return type(arguments) is dict and all(
+            len(held) <= MANY and (held is not named or self._hides_nothing(held)) and _is_simple(list(held.values()), texts)
+            for held, named in ((arguments, arguments), (result, step.result), (step.metadata or {}, step.metadata))
         )
 
     def step(self, step: Step, next: Recovery | None = None) -> tuple[Step, Recovery | None]:

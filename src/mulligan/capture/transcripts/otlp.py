@@ -354,7 +354,11 @@ _any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 def _first(facts: dict[str, Any], *names: str) -> str | None:
-    return next((facts[name] for name in names if isinstance(facts.get(name), str) and facts[name]), None)
+    for name in names:
+        value = facts.get(name)
+        if value and isinstance(value, str):
+            return value
+    return None
 
 
 def _nanoseconds(value: Any) -> int:

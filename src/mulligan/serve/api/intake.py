@@ -6,12 +6,12 @@ import hashlib
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mulligan.capture.tracer import outcome_of
 from mulligan.classify.taxonomy import KINDS
-from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, redacted
+from mulligan.events import AnyEvent, ContextCompacted, Gate, RunEnded, RunStarted, StepEnded, all_redacted
 from mulligan.failure import Failure, Kind
 from mulligan.records import Run, Step, StepType, encode, new_id
 from mulligan.redaction import Redactor
@@ -32,21 +32,21 @@ class Intake:
         self.classify = classify
         self._make = redactor
         self._shelf = shelf
-        self._redactors: dict[str, Redactor] = {}
+        self._gates: dict[str, Gate] = {}
         self._journal = new_id("journal")
         self._offset = 0
         self._lock = threading.Lock()
 
-    def redactor(self, tenant: str) -> Redactor:
+    def gate(self, tenant: str) -> Gate:
         """With the tenant's own key: equal values of one tenant can be compared, and nobody else's."""
-        known = self._redactors.get(tenant)
+        known = self._gates.get(tenant)
         if known is None:
             key = self._shelf.get(tenant, "key", "export")
             if key is None:
                 drawn = os.urandom(32)
                 is_first = self._shelf.swap(tenant, "key", "export", None, drawn)
                 key = drawn if is_first else self._shelf.get(tenant, "key", "export") or drawn
-            known = self._redactors[tenant] = self._make(key)
+            known = self._gates[tenant] = Gate(self._make(key))
         return known
 
     def batch(self, tenant: str, principal: str, sent: SentBatch) -> Batch:
@@ -60,9 +60,8 @@ class Intake:
             self._offset += 1
             return Batch(tenant, self._redacted(tenant, events), self._journal, self._offset, principal)
 
-    def _redacted(self, tenant: str, events: Iterable[AnyEvent]) -> list[AnyEvent]:
-        redactor = self.redactor(tenant)
-        return [redacted(event, redactor) for event in events]
+    def _redacted(self, tenant: str, events: Sequence[AnyEvent]) -> list[AnyEvent]:
+        return all_redacted(events, self.gate(tenant))
 
     # Runs, steps and failures of other programs
 

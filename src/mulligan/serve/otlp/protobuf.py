@@ -121,6 +121,15 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 def _attribute(data: bytes, at: int, end: int, facts: dict[str, Any], every: bool = False) -> None:
     """Puts an attribute into the facts, if it is one that says anything."""
+    # As almost all are: a short key, and then a value.
+    if at + 2 < end and data[at] == 0x0A and (size := data[at + 1]) < 128 and not every:
+        known = _WANTED.get(data[at + 2 : at + 2 + size])
+        if known is None and at + 2 + size < end:
+            return
+        place = at + 2 + size
+        if known is not None and place + 1 < end and data[place] == 0x12 and data[place + 1] + place + 2 == end:
+            facts[known] = _value(data, place + 2, end)
+            return
     name: str | None = None
     value: tuple[int, int] | None = None
     for number, start, stop in _fields(data, at, end):
@@ -136,6 +145,8 @@ def _attribute(data: bytes, at: int, end: int, facts: dict[str, Any], every: boo
 
 
 def _value(data: bytes, at: int, end: int) -> Any:
+    if at + 1 < end and data[at] == 0x0A and data[at + 1] + at + 2 == end and end - at < 130:
+        return data[at + 2 : end].decode("utf-8", "replace")  # a short text, as most are
     for number, start, stop in _fields(data, at, end):
         if number == 1:
             return data[start:stop].decode("utf-8", "replace")

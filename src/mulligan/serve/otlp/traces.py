@@ -59,14 +59,15 @@ class Traces:
         events: list[AnyEvent] = []
         trace = live.trace
         for span in spans:
-            if span.id in live.spans:
+            id = written(span.id)
+            if id in live.spans:
                 continue  # sent again
             if trace.gathering.agent == NAME and isinstance(service := span.resource.get("service.name"), str):
                 trace.gathering.agent = service  # until the span comes that says whose work it is
             step = trace.add(span)
             if step is not None:
-                live.spans.add(span.id)
-                marks = {SPAN: span.id, OF: trace.key} | ({"model": step.name} if step.type == "model" else {})
+                live.spans.add(id)
+                marks = {SPAN: id, OF: written(trace.key)} | ({"model": step.name} if step.type == "model" else {})
                 events.append(StepEnded(msgspec.structs.replace(step, metadata=marks)))
         if not trace.seq:
             return []  # nothing of it is anything we know
@@ -111,6 +112,20 @@ class Traces:
             if isinstance(about.get(SPAN), str):
                 live.spans.add(about[SPAN])
             if isinstance(about.get(OF), str):
-                trace.last[about[OF]] = step
+                trace.last[read(about[OF])] = step
         live.told = run
         return live
+
+
+_LETTERS = str.maketrans("0123456789", "ghijklmnop")
+_DIGITS = str.maketrans("ghijklmnop", "0123456789")
+
+
+def written(id: str) -> str:
+    """An id in words of four letters: whoever looks for secrets would linger over every one in digits."""
+    told = id.translate(_LETTERS)
+    return f"{told[:4]} {told[4:8]} {told[8:12]} {told[12:]}"
+
+
+def read(words: str) -> str:
+    return words.replace(" ", "").translate(_DIGITS)
