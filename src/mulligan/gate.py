@@ -234,7 +234,9 @@ class Gate:
         arguments = step.arguments if step.arguments is not None else {}
         result = step.result if type(step.result) is dict else {"": step.result}
         return type(arguments) is dict and all(
-            len(held) <= MANY and (held is not named or self._hides_nothing(held)) and _is_simple(list(held.values()), texts)
+            len(held) <= MANY
+            and (held is not named or self._hides_nothing(held))
+            and _is_simple(list(held.values()), texts)
             for held, named in ((arguments, arguments), (result, step.result), (step.metadata or {}, step.metadata))
         )
 
