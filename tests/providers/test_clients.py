@@ -8,7 +8,11 @@ from __future__ import annotations
 import os
 
 import pytest
-from outcomes import CASES, CLIENTS, Case, Client, is_about, outcome
+from outcomes import CASES, CLIENTS, HELLO, OVERLOADED, Case, Client, is_about, outcome
+
+import mulligan
+from mulligan.testing import rehearsal
+from providers import Provider, Wrong
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no network
 
@@ -28,3 +32,34 @@ def test_each_class_of_failure_ends_as_the_page_says(case: Case, client: Client)
     made = len(played.steps) - sum(not after.changes for after in by_us)
     assert len(provider.requests) == made  # the client itself has repeated nothing
     assert all(wait <= 90 for wait in played.waits)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("form", ["chat", "responses", "messages"])
+def test_parse_recovers_as_create_does(form: str) -> None:
+    pytest.importorskip("anthropic" if form == "messages" else "openai")
+    from pydantic import BaseModel
+
+    class Weather(BaseModel):
+        city: str
+
+    with Provider() as provider, rehearsal() as played:
+        provider.script = [OVERLOADED, Wrong(answer='{"city": "Oslo"}')]
+        if form == "messages":
+            import anthropic
+
+            claude = mulligan.wrap_client(anthropic.Anthropic(base_url=provider.url, api_key="key"))
+            parsed = claude.messages.parse(model="m", max_tokens=50, messages=HELLO, output_format=Weather)
+            answer = parsed.parsed_output
+        else:
+            import openai
+
+            client = mulligan.wrap_client(openai.OpenAI(base_url=f"{provider.url}/v1", api_key="key"))
+            if form == "chat":
+                chatted = client.chat.completions.parse(model="m", messages=HELLO, response_format=Weather)
+                answer = chatted.choices[0].message.parsed
+            else:
+                answer = client.responses.parse(model="m", input=HELLO, text_format=Weather).output_parsed
+        assert answer == Weather(city="Oslo")
+        assert len(provider.requests) == 2
+        assert [step.outcome for step in played.steps] == ["failure", "success"]
