@@ -238,13 +238,15 @@ def _frequent(
     The most frequent of each day, taken together, come to something. To come to as much, another must have had a day
     with its share of it, and the index by size knows those; all others are passed over.
     """
+    # Of the most frequent only some are given up often: what the others come to says little, so more are asked.
+    most = limit if counts == "d.count" else 6 * limit
     tops = {
         id
         for day in days
         for (id,) in read(
             "SELECT d.id FROM pattern_days d CROSS JOIN patterns p ON p.tenant = d.tenant AND p.id = d.id "
             f"WHERE d.tenant = ? AND d.day = ? AND {where} ORDER BY d.size DESC LIMIT ?",
-            (tenant, day, *where.values, limit),
+            (tenant, day, *where.values, most),
         )
     }
     if len(tops) < limit:

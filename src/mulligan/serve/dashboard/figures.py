@@ -197,9 +197,10 @@ def means(cell: Cell) -> list[dict[str, Any]]:
     ]
 
 
-def rows(parts: Iterable[tuple[str, Cell]]) -> list[dict[str, Any]]:
+def rows(parts: Iterable[tuple[str, Cell]], limit: int | None = None) -> list[dict[str, Any]]:
     """A row for each tool, agent, model or version: those with the most trouble first."""
-    found = [
+    order = sorted(parts, key=lambda part: (-part[1].given_up, -part[1].recovered, -part[1].calls, part[0]))
+    return [
         {
             "name": name,
             "cell": cell,
@@ -215,9 +216,8 @@ def rows(parts: Iterable[tuple[str, Cell]]) -> list[dict[str, Any]]:
             "waited": cell.waited / 1e6,
             "runs": sum(cell.runs.values()),
         }
-        for name, cell in parts
+        for name, cell in order[:limit]
     ]
-    return sorted(found, key=lambda row: (-row["given_up"], -row["recovered"], -row["calls"], row["name"]))
 
 
 def costs(cell: Cell) -> list[tuple[str, Markup, str]]:

@@ -9,13 +9,16 @@ from typing import Any
 
 from mulligan.events import RunEnded, StepEnded
 from mulligan.records import encode
-from mulligan.remember.store import Store
-from mulligan.report.watch import BEGUN, RUNS, Watch
+from mulligan.report.watch import BEGUN, Watch
 from mulligan.serve.dashboard import shown
 from mulligan.serve.dashboard.asked import Asked
 
 EVERY = 1.0
-"""Seconds between two looks."""
+"""Seconds between two looks, at least."""
+SHARE = 5
+"""How many times as long as a look takes is waited after it: a tail of a busy store must not be what keeps it busy."""
+RUNS = 50
+"""Runs looked at each time."""
 FIRST = 30
 """Events of the last hour that are told at once."""
 LONGEST = 600
@@ -43,17 +46,15 @@ async def events(
     for _ in range(longest):
         if is_over():
             return
+        began = time.monotonic()
         fresh = await look()
+        took = time.monotonic() - began
         for event, agent in fresh[-FIRST:] if is_first else fresh:
             yield f"data: {encode(told(event, agent)).decode()}\n\n"
         if is_first:
             yield "event: ready\ndata: {}\n\n"
             is_first = False
-        await asyncio.sleep(every)
-
-
-def look(watching: Watch, store: Store) -> list[tuple[StepEnded | RunEnded, str]]:
-    return watching.look(store)
+        await asyncio.sleep(max(every, SHARE * took))
 
 
 def told(event: StepEnded | RunEnded, agent: str) -> dict[str, Any]:

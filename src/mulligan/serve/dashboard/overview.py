@@ -35,7 +35,7 @@ def overview(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
         "latency": figures.latency(asked, series),
         "means": figures.means(cell),
         "costs": figures.costs(cell),
-        "tools": figures.rows(tools.parts.items())[:TOOLS],
+        "tools": figures.rows(tools.parts.items(), TOOLS),
         "all_tools": len(tools.parts),
         "patterns": [row(store, tenant, asked, pattern) for pattern in patterns],
         "grain": "hour" if series.grain == "hour" else "day",
