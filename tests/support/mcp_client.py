@@ -27,6 +27,8 @@ class Connection:
         )
         self.lines = queue.Queue()
         self.complaints = []
+        self.is_reading = threading.Event()
+        self.is_reading.set()
         self._threads = [
             threading.Thread(target=self._hear, daemon=True),
             threading.Thread(target=self._read, daemon=True),
@@ -36,7 +38,8 @@ class Connection:
         self._ids = 0
 
     def _hear(self):
-        for line in self.process.stdout:
+        while line := self.process.stdout.readline():
+            self.is_reading.wait()
             self.lines.put(line)
         self.lines.put(b"")
 

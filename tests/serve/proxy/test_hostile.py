@@ -25,6 +25,19 @@ def test_a_result_of_fifty_megabytes_is_passed_on_whole_and_recorded_in_short():
         assert client.close() == 0
 
 
+def test_a_client_that_does_not_read_costs_no_memory_and_then_hears_everything():
+    with proxied() as client:
+        client.open()
+        client.is_reading.clear()
+        client.send(id=2, method="tools/call", params={"name": "flood"})
+        time.sleep(1)
+        pages = int(Path(f"/proc/{client.process.pid}/statm").read_text().split()[1])
+        assert pages * 4096 < 90_000_000
+        client.is_reading.set()
+        heard = [len(client.line()) for _ in range(101)]
+    assert sum(heard) > 100_000_000
+
+
 def test_an_answer_that_is_not_utf8_becomes_a_failure_that_says_so():
     with proxied() as client:
         client.open()
@@ -120,7 +133,7 @@ def test_a_killed_server_is_started_again_and_hears_again_what_stands(tmp_path):
         client.ask("resources/unsubscribe", {"uri": "a:1"})
         (server,) = children(client.process.pid)
         os.kill(server, signal.SIGKILL)
-        while Path(f"/proc/{server}").exists() and "Z" not in Path(f"/proc/{server}/stat").read_text():
+        while not has_ended(server):
             time.sleep(0.01)
         assert texts(client.call("echo", text="back")) == ["back"]
         client.close()
@@ -192,6 +205,13 @@ def test_a_server_that_never_answers_again_is_started_ever_later_and_then_no_mor
     assert [restarts.next() for _ in range(6)] == [0.5, 1.0, 2.0, 4.0, 8.0, None]
     restarts.worked()
     assert restarts.next() == 0.5
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 def children(pid: int) -> list[int]:

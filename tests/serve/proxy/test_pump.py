@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 from mcp_client import FAKE, direct, proxied
@@ -75,6 +76,16 @@ def test_progress_arrives_before_the_answer_and_keeps_a_long_call_alive():
         assert said[0]["params"] == {"progressToken": "p", "progress": 1}
         assert len(said) > 5
         assert said[-1]["result"]["content"][0]["text"] == "done"
+
+
+def test_a_call_is_not_late_while_the_server_waits_for_the_client():
+    with proxied(options=["--timeout", "0.2"]) as client:
+        client.open()
+        client.send(id=1, method="tools/call", params={"name": "ask"})
+        asked = client.hear()
+        time.sleep(0.8)  # a person who thinks
+        client.send(id=asked["id"], result={"said": "yes"})
+        assert "yes" in client.hear()["result"]["content"][0]["text"]
 
 
 def test_a_client_that_ends_its_input_hears_the_answers_that_are_on_their_way():

@@ -63,7 +63,7 @@ def test_the_next_connection_is_not_told_that_we_changed_the_description(proven)
     listed("--teach")
     with proxied(options=["--teach", "--pin"]) as client:
         client.open()
-        assert len(client.tools()) == 21
+        assert len(client.tools()) == 22
         client.close()
         assert "changed" not in "".join(client.complaints)
 

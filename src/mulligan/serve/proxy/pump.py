@@ -136,7 +136,7 @@ class Pump:
         self._prefix = f"mulligan-{os.urandom(6).hex()}-"
         self._complaints = 0
         self._why = ""
-        self._is_watching = False
+        self._watching: asyncio.TimerHandle | None = None
         self.server: Server | None = None
         self._ready: asyncio.Event = asyncio.Event()
         self._ready.set()
@@ -228,8 +228,7 @@ class Pump:
             entry.deadline = self.loop.time() + entry.timeout
             if token is not None:
                 self._tokens[token] = entry
-            if not self._is_watching:
-                self._watch()
+            self._watch(entry.timeout)
 
     def settle(self, id: Id, token: Id = None) -> None:
         """No longer waits for it."""
@@ -243,13 +242,17 @@ class Pump:
         """What nobody waits for is not sent when the server is there again."""
         self._queue = [each for each in self._queue if each[1] is not entry]
 
-    def _watch(self) -> None:
-        shortest = min((each.timeout for each in self.pending.values() if each.timeout), default=0.0)
-        self._is_watching = bool(shortest)
-        if shortest:
-            self.loop.call_later(min(1.0, max(0.01, shortest / 8)), self._look)
+    def _watch(self, timeout: float) -> None:
+        """Looks at what waits, soon enough for something that may wait so long: an eighth of that, a second at most."""
+        due = self.loop.time() + min(1.0, max(0.01, timeout / 8))
+        if self._watching is not None:
+            if self._watching.when() <= due:
+                return
+            self._watching.cancel()
+        self._watching = self.loop.call_at(due, self._look)
 
     def _look(self) -> None:
+        self._watching = None
         now = self.loop.time()
         for id, entry in list(self.pending.items()):
             if not entry.timeout or now < entry.deadline:
@@ -262,7 +265,9 @@ class Pump:
             entry.lost(TimeoutError(f"there was no answer in {entry.timeout:g} s"))
         if self.server is not None and self.server.has_ended:
             self.server._silent()  # something that it started holds its output open
-        self._watch()
+        shortest = min((each.timeout for each in self.pending.values() if each.timeout), default=None)
+        if shortest is not None:
+            self._watch(shortest)
 
     def cancel(self, id: Id, why: str) -> None:
         """Tells the server that nobody waits for an answer any more."""
