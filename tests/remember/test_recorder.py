@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import itertools
 import logging
 import os
 import shutil
@@ -628,10 +629,12 @@ def test_a_signal_handler_may_record_in_the_middle_of_a_record(place, monkeypatc
     monkeypatch.setattr(backlog, "BATCH", 7)
     recorder = place.recorder()
     handled: list[int] = []
+    numbers = itertools.count()
 
     def handler(*_: object) -> None:
-        handled.append(1)
-        recorder.keep(success(f"run_handled_{len(handled)}"))
+        number = next(numbers)  # its own, also where another signal comes in the middle of this
+        handled.append(number)
+        recorder.keep(success(f"run_handled_{number}"))
 
     before = signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
