@@ -417,7 +417,7 @@ class Alike:
     def __init__(self) -> None:
         from difflib import SequenceMatcher
 
-        self.known: dict[str, dict[str, tuple[str, Fix]]] = {}
+        self.known: dict[str, dict[str, tuple[str, Fix, str]]] = {}
         self.found: dict[str, list[tuple[float, bool]]] = defaultdict(list)
         self.spent: Counter[str] = Counter()
         self.compared: Counter[str] = Counter()
@@ -459,23 +459,34 @@ class Alike:
     ) -> Iterable[tuple[str, float, Fix]]:
         known = self._of(store, tool)
         text = template(failure.message, arguments)
-        others = [(other, fix) for print, (other, fix) in known.items() if print != failure.fingerprint]
-        for way, alike in self.ways.items() if others else ():
-            began = time.process_time()
-            likeness, at = max((alike(text, other), -place) for place, (other, _) in enumerate(others))
-            self.spent[way] += time.process_time() - began
-            self.compared[way] += len(others)
-            yield way, likeness, others[-at][1]
+        kind = str(failure.kind)
+        for rule, others in (
+            ("any", [each for print, each in known.items() if print != failure.fingerprint]),
+            (
+                "of the same kind, worked twice",
+                [
+                    each
+                    for print, each in known.items()
+                    if print != failure.fingerprint and each[2] == kind and each[1].worked >= 2
+                ],
+            ),
+        ):
+            for way, alike in self.ways.items() if others else ():
+                began = time.process_time()
+                likeness, at = max((alike(text, other), -place) for place, (other, _, _) in enumerate(others))
+                self.spent[f"{way}, {rule}"] += time.process_time() - began
+                self.compared[f"{way}, {rule}"] += len(others)
+                yield f"{way}, {rule}", likeness, others[-at][1]
 
-    def _of(self, store: SqliteStore, tool: str) -> dict[str, tuple[str, Fix]]:
+    def _of(self, store: SqliteStore, tool: str) -> dict[str, tuple[str, Fix, str]]:
         """The best fix of each pattern of a tool, with its wording."""
         if tool not in self.known:
-            best: dict[str, tuple[str, Fix]] = {}
+            best: dict[str, tuple[str, Fix, str]] = {}
             for fix in store.fixes(LOCAL, FixQuery(tool=tool, now=NOW, limit=1000)):
                 if fix.fingerprint not in best and fix.sort in ("change", "recipe"):
                     pattern = store.pattern(LOCAL, pattern_id(tool, fix.fingerprint))
                     if pattern is not None:
-                        best[fix.fingerprint] = pattern.template, fix
+                        best[fix.fingerprint] = pattern.template, fix, pattern.kind
             self.known[tool] = best
         return self.known[tool]
 

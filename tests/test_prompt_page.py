@@ -102,6 +102,13 @@ def _made() -> dict[str, str]:
                     ),
                     Precedent(how="recipe", between=("login", "open_door"), worked=412, seen=412),
                     Precedent(how="retry", worked=3, seen=4),
+                    Precedent(how="agent", changes=(CLAMPED,), worked=8, seen=9, likeness=0.8),
+                    Precedent(
+                        how="agent",
+                        changes=(Change(path="limit", how="rename", after="top_k"),),
+                        worked=0,
+                        likeness=0.0,
+                    ),
                 ],
             )["suggestions"]
         ),

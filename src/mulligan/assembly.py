@@ -47,7 +47,7 @@ C = TypeVar("C")
 
 SETTLE = 0.25
 """Seconds that a failed call waits for its own record to be kept before it asks what is known."""
-RECALL = 0.02
+RECALL = 0.1
 """Seconds after which memory answers with what it has found."""
 
 
@@ -168,17 +168,28 @@ class Parts:
     @contextlib.contextmanager
     def _memory(self) -> Iterator[Store | None]:
         """The recorder's store; where it has opened none yet, one for the moment, if anything was ever kept there."""
-        if self.recorder.store is None:
-            self._keeps_up = self.recorder.flush(SETTLE if self._keeps_up else 0)
         store, url = self.recorder.store, self.settings.store_url
-        is_there = (
-            self.keeps_a_journal and self._keeps_up and (is_remote(url) or place_of(url, self.settings.folder).exists())
-        )
+        # A file is read beside the recorder, which need not be waited for; a server that does not keep up is not asked.
+        if store is None and self.keeps_a_journal and is_remote(url):
+            self._keeps_up = self.recorder.flush(SETTLE if self._keeps_up else 0)
+            store = self.recorder.store
+        is_there = self.keeps_a_journal and (self._keeps_up if is_remote(url) else self._is_there(url))
         if store is not None or not is_there:
             yield store
             return
-        with contextlib.closing(self._opened_there()) as own:
+        try:
+            own = self._opened_there()
+        except StoreError:  # the recorder meets the same, and says what to do
+            yield None
+            return
+        with contextlib.closing(own):
             yield own
+
+    def _is_there(self, url: str) -> bool:
+        try:
+            return place_of(url, self.settings.folder).exists()
+        except OSError:  # a folder that may not be looked into
+            return False
 
     def _note_schema(self, store: Store, tool: str, digest: str) -> None:
         """What a tool's schema is now: another one than before takes back what was proven under that."""

@@ -99,8 +99,12 @@ class Prompt:
     def precedent(self, known: Precedent, closed: Collection[str] = ()) -> str:
         """What overcame the same failure before, and how often."""
         times = f"in {known.worked} of {known.seen} runs" if known.seen > 1 else "once"
+        if 0 < known.likeness < 1:
+            times += ", for a failure much like this one"
         if known.changes:
             told = "; ".join(self.change(each, closed) for each in known.changes[:CHANGES])
+            if not known.likeness:
+                return f"Calls of this tool that worked look like this: {told}."
             return f"This worked before, {times}: {told}."
         if known.how == "recipe" and known.first:
             calls = [told for each in known.first[:CHANGES] if (told := self._ahead(each, closed))]

@@ -256,6 +256,8 @@ class Precedent(Record, frozen=True):
     """In how many runs the failure was met at all."""
     first: tuple[Ahead, ...] = ()
     """Of a recipe that was learned: the calls that had been missing, with what is constant in them."""
+    likeness: float = 1.0
+    """Less where it overcame a failure that was only alike; 0 where calls that worked merely look like that."""
 
 
 class Fix(Record, frozen=True):

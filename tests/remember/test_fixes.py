@@ -248,6 +248,18 @@ def test_a_wording_never_met_finds_the_fixes_of_those_like_it(store):
     assert asked(store, tool="other", fingerprint="f-other", text="k is <n> at the most") == []
 
 
+def test_a_wording_like_it_of_another_kind_is_another_failure(store):
+    learn(store, 3)
+    about = {"fingerprint": "f-other", "text": "k is <n> at the most"}
+    assert len(asked(store, kind="tool/invalid_arguments", **about)) == 1
+    assert asked(store, kind="tool/not_found", **about) == []
+
+
+def test_what_helped_once_against_something_like_it_is_chance(store):
+    learn(store, 1)
+    assert asked(store, fingerprint="f-other", text="k is <n> at the most") == []
+
+
 def test_what_helped_the_same_agent_comes_first(store):
     learn(store, 3, agent="x")
     write(store, *tried("run_y", {"k": 50, "q": "a"}, {"k": 7, "q": "a"}, agent="y"))

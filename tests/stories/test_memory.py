@@ -106,3 +106,34 @@ def test_the_library_answers_from_what_is_kept_and_notes_nothing(user: Any) -> N
     assert user.runs_program(program(TOOL, error, asking)).stdout == "10 True\n0\n"
     assert user.runs_program(program(CHANGED, error, asking)).stdout == "10 True\n0\n", "no schema was met before"
     assert fixes(user)[0]["state"] == "approved"
+
+
+def test_the_model_hears_what_helped_against_a_failure_much_like_it(user: Any) -> None:
+    user.runs_program(program(TOOL, LEARNING))
+    reworded = TOOL.replace("That is too much for one page.", "That is far too much for one page!")
+    told = user.runs_program(program(reworded, ASKING)).stdout
+    assert "This worked before, in 8 of 8 runs, for a failure much like this one: k=10." in told
+
+
+def test_the_model_hears_what_calls_that_worked_look_like(user: Any) -> None:
+    strict = """
+        from mulligan import AgentError
+
+        def tool(query: str, k: int = 5, topK: int | None = None):
+            if topK is not None:
+                raise AgentError("Zq 17: no.", code="invalid_arguments")
+            return f"{k} of {query}"
+        tool.__name__ = "search"
+    """
+    working = """
+        import mulligan
+        search = mulligan.tool(effects="none")(tool)
+        for number in range(6):
+            with mulligan.run("reader"):
+                search(query=f"cats {number}", k=number)
+        mulligan.flush()
+    """
+    assert user.runs_program(program(strict, working)).returncode == 0
+    asking = ASKING.replace('search("dogs", k=40)', 'search(query="dogs", topK=40)')
+    told = user.runs_program(program(strict, asking)).stdout
+    assert "Calls of this tool that worked look like this: topK is called k." in told

@@ -554,7 +554,8 @@ class Attempts:
         return await asyncio.to_thread(move.question, *move.arguments)
 
     def _recall(self, failure: Failure, why: str, offered: Sequence[Suggestion]) -> Sequence[Precedent]:
-        return self.kit.recall(self.tool.name, failure, self.run.id)
+        found = self.kit.recall(self.tool.name, failure, self.run.id)
+        return found or [known for each in offered if (known := _only_alike(each)) is not None]
 
     def _known(self, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Fix]:
         if self.kit.fixes is None:
@@ -703,6 +704,22 @@ class Attempts:
                 *(f"{OURS} {words.precedent(each)}" for each in given_up.precedents[:2]),
             ]
         )
+
+
+def _only_alike(offered: Suggestion) -> Precedent | None:
+    """What memory suggests although this very failure was never overcome, as it is told."""
+    record = offered.record
+    is_drawn = record is not None and record.sort == "exemplar"
+    if record is None or (record.likeness >= 1 and not is_drawn):
+        return None
+    return Precedent(
+        how="recipe" if offered.first else "agent",
+        changes=offered.changes,
+        first=tuple(Ahead(tool=each.tool, arguments=each.arguments) for each in offered.first),
+        worked=record.worked,
+        seen=record.tried,
+        likeness=0.0 if is_drawn else record.likeness,
+    )
 
 
 def play(call: Attempts) -> Any:

@@ -52,6 +52,8 @@ class Suggestion:
     evidence: tuple[str, ...] = ()
     fix: str | None = None
     """What memory knows it by, and its record under: `mulligan fixes show`."""
+    record: Fix | None = None
+    """That record."""
     automatic: bool = False
     """Whether safety, mode and policy let it be tried without asking."""
     why: str = ""
@@ -319,6 +321,7 @@ class _Repair:
             changes=draft.changes,
             source=draft.source,
             fix=draft.known.id if draft.known is not None else None,
+            record=draft.known.fix if draft.known is not None else None,
             confidence=sure,
             family=min(draft.families, key=SURENESS.__getitem__),
             evidence=draft.evidence,

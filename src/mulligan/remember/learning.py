@@ -284,7 +284,8 @@ def answer(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float])
             rows = read("SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? LIMIT ?",
                         (tenant, query.tool, CANDIDATES))  # fmt: skip
             if not query.within or clock() - began < query.within:
-                asked = similar.nearest(query.text, [(pattern, similar.unpacked(bits)) for pattern, bits in rows])
+                near = similar.nearest(query.text, [(pattern, similar.unpacked(bits)) for pattern, bits in rows])
+                asked = [each for each in near if _is_of_kind(read, tenant, each[1], query.kind)][: recipes.ALIKE]
         groups += [(likeness, _tallies(read, tenant, pattern, query)) for likeness, pattern in asked]
     else:
         where, values = ("AND tool = ?", (query.tool,)) if query.tool is not None else ("", ())
@@ -312,6 +313,13 @@ def answer(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float])
     since = schemas.since(_seen(read, tenant, query.tool), query)
     known = recipes.Known(crowd(read, tenant, query.now), verdicts(read, tenant), samples, since, fresh)
     return recipes.answered(groups, query, known)
+
+
+def _is_of_kind(read: Read, tenant: str, pattern: str, kind: str) -> bool:
+    if not kind:
+        return True
+    rows = read("SELECT kind FROM patterns WHERE tenant = ? AND id = ?", (tenant, pattern))
+    return not rows or bool(rows[0][0] == kind)
 
 
 def _worked(read: Read, tenant: str, query: FixQuery) -> list[Shape]:

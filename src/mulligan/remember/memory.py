@@ -367,8 +367,11 @@ class MemoryStore:
             if query.text and not own:
                 texts = {pattern_id(trial.step.name, trial.fingerprint): patterns.worded(trial.step)[1]
                          for trial, _ in reversed(votes)}  # fmt: skip
+                kinds = {pattern_id(trial.step.name, trial.fingerprint): trial.step.failure.kind
+                         for trial, _ in reversed(votes) if trial.step.failure is not None}  # fmt: skip
                 known = [(id, similar.sketch(texts[id])) for id in groups]
-                asked += [(likeness, groups[id]) for likeness, id in similar.nearest(query.text, known)]
+                near = [each for each in similar.nearest(query.text, known) if query.kind in ("", kinds[each[1]])]
+                asked += [(likeness, groups[id]) for likeness, id in near[: recipes.ALIKE]]
 
         if not any(tallies for _, tallies in asked) and query.is_question:
             return exemplars.drawn(query, self._worked(tenant, query)) if query.shape else []

@@ -24,6 +24,8 @@ CONSTANT = 0.6
 """The share of runs in which an argument had one value, so that it belongs to the tool and not to the run."""
 RUNS = 2
 """In which that value was seen."""
+ALIKE = 3
+"""Patterns that are asked where the failure's own has nothing to say."""
 PARTS = 5
 """Sets of calls of which a recipe's arguments are learned, and `EACH` the runs of each of them, the latest."""
 EACH = 8
@@ -161,6 +163,8 @@ def answered(groups: Sequence[tuple[float, Sequence[Tally]]], query: FixQuery, k
         by_id = {each.id: each for each in tallies}
         of_recipes = [(each.tally, tuple(by_id[id] for id in each.parts)) for each in learned(tallies)]
         for each, parts in (*plain, *of_recipes):
+            if likeness < 1 and each.worked < RUNS:
+                continue  # what helped once against something else is chance
             fix = told(each, _state(each, parts, query, known), likeness)
             if query.state is not None and fix.state != query.state:
                 continue

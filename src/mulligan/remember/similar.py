@@ -13,8 +13,8 @@ BITS = 1024
 PIECE = 3
 LONGEST = 400
 """Characters of a text that are looked at."""
-ALIKE = 0.6
-"""Below this, two failures have nothing to say about each other."""
+ALIKE = 0.5
+"""Below this, two failures of one tool and kind have nothing to say about each other (`evals/memory.py --alike`)."""
 
 
 def sketch(text: str) -> int:
@@ -40,7 +40,7 @@ def likeness(one: int, other: int) -> float:
 
 
 def nearest(
-    text: str, known: Iterable[tuple[str, int]], limit: int = 3, threshold: float = ALIKE
+    text: str, known: Iterable[tuple[str, int]], limit: int = 8, threshold: float = ALIKE
 ) -> list[tuple[float, str]]:
     """The most alike of what is known, the most alike first; nothing is a good answer."""
     asked = sketch(text)

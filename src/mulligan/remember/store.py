@@ -173,6 +173,8 @@ class FixQuery(Record, frozen=True):
     fingerprint: str | None = None
     text: str = ""
     """The failure's message with what varies masked: where its own pattern has no fix, those like it are asked."""
+    kind: str = ""
+    """The failure's: one that is worded alike and of another kind is another failure."""
     shape: Shape = ()
     """What the call looks like: where nothing like its failure was ever overcome, calls that worked are asked."""
     agent: str = ""
@@ -197,7 +199,10 @@ class FixQuery(Record, frozen=True):
     def about(cls, tool: str, failure: Failure, arguments: Mapping[str, Any] | None = None, **asked: Any) -> FixQuery:
         """What helps against this failure? Without the call's arguments only the very same pattern is asked."""
         text = template(failure.message, arguments) if arguments is not None else ""
-        return cls(tool=tool, fingerprint=failure.fingerprint, text=text, shape=shape_of(arguments), **asked)
+        shape = shape_of(arguments)
+        return cls(
+            tool=tool, fingerprint=failure.fingerprint, text=text, kind=str(failure.kind), shape=shape, **asked
+        )  # fmt: skip
 
 
 class Revocation(Record, frozen=True):
