@@ -130,10 +130,9 @@ def _add_met(writer: sqlite3.Connection, tenant: str, met: Met) -> dict[str, int
 
 def _add_sum(writer: sqlite3.Connection, tenant: str, id: str, sum: Sum, runs: int) -> bool:
     """Adds to a pattern, or makes it; whether anything is left of it."""
+    # In two statements: RETURNING is newer than the SQLite of some systems.
     known = writer.execute(
-        "UPDATE patterns SET count = count + ?, overcome = overcome + ?, runs = runs + ?, last = max(last, ?) "
-        "WHERE tenant = ? AND id = ? RETURNING first, first_run, first_seq, count",
-        (sum.count, sum.overcome, runs, sum.last, tenant, id),
+        "SELECT first, first_run, first_seq, count FROM patterns WHERE tenant = ? AND id = ?", (tenant, id)
     ).fetchone()
     if known is None:
         if sum.first is None or sum.count <= 0:
@@ -142,9 +141,15 @@ def _add_sum(writer: sqlite3.Connection, tenant: str, id: str, sum: Sum, runs: i
         row = (tenant, id, sum.name, sum.fingerprint, *about[:4], sum.count, sum.overcome, runs, *about[4:], sum.last)
         writer.execute(f"INSERT INTO patterns VALUES ({', '.join('?' * len(row))})", row)
         return True
-    if known[3] <= 0:
+    if known[3] + sum.count <= 0:
         writer.execute("DELETE FROM patterns WHERE tenant = ? AND id = ?", (tenant, id))
         return False
+    if sum.count or sum.overcome or runs:
+        writer.execute(
+            "UPDATE patterns SET count = count + ?, overcome = overcome + ?, runs = runs + ?, last = max(last, ?) "
+            "WHERE tenant = ? AND id = ?",
+            (sum.count, sum.overcome, runs, sum.last, tenant, id),
+        )
     if sum.first is not None and order_of(sum.first) < known[:3]:
         _set_first(writer, tenant, id, sum.first)
     return True
