@@ -31,6 +31,7 @@ class Form:
     """What calls that were made alike have in common: the tool, the names of the arguments and their types."""
 
     __slots__ = (
+        "alone",
         "hides",
         "is_flat",
         "is_simple",
@@ -64,6 +65,8 @@ class Form:
         """Which of the values may be told as they are."""
         self.tells_all = False
         """Whether nothing of them is hidden but the letters of texts."""
+        self.alone: tuple[Run, msgspec.Raw] | None = None
+        """The run of calls that are outside any, and what a journal has of it."""
         self.is_simple = SIMPLE.issuperset(kinds)
         """Whether there is nothing to look at in them but texts and how large a number is."""
 

@@ -41,6 +41,13 @@ def success_frame(success: Success) -> bytes:
             values.append(len(value) if type(value) is str else value)  # noqa: PERF401 - a comprehension takes a call
     else:
         values = [_told(value, is_told) for value, is_told in zip(success.values, form.tells, strict=True)]
+    about = None
+    if alone is not None:
+        known = form.alone
+        if known is None or known[0] is not alone:
+            said = (alone.agent, alone.environment, alone.session, alone.parent)
+            known = form.alone = (alone, msgspec.Raw(_pack(said)))
+        about = known[1]
     facts = (
         form.prefix,
         success.run,
@@ -48,7 +55,7 @@ def success_frame(success: Success) -> bytes:
         success.parent,
         success.started,
         success.seconds,
-        None if alone is None else (alone.agent, alone.environment, alone.session, alone.parent),
+        about,
         values,
     )
     try:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from operator import itemgetter
 from pathlib import Path
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepStarted
@@ -196,7 +197,7 @@ class Intake:
         """The oldest records, and the journal they are in, if any, with the place where the last of them ends."""
         with self._lock:  # nobody is between the journal and the queue
             batch = list(itertools.islice(self.waiting, backlog.BATCH))
-            upto = max((offset for offset, _ in batch), default=0)
+            upto = max(map(itemgetter(0), batch), default=0)
             # What a signal handler recorded in the middle of a record comes before it here, and after it in the
             # journal. The two are kept together, since the offset speaks for both.
             for each in itertools.islice(self.waiting, len(batch), None):

@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 
 from mulligan import forks
@@ -155,7 +156,10 @@ class Recorder:
 
     def _events(self, batch: Sequence[Waiting]) -> list[AnyEvent]:
         """The events of a batch, in its order, as they may be kept."""
-        worked = iter(self._stream.successes([record for _, record in batch if isinstance(record, Success)]))
+        successes = [record for _, record in batch if isinstance(record, Success)]
+        worked = iter(self._stream.successes(successes))
+        if len(successes) == len(batch):  # as in most
+            return list(chain.from_iterable(worked))
         events: list[AnyEvent] = []
         for _, record in batch:
             if isinstance(record, Success):
