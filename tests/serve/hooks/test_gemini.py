@@ -17,7 +17,11 @@ def after(gemini, tool: str, response: Any, **arguments: Any) -> str:
 
 
 FAILS = {"llmContent": "Error: File not found: /src/shop/b.py", "error": {"message": "File not found: /src/shop/b.py"}}
-SHELL = {"llmContent": "Command: make x\nOutput: make: *** No rule to make target 'x'.\nExit Code: 2\n"}
+SHELL = {
+    "llmContent": "<untrusted_context>\nOutput: make: *** No rule to make target 'x'.  Stop.\nExit Code: 2\n"
+    "Process Group PGID: 17630\n</untrusted_context>",
+    "returnDisplay": "make: *** No rule to make target 'x'.  Stop.",
+}
 
 
 def test_a_response_with_an_error_is_a_failure(gemini):
@@ -36,17 +40,33 @@ def test_a_shell_tells_its_exit_code_in_its_words(gemini):
 def test_the_reminder_goes_with_the_next_prompt_once(gemini):
     assert after(gemini, "run_shell_command", SHELL, command="make x") == ""
     assert gemini.says("BeforeAgent", prompt="go on") == ""
-    assert gemini.tells("PreCompress", trigger="auto") is None
-    assert gemini.tells("PreCompress", trigger="auto") is None
+    assert gemini.tells("PreCompress", trigger="manual") is None
+    assert gemini.tells("PreCompress", trigger="manual") is None
     assert "Recent Failures" in gemini.says("BeforeAgent", prompt="go on")
     assert gemini.says("BeforeAgent", prompt="and on") == ""
 
 
 def test_or_with_the_next_result(gemini):
     after(gemini, "run_shell_command", SHELL, command="make x")
-    gemini.tells("PreCompress", trigger="auto")
+    gemini.tells("PreCompress", trigger="manual")
     assert "Recent Failures" in after(gemini, "read_file", {"llmContent": "text"}, path="a")
     assert after(gemini, "read_file", {"llmContent": "text"}, path="a") == ""
+
+
+def test_that_it_may_compress_by_itself_is_told_before_each_call_and_its_log_says_whether_it_has(gemini):
+    after(gemini, "run_shell_command", SHELL, command="make x")
+    gemini.tells("PreCompress", trigger="auto")
+    gemini.log.write_text('{"type":"user","content":[{"text":"sell tea"}]}\n')
+    gemini.tells("PreCompress", trigger="auto")
+    assert gemini.says("BeforeAgent", prompt="go on") == ""
+    with gemini.log.open("a") as log:
+        log.write('{"$set":{"messages":[{"type":"user","content":[{"text":"<state_snapshot>so far"}]}]}}\n')
+    gemini.tells("PreCompress", trigger="auto")
+    assert "Recent Failures" in gemini.says("BeforeAgent", prompt="go on")
+    gemini.tells("PreCompress", trigger="auto")
+    assert gemini.says("BeforeAgent", prompt="and on") == ""
+    gemini.ends()
+    assert list((gemini.home / "hooks").iterdir()) == []
 
 
 def test_nothing_is_said_when_nothing_failed(gemini):

@@ -13,6 +13,10 @@ import time
 
 TAIL = 262_144
 """Bytes of a session's log in which the end of a command is looked for."""
+SNAPSHOT = b"<state_snapshot>"
+"""How what Gemini CLI makes of a conversation begins."""
+ENDINGS = (".calls", ".open", ".snapshot")
+"""The files of a session."""
 FAULTS = 65_536
 """Bytes of the file in which our own faults are counted."""
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
@@ -28,9 +32,9 @@ def needs_more(agent: str, data: bytes) -> bool:
     if event == b"SessionStart":
         return field(data, b"source") == b"compact"
     if event == b"PreCompress":
-        return True
+        return field(data, b"trigger") == b"manual" or _is_compressed(data, session)
     if event == b"SessionEnd":
-        return os.path.exists(place(session, ".calls")) or os.path.exists(place(session, ".open"))
+        return any(os.path.exists(place(session, ending)) for ending in ENDINGS)
     if event == b"BeforeAgent":
         return b"*" in _open(session)
     if event not in (b"PostToolUse", b"PostToolUseFailure", b"PostToolBatch", b"AfterTool"):
@@ -62,6 +66,32 @@ def _has_failed(agent: str, event: bytes, data: bytes) -> bool:
         return True
     code = data.find(b"Exit Code: ")
     return code >= 0 and data[code + 11 : code + 12] != b"0" and data[code + 11 : code + 17] != b"(none)"
+
+
+def _is_compressed(data: bytes, session: bytes) -> bool:
+    """Gemini CLI says before each call of its model that it may compress. Its log says whether it has since then."""
+    log = os.fsdecode(field(data, b"transcript_path"))
+    try:
+        with open(log, "rb", buffering=0) as file:
+            begin = max(0, file.seek(0, 2) - TAIL)
+            file.seek(begin)
+            last = file.read(TAIL).rfind(SNAPSHOT)
+    except OSError:
+        return False
+    if last < 0:
+        return False
+    seen = place(session, ".snapshot")
+    try:
+        with open(seen, "rb", buffering=0) as file:
+            known = file.read(20)
+    except OSError:
+        known = b""
+    if known == b"%d" % (begin + last):
+        return False
+    if known:
+        os.unlink(seen)
+    append(seen, b"%d" % (begin + last))
+    return True
 
 
 def exit_code(data: bytes) -> int | None:

@@ -1,5 +1,6 @@
-"""Gemini CLI. The response of a tool says whether it failed, that of a shell by the exit code in it. A compaction is
-told before it is made, when nothing can be said: the reminder goes with the next prompt or the next result.
+"""Gemini CLI. The response of a tool says whether it failed, that of a shell by the exit code in it. That it may
+compress is told before each call of its model, that it has by its log alone, and nothing can be said then: the reminder
+goes with the next prompt or the next result.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def _error(response: Any) -> str | None:
     if not isinstance(response, dict):
         return None
     said = _said(response.get("llmContent")) or _said(response.get("returnDisplay"))
+    said = said.strip().removeprefix("<untrusted_context>").removesuffix("</untrusted_context>").strip()
     error = response.get("error")
     if error:
         told = error.get("message") if isinstance(error, dict) else error

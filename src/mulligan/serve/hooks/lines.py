@@ -57,6 +57,6 @@ def leave_open(session: str, names: Iterable[str]) -> None:
 
 def remove(session: str) -> None:
     """A session has ended."""
-    for ending in (".calls", ".open"):
+    for ending in first.ENDINGS:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(first.place(session.encode(), ending))

@@ -199,11 +199,14 @@ class _Work:
     def _count_worked(self) -> None:
         """The calls that the first stage has seen work, each a line."""
         found, self.state.read = lines.worked(self.hook.told.session, self.state.read)
+        known: dict[str, Step] = {}
         for turn in found:
             for called, id in turn.calls:
-                name, server = named(called)
-                step = Step(run="", seq=0, call=0, name=name, server=server, started=turn.at)
-                self._hear(id, self.hook.through(StepEnded(step)).step)
+                if called not in known:
+                    name, server = named(called)
+                    step = Step(run="", seq=0, call=0, name=name, server=server)
+                    known[called] = self.hook.through(StepEnded(step)).step
+                self._hear(id, msgspec.structs.replace(known[called], started=turn.at))
             self._end_turn(id for _, id in turn.calls)
 
     def _end_turn(self, ids: Iterable[str]) -> None:
