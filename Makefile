@@ -36,7 +36,7 @@ test-providers: ## run the real clients of OpenAI, Anthropic and LiteLLM over a 
 	@scripts/environment base dev providers
 	@.venv/bin/python -m pytest -n auto --maxprocesses 2 tests/providers $(ARGS)
 
-test-agents: ## run the real Claude Code and Codex over a scripted model (installs 800 MB; skipped, with the reason, without node)
+test-agents: ## run the real Claude Code, Codex and Gemini CLI over a scripted model (installs 900 MB; skipped, with the reason, without node)
 	@scripts/environment base dev
 	@scripts/agents
 	@.venv/bin/python -m pytest -m agents -rs tests/agents $(ARGS)

@@ -25,7 +25,7 @@ def place(tmp_path: Path, api: Api) -> Place:
 @pytest.fixture(autouse=True)
 def _is_here(request: pytest.FixtureRequest) -> None:
     name = request.node.path.name
-    program = PROGRAMS / ("claude" if "claude" in name else "codex")
+    program = PROGRAMS / next(each for each in ("claude", "codex", "gemini") if each in name)
     if not program.exists():
         pytest.skip(f"{program.name} is not installed: make test-agents")
     try:

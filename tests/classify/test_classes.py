@@ -108,6 +108,11 @@ def test_what_a_tool_says_in_its_own_words(text: str, kind: str) -> None:
     [
         ("Failed to find expected lines in a.rs:\n  let x", "tool/edit_mismatch"),
         ("invalid patch: The first line of the patch must be '*** Begin Patch'", "tool/edit_mismatch"),
+        (
+            "Could not find an exact match for 'old_string' in '/src/a.txt'. If previous edits modified the file, "
+            "please use ReadFile to inspect the target lines before retrying.",
+            "tool/edit_mismatch",
+        ),
         ("No sufficiently similar match found at line: 42 (87% similar, needs 100%)", "tool/edit_mismatch"),
         ("apply_patch verification failed: Failed to read file a.rs: No such file or directory", "tool/file_not_found"),
         ("File path must be within one of the workspace directories: /w", "tool/permission_denied"),

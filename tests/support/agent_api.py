@@ -1,4 +1,4 @@
-"""A scripted model on loopback, for real coding agents: it speaks as Anthropic's and as OpenAI's API do.
+"""A scripted model on loopback, for real coding agents: it speaks as Anthropic's, OpenAI's and Google's API do.
 
 Each request of the agent's main loop takes the next reply of the script; whatever else an agent asks, a title or a
 summary, is answered in a word. Every request is kept.
@@ -64,6 +64,8 @@ class Api:
                     self._answer(body, _claude(api._next(body, _is_summary(body)), api._ids))
                 elif self.path.endswith("/responses"):
                     self._answer(body, _codex(api._next(body, False), api._ids))
+                elif "treamGenerateContent" in self.path:
+                    self._answer(body, _gemini(api._next(body, False)))
                 else:
                     self._send({"input_tokens": 10})
 
@@ -74,7 +76,8 @@ class Api:
                 self.end_headers()
                 self.close_connection = True
                 for event in events:
-                    self.wfile.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+                    named = f"event: {event['type']}\n" if "type" in event else ""
+                    self.wfile.write(f"{named}data: {json.dumps(event)}\r\n\r\n".encode())
 
             def _send(self, told: Any) -> None:
                 data = json.dumps(told).encode()
@@ -164,3 +167,10 @@ def _codex(reply: Reply, ids: Iterator[int]) -> Iterator[dict[str, Any]]:
              "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": reply.tokens + 1}  # fmt: skip
     whole = {"id": f"r{next(ids)}", "status": "completed", "output": items, "usage": usage}
     yield {"type": "response.completed", "response": whole}
+
+
+def _gemini(reply: Reply) -> Iterator[dict[str, Any]]:
+    parts: list[dict[str, Any]] = [{"functionCall": {"name": ask.name, "args": ask.arguments}} for ask in reply.asks]
+    content = {"role": "model", "parts": parts or [{"text": reply.text}]}
+    usage = {"promptTokenCount": reply.tokens, "candidatesTokenCount": 1, "totalTokenCount": reply.tokens + 1}
+    yield {"candidates": [{"content": content, "finishReason": "STOP", "index": 0}], "usageMetadata": usage}

@@ -160,3 +160,24 @@ args = ["{place.crm}"]
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def gemini(place: Place, prompt: str = "please work") -> str:
+    """Gemini CLI works once through the script: its last words."""
+    file = place.home / ".gemini" / "settings.json"
+    settings = json.loads(file.read_text()) if file.exists() else {}
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(settings | {"security": {"auth": {"selectedType": "gemini-api-key"}}}))
+    environment = place.environment | {
+        "GEMINI_API_KEY": "none",
+        "GOOGLE_GEMINI_BASE_URL": place.api.url,
+        "GEMINI_TELEMETRY_ENABLED": "false",
+    }
+    environment.pop("PYTHONPATH")
+    done = subprocess.run(
+        [str(PROGRAMS / "gemini"), "-p", prompt, "--yolo", "--skip-trust", "-m", "gemini-2.5-flash"],
+        env=environment, cwd=place.project, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()

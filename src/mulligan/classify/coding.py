@@ -74,7 +74,7 @@ EDITING = (
         r"succeeded at .* with fuzz)|patch (?:does not apply|failed)|patch failed|corrupt patch|malformed patch|"
         r"only garbage was found in the patch|failed to find (?:expected lines|context)|invalid context|"
         r"apply_patch verification failed|failed to apply (?:patch|diff|edit|hunk)|could not (?:find|"
-        r"apply) (?:the )?(?:exact match|string to replace|text to replace|edit|diff|hunk)|(?:0|zero|"
+        r"apply) (?:the |an )?(?:exact match|string to replace|text to replace|edit|diff|hunk)|(?:0|zero|"
         r"no) (?:occurrences|matches) (?:were )?found (?:for|of)[^\n]{0,40}(?:old|string|text|search)|"
         r"failed to edit|expected \d{1,9} occurrences? but found|does not match (?:anything|any text|the content|"
         r"the file)|no (?:sufficiently )?(?:similar|exact) match|diff edit mismatch|"
