@@ -108,6 +108,7 @@ def test_a_picture_does_not_weigh_what_its_data_do():
         "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 10**6}}],
     }
     assert conversation.heaviness(picture) < 2000
+    assert conversation.heaviness({"role": "user", "content": "data:image/png;base64," + "A" * 10**6}) < 2000
 
 
 def test_strangers_do_no_harm():

@@ -182,6 +182,8 @@ class Messages:
         self.fails = fails
         self.begun = 0
         self.left = 0
+        self.left_before: list[int] = []
+        """How many had been left when each was entered."""
 
     def create(self, **given: Any) -> str:
         return "Rain."
@@ -198,6 +200,7 @@ class Messages:
     @contextlib.contextmanager
     def stream(self, **given: Any) -> Iterator[MessageStream]:
         stream = MessageStream(self.events())
+        self.left_before.append(self.left)
         try:
             yield stream
         finally:
@@ -213,6 +216,7 @@ class AsyncMessages(Messages):
     @contextlib.asynccontextmanager
     async def stream(self, **given: Any) -> Any:  # type: ignore[override]
         stream = AsyncMessageStream(self.aevents())
+        self.left_before.append(self.left)
         try:
             yield stream
         finally:
@@ -229,6 +233,7 @@ def test_a_stream_that_is_entered_is_recovered_before_its_first_token_and_stays_
         assert isinstance(stream, MessageStream)
         assert stream.text() == "Rain in Oslo."
     assert messages.begun == messages.left == 2
+    assert messages.left_before == [0, 1]
     assert stream.is_closed
     assert [step.outcome for step in played.steps] == ["failure", "success"]
     assert played.steps[-1].name == "messages.stream"
@@ -246,6 +251,7 @@ def test_an_async_stream_that_is_entered_is_recovered_too(played: Rehearsal) -> 
 
     assert asyncio.run(go()).is_closed
     assert messages.begun == messages.left == 2
+    assert messages.left_before == [0, 1]
     assert [step.outcome for step in played.steps] == ["failure", "success"]
 
 

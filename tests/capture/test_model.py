@@ -20,7 +20,7 @@ from mulligan.events import ContextCompacted, RecoveryPlanned
 from mulligan.failure import SettingsError
 from mulligan.recover.shorten import is_shortened
 from mulligan.testing import Rehearsal, assert_presentable, rehearsal
-from providers import TEXT, Provider, Wrong
+from providers import TEXT, Provider, Wrong, tokens
 
 
 @pytest.fixture
@@ -106,6 +106,8 @@ def test_a_conversation_that_is_too_long_is_compressed_and_sent_again(
         assert TEXT in json.dumps(answer)
         assert len(provider.requests) == 2
         sent = provider.requests[1][place]
+        if says_sizes:  # then no more is lost than must be
+            assert tokens(provider.requests[1]) > 0.85 * 18_000
     assert conversation.unpaired(sent) == ([], [])
     assert sent[-1] == conversations.flat(messages[-1])
     (event,) = [event.compaction for event in played.events if isinstance(event, ContextCompacted)]
@@ -212,6 +214,15 @@ def test_compression_is_tried_as_often_as_it_may_be_and_never_loops(played: Rehe
     assert len(chat.asked) == 1
 
 
+def test_a_conversation_whose_last_turn_alone_is_too_long_is_not_sent_again(played: Rehearsal) -> None:
+    old = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "so it is " * 60} for n in range(20)]
+    chat = scripted(overflow(5000, 20_000))
+    with pytest.raises(ApiError) as left:
+        chat(messages=[*old, {"role": "user", "content": "word " * 15_000}])
+    assert len(chat.asked) == 1
+    assert "what must stay of the conversation does not fit" in left.value.__notes__[0]
+
+
 def test_where_the_conversation_alone_fits_the_answers_limit_is_lowered_instead(played: Rehearsal) -> None:
     said = "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, decrease input length"
     chat = scripted(ApiError(400, said))
@@ -272,6 +283,7 @@ def test_cancellation_during_a_wait_is_immediate() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert asyncio.all_tasks() == {asyncio.current_task()}  # nothing of it waits on
         return time.monotonic() - began
 
     assert asyncio.run(go()) < 5
@@ -522,6 +534,18 @@ def test_an_answer_with_one_reading_is_mended_without_another_call(played: Rehea
     assert json.loads(chat(messages=HELLO, response_format={"type": "json_object"})) == {"weather": "rain"}
     assert len(chat.asked) == 1
     assert "not valid JSON" in played.steps[-1].metadata["mended"]
+
+
+def test_every_call_of_an_answer_is_mended(played: Rehearsal) -> None:
+    calls = [
+        {"id": name, "type": "function", "function": {"name": "weather", "arguments": f"{{'city': '{name}',}}"}}
+        for name in ("Oslo", "Bergen")
+    ]
+    answer = {"choices": [{"message": {"content": None, "tool_calls": calls}, "finish_reason": "tool_calls"}]}
+    chat = scripted(answer)
+    made = chat(messages=HELLO)["choices"][0]["message"]["tool_calls"]
+    assert [json.loads(call["function"]["arguments"])["city"] for call in made] == ["Oslo", "Bergen"]
+    assert len(chat.asked) == 1
 
 
 # Streams
