@@ -303,3 +303,31 @@ def test_a_door_reads_the_users_file_only_and_repairs_nothing_unasked(tmp_path, 
     user.write_text('mode = "repair"\n')
     assert settings.read(environment={}, user_file=user, of_user=True).mode == "repair"
     assert settings.read(environment={"MULLIGAN_MODE": "observe"}, user_file=user, of_user=True).mode == "observe"
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ({"effect": "none"}, "there is no 'effect'"),
+        ({"effects": "never"}, "effects is none, repeatable or once"),
+        ({"mode": "fix"}, "mode is observe, suggest or repair"),
+        ({"privileged": "amount"}, "privileged is a list of texts"),
+        ({"privileged": [1]}, "privileged is a list of texts"),
+        ({"timeout": True}, "timeout is a number of seconds"),
+        ({"timeout": -1}, "timeout is a number of seconds"),
+        ({"destructive": 1}, "destructive is true or false"),
+        ("repair", "is a table"),
+    ],
+)
+def test_a_rule_for_a_tool_that_cannot_be_meant_is_refused(tmp_path, rule, told):
+    with pytest.raises(SettingsError, match=told):
+        settings.read({"tools": {"files.*": rule}}, {}, tmp_path, tmp_path / "none.toml")
+
+
+def test_a_rule_for_a_tool_is_the_users_and_never_a_projects(tmp_path):
+    (tmp_path / "user.toml").write_text('[tools."files.read"]\neffects = "none"\n')
+    (tmp_path / "mulligan.toml").write_text('[tools."files.read"]\nmode = "repair"\n')
+    with pytest.raises(SettingsError, match="a project cannot set it"):
+        settings.read({}, {}, tmp_path, tmp_path / "user.toml")
+    read = settings.read({}, {}, tmp_path, tmp_path / "user.toml", of_user=True)
+    assert read.tools == {"files.read": {"effects": "none"}}

@@ -214,7 +214,11 @@ def _rule(tool: str, rule: Any, where: str) -> dict[str, Any]:
         if isinstance(known[0], str):
             if value not in known:
                 raise SettingsError(f"{place}: {name} is {', '.join(known[:-1])} or {known[-1]}, got {value!r}.")
-        elif not isinstance(value, known) or (isinstance(value, bool) and bool not in known):
+        elif (
+            not isinstance(value, known)
+            or (isinstance(value, bool) and bool not in known)
+            or (known[0] is int and not 0 <= value < 1e9)
+        ):
             spoken = {list: "a list of texts", bool: "true or false"}.get(known[0], "a number of seconds")
             raise SettingsError(f"{place}: {name} is {spoken}, got {value!r}.")
         elif isinstance(value, list) and not all(isinstance(each, str) for each in value):

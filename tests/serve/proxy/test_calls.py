@@ -285,6 +285,18 @@ def test_the_same_call_given_up_twice_is_not_made_a_third_time():
         assert texts(client.call("count")) == ["3"]
 
 
+def test_a_call_is_recorded_before_it_is_answered_and_survives_the_death_of_the_proxy(types):
+    with proxied() as client:
+        client.open()
+        assert texts(client.call("echo", text="hello")) == ["hello"]
+        client.process.kill()
+        client.process.wait(10)
+    code, said, _ = types("show", "last", "--json")
+    assert code == 0
+    (step,) = json.loads(said)["steps"]
+    assert (step["name"], step["server"]) == ("fake.echo", "fake")
+
+
 def test_secrets_are_not_kept():
     with proxied() as client:
         client.open()
