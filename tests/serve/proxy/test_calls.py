@@ -227,7 +227,7 @@ def test_a_project_cannot_say_anything_about_tools(tmp_path, monkeypatch):
 
 
 def test_a_call_that_hangs_is_given_up_and_the_server_is_told(tmp_path):
-    with proxied(f"log={tmp_path / 'heard'}", options=["--timeout", "0.3"]) as client:
+    with proxied(f"log={tmp_path / 'heard'}", options=["--timeout", "1.5"]) as client:
         client.open()
         answer = client.call("hang")
         assert block(answer)["error"] == "tool/timeout"

@@ -63,27 +63,27 @@ def test_a_question_of_the_server_reaches_the_client_and_is_answered_by_nobody_e
 
 
 def test_progress_arrives_before_the_answer_and_keeps_a_long_call_alive():
-    with proxied(options=["--timeout", "0.4"]) as client:
+    with proxied(options=["--timeout", "1.5"]) as client:
         client.open()
         client.send(
             id=1,
             method="tools/call",
-            params={"name": "slow", "arguments": {"seconds": 1}, "_meta": {"progressToken": "p"}},
+            params={"name": "slow", "arguments": {"seconds": 2.5}, "_meta": {"progressToken": "p"}},
         )
         said = [client.hear()]
         while "result" not in said[-1]:
             said.append(client.hear())
         assert said[0]["params"] == {"progressToken": "p", "progress": 1}
-        assert len(said) > 5
+        assert len(said) > 3
         assert said[-1]["result"]["content"][0]["text"] == "done"
 
 
 def test_a_call_is_not_late_while_the_server_waits_for_the_client():
-    with proxied(options=["--timeout", "0.2"]) as client:
+    with proxied(options=["--timeout", "1"]) as client:
         client.open()
         client.send(id=1, method="tools/call", params={"name": "ask"})
         asked = client.hear()
-        time.sleep(0.8)  # a person who thinks
+        time.sleep(1.6)  # a person who thinks
         client.send(id=asked["id"], result={"said": "yes"})
         assert "yes" in client.hear()["result"]["content"][0]["text"]
 

@@ -55,7 +55,9 @@ class Server:
         self._is_over = False
         self.is_deaf = False
         """Whether it closed its input and lives on."""
-        self.outlet = Outlet(loop, process.stdin.fileno(), self._deaf)
+        self._stdin = process.stdin.fileno()
+        self.outlet = Outlet(loop, self._stdin, self._deaf)
+        loop.add_reader(self._stdin, self._deaf)  # nothing can be read there: it only tells that nobody listens
         self.source = Source(loop, process.stdout.fileno(), on_line, self._silent)
 
     @property
@@ -78,26 +80,34 @@ class Server:
         return f"the server ended with exit code {code}"
 
     def _deaf(self) -> None:
-        self.is_deaf = not self.has_ended
-        self._loop.call_soon(self._gone)
+        """Its input is closed. It may be on its way out, and what it said last is still to be read."""
+        self._loop.remove_reader(self._stdin)
+        self.is_deaf = True
+        self._loop.call_later(LINGERS, self._gone)
 
     def _silent(self) -> None:
-        # What it wrote last has been read. It may still be on its way out: its exit code says more than that.
+        """Its output is closed, and was read to the end."""
         self._loop.call_later(0.0 if self.has_ended else LINGERS, self._gone)
 
     def _gone(self) -> None:
         if not self._is_over:
+            self.is_deaf = self.is_deaf and not self.has_ended
             self.end()
             self._on_gone(self)
 
     def end(self) -> None:
         """Lets go of it; where it is still there, it is killed."""
-        self._is_over = True
+        self._let_go()
         self.source.close()
-        self.outlet.let_go()
         if not self.has_ended:
             self.process.kill()
         self._closed()
+
+    def _let_go(self) -> None:
+        self._is_over = True
+        if self.process.stdin is not None and not self.process.stdin.closed:
+            self._loop.remove_reader(self._stdin)
+        self.outlet.let_go()
 
     def _closed(self) -> None:
         for pipe in (self.process.stdin, self.process.stdout):
@@ -112,8 +122,7 @@ class Server:
         deadline = self._loop.time() + GRACE
         while not self.outlet.is_empty and not self.outlet.is_broken and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
-        self._is_over = True
-        self.outlet.let_go()
+        self._let_go()
         if self.process.stdin is not None:
             self.process.stdin.close()
         for ask in (None, self.process.terminate, self.process.kill):
