@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from mulligan.records import Change, Fix, fix_id
+from mulligan.records import Change, Fix, Record, fix_id
 from mulligan.remember.fixes import Form
 from mulligan.remember.store import FixQuery, Shape
 
-MOST = 32
+MOST = 16
 """Calls that are looked at, the latest."""
 SCANNED = 1000
 """Steps that are passed over in looking for them."""
@@ -25,6 +26,14 @@ FEWEST = 5
 """Calls before anything is concluded from them."""
 ALWAYS = 0.9
 """The share of calls that have an argument which belongs to every call."""
+
+
+class Given(Record, frozen=True):
+    """Of a step, what it was called with: the rest of it need not be read."""
+
+    arguments: Any = None
+
+
 NUMBERS = ("integer", "number")
 CASTS = {
     ("string", "integer"),

@@ -346,7 +346,7 @@ def _worked(read: Read, tenant: str, query: FixQuery) -> list[Shape]:
             (tenant, run, last - left, query.tool, exemplars.LARGEST, exemplars.MOST),
         )
         left -= last
-        found += [shape_of(bodies.read(body, Step).arguments) for (body,) in rows]
+        found += [shape_of(bodies.read(body, exemplars.Given).arguments) for (body,) in rows]
     return exemplars.capped(found)
 
 

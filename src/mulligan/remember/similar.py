@@ -44,5 +44,5 @@ def nearest(
 ) -> list[tuple[float, str]]:
     """The most alike of what is known, the most alike first; nothing is a good answer."""
     asked = sketch(text)
-    ranked = sorted(((likeness(asked, bits), name) for name, bits in known), key=lambda each: (-each[0], each[1]))
-    return [each for each in ranked[:limit] if each[0] >= threshold]
+    found = [(alike, name) for name, bits in known if (alike := likeness(asked, bits)) >= threshold]
+    return sorted(found, key=lambda each: (-each[0], each[1]))[:limit]
