@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 
 import pytest
@@ -109,3 +110,30 @@ def test_env_prints_the_two_variables(types):
         "export OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
         "export OTEL_EXPORTER_OTLP_HEADERS=Authorization=Bearer%20mul_x",
     ]
+
+
+def test_serve_alerts_a_command_of_what_only_a_person_can_fix(command, tmp_path):
+    told = tmp_path / "told.json"
+    script = f"import sys; open({str(told)!r}, 'a').write(sys.stdin.read())"
+    process = command("--alert-command", f'{sys.executable} -c "{script}"')
+    at = re.search(r"listens on (\S+) ", process.stdout.readline())[1]
+    run = {
+        "id": "r",
+        "end": "finished",
+        "steps": [{"name": "pay", "failure": {"type": "model", "code": "quota_exceeded"}}],
+    }
+    sent = urllib.request.Request(f"{at}/v1/runs", json.dumps(run).encode(), {"Content-Type": "application/json"})
+    urllib.request.urlopen(sent, timeout=20).close()
+    for _ in range(400):
+        if told.exists() and told.read_text().endswith("\n"):
+            break
+        time.sleep(0.02)
+    alert = json.loads(told.read_text())
+    assert (alert["what"], alert["kind"], alert["tool"]) == ("person_needed", "model/quota_exceeded", "pay")
+
+
+def test_an_alert_that_cannot_be_meant_is_refused_at_once(command):
+    process = command("--alert-webhook", "ftp://x")
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert "webhook" in err

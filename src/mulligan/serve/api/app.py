@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from mulligan.events import AnyEvent
 from mulligan.failure import StoreError
 from mulligan.remember.store import Batch, Store
 from mulligan.serve.api import doors
@@ -46,6 +47,7 @@ class Server:
         rules: Rules | None = None,
         rates: Rates | None = None,
         announce: Callable[[str], None] = lambda ticket: None,
+        heard: Callable[[str, Sequence[AnyEvent]], None] | None = None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.store = store
@@ -53,7 +55,7 @@ class Server:
         self.rules = rules or Rules()
         self.tokens = Tokens(store)
         self.browsers = Browsers(announce)
-        self.committer = Committer(store)
+        self.committer = Committer(store, heard)
         self.rates = rates or Rates()
         self.clock = clock
         self.is_stopping = False

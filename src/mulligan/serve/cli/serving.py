@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
 
 from mulligan.assembly import classify_of, redactor_of
+from mulligan.events import AnyEvent
 from mulligan.failure import MissingExtra, SettingsError
 from mulligan.remember.adoption import adopt
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import LOCAL, Store
 from mulligan.remember.urls import journals_of, open_store, sqlite_path
 from mulligan.serve.cli.options import now, settings_with, store_option
 from mulligan.settings import Level, Settings
@@ -27,6 +30,8 @@ from mulligan.settings import Level, Settings
 @click.option("--allow-host", "names", multiple=True, metavar="NAME", help="A name it goes by, beside localhost.")
 @click.option("--level", type=click.Choice(["local", "shared"]), help="How much is hidden of what is sent.")
 @click.option("--log", "logs", is_flag=True, help="One line a request, on standard error.")
+@click.option("--alert-command", metavar="CMD", default="", help="Tell this command of what a person should know.")
+@click.option("--alert-webhook", metavar="URL", default="", help="Post it to this address.")
 @click.option("--no-auth", "open_to_all", is_flag=True, help="Ask nobody for a token or a cookie. Loopback only.")
 @store_option
 def serve(
@@ -36,6 +41,8 @@ def serve(
     names: tuple[str, ...],
     level: Level | None,
     logs: bool,
+    alert_command: str,
+    alert_webhook: str,
     open_to_all: bool,
     store: str | None,
 ) -> None:
@@ -56,12 +63,13 @@ def serve(
         raise SettingsError("--no-auth is for loopback alone: beyond it, make tokens with mulligan token create.")
     settings = settings_with(store)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
-    _serve(settings, host, port, opens, names, level, logs, open_to_all, is_local)
+    alerts = {"command": alert_command, "webhook": alert_webhook}
+    _serve(settings, host, port, opens, names, level, logs, open_to_all, is_local, alerts)
 
 
 def _serve(
     settings: Settings, host: str, port: int, opens: bool, names: tuple[str, ...], level: Level | None, logs: bool,
-    open_to_all: bool, is_local: bool,
+    open_to_all: bool, is_local: bool, alerts: dict[str, Any],
 ) -> None:  # fmt: skip
     from mulligan.serve.api import running
     from mulligan.serve.api.app import Server, app
@@ -83,7 +91,7 @@ def _serve(
     def announce(ticket: str) -> None:
         click.echo(f"For another browser, once: {said['at']}{ENTRY}/{ticket}", err=True)
 
-    server = Server(kept, intake, rules=rules, announce=announce)
+    server = Server(kept, intake, rules=rules, announce=announce, heard=_alerting(kept, alerts))
     if not is_local and not any(each.state(now()) == "active" for each in server.tokens.all()):
         server.close()
         raise SettingsError(
@@ -112,3 +120,20 @@ def _serve(
 
     says = (lambda line: click.echo(line, err=True)) if logs else None
     running.run(app(server, (*GROUPS, pages), says), sock, ready, server.stop)
+
+
+def _alerting(kept: Store, asked: dict[str, Any]) -> Callable[[str, Sequence[AnyEvent]], None] | None:
+    """Who is told of what a person should know; each tenant has a watch of its own."""
+    if not any(asked.values()):
+        return None
+    from mulligan.report.alerts import Alerts
+
+    known: dict[str, Alerts] = {}
+
+    def heard(tenant: str, events: Sequence[AnyEvent]) -> None:
+        if tenant not in known:
+            known[tenant] = Alerts(**asked, find=partial(kept.pattern, tenant))
+        known[tenant].heard(events)
+
+    Alerts(**asked)  # refused now, and not at the first failure
+    return heard

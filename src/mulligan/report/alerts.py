@@ -1,0 +1,229 @@
+"""Alerts: a command or a webhook is told of failures that only a person can fix, of new ones, and of ever more.
+
+Off unless asked for. What is sent has passed redaction, as all events have; the same is told once in a while, and there
+is a bound on all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import shlex
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from mulligan.events import AnyEvent, StepEnded
+from mulligan.failure import Remedy, SettingsError
+from mulligan.records import Pattern, Record, Step, encode, pattern_id
+from mulligan.redaction import clean
+
+log = logging.getLogger("mulligan")
+
+AGAIN = 900.0
+"""Seconds before the same is told again."""
+HOURLY = 30
+"""Alerts in an hour, of all sorts together."""
+WINDOW, LEAST, SHARE = 600.0, 20, 0.5
+"""Given up so often: in so many seconds, of at least so many calls, at least this share."""
+SECONDS = 10.0
+"""That a command or a webhook may take."""
+WAITING = 100
+REMEMBERED = 10_000
+UNMADE = "it was not made"
+"""What a call says that was left alone because its circuit is open; it also says when it is tried again."""
+
+
+class Alert(Record, frozen=True):
+    """What somebody should know."""
+
+    what: Literal["person_needed", "new_pattern", "giving_up", "circuit_open"]
+    told: str
+    """In a sentence."""
+    at: int
+    tool: str = ""
+    kind: str = ""
+    run: str = ""
+    message: str = ""
+    pattern: str = ""
+    link: str = ""
+    """Where to look, if a server is known."""
+
+
+class Watch:
+    """Decides what is worth an alert, from events as they are kept. It has no clock of its own, and sends nothing."""
+
+    def __init__(self, find: Callable[[str], Pattern | None] | None = None, link: str = "") -> None:
+        self._find = find
+        self._link = link.rstrip("/")
+        self._met: dict[str, None] = {}
+        """Patterns that are known not to be new."""
+        self._told: dict[tuple[str, str], float] = {}
+        self._hour: deque[float] = deque()
+        self._ended: deque[tuple[float, bool]] = deque(maxlen=REMEMBERED)
+        self.suppressed = 0
+        """Alerts that were not told, because there were too many."""
+
+    def heard(self, events: Iterable[AnyEvent], now: float) -> list[Alert]:
+        """The alerts of a batch that was kept at this second."""
+        alerts = []
+        for event in events:
+            if isinstance(event, StepEnded):
+                alerts += [alert for alert in self._of(event.step, now) if self._is_told(alert, now)]
+        return alerts
+
+    def _of(self, step: Step, now: float) -> Iterable[Alert]:
+        failure = step.failure
+        if step.outcome == "success":
+            self._ended.append((now, False))
+        elif step.ending is not None and step.has_failed:
+            self._ended.append((now, True))
+            if told := self._giving_up(now):
+                yield self._alert("giving_up", told, step, now)
+        if failure is None or not step.has_failed:
+            return
+        name = clean(step.name, 80)
+        if UNMADE in failure.evidence:
+            if failure.retry_after is not None:
+                yield self._alert("circuit_open", f"{name} fails so often that it is left alone for a while", step, now)
+        elif failure.remedy is Remedy.STOP:
+            yield self._alert("person_needed", f"{failure.kind} in {name}: only a person can fix it", step, now)
+        elif self._is_new(step):
+            yield self._alert("new_pattern", f"{failure.kind} in {name}: not met before", step, now)
+
+    def _giving_up(self, now: float) -> str:
+        while self._ended and self._ended[0][0] < now - WINDOW:
+            self._ended.popleft()
+        given_up = sum(is_given_up for _, is_given_up in self._ended)
+        if len(self._ended) < LEAST or given_up < SHARE * len(self._ended):
+            return ""
+        return f"{given_up} of the last {len(self._ended)} calls were given up"
+
+    def _is_new(self, step: Step) -> bool:
+        """Whether the store met this pattern in the run at hand for the first time."""
+        if self._find is None or step.failure is None or not step.failure.fingerprint:
+            return False
+        id = pattern_id(step.name, step.failure.fingerprint)
+        if id in self._met:
+            return False
+        if len(self._met) >= REMEMBERED:
+            del self._met[next(iter(self._met))]
+        self._met[id] = None
+        pattern = self._find(id)
+        return pattern is not None and pattern.runs <= 1 and pattern.state != "muted"
+
+    def _alert(self, what: Any, told: str, step: Step, now: float) -> Alert:
+        failure = step.failure
+        id = pattern_id(step.name, failure.fingerprint) if failure is not None and failure.fingerprint else ""
+        return Alert(
+            what=what,
+            told=told,
+            at=int(now * 1000),
+            tool=clean(step.name, 200),
+            kind=str(failure.kind) if failure is not None else "",
+            run=step.run,
+            message=clean(failure.message, 300) if failure is not None else "",
+            pattern=id,
+            link=f"{self._link}/runs/{step.run}" if self._link else "",
+        )
+
+    def _is_told(self, alert: Alert, now: float) -> bool:
+        key = (alert.what, "" if alert.what == "giving_up" else f"{alert.kind} {alert.tool}")
+        if now - self._told.get(key, float("-inf")) < AGAIN:
+            return False
+        while self._hour and self._hour[0] < now - 3600:
+            self._hour.popleft()
+        if len(self._hour) >= HOURLY:
+            self.suppressed += 1
+            return False
+        if len(self._told) >= REMEMBERED:
+            self._told.clear()
+        self._told[key] = now
+        self._hour.append(now)
+        return True
+
+
+class Alerts:
+    """A listener that tells a command (JSON on its standard input) or a webhook (JSON, posted).
+
+        mulligan.listen(Alerts(command="notify-me"))
+
+    They are told on a thread of its own, in turn: nobody waits for them.
+    """
+
+    def __init__(
+        self,
+        *,
+        command: str = "",
+        webhook: str = "",
+        find: Callable[[str], Pattern | None] | None = None,
+        link: str = "",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._command = shlex.split(command)
+        if not self._command and not webhook:
+            raise SettingsError("alerts need somebody to tell: a command or a webhook.")
+        if webhook and urlsplit(webhook).scheme not in ("http", "https"):
+            raise SettingsError(f"a webhook is an http(s) address, got {webhook!r}.")
+        self._webhook = webhook
+        self._watch = Watch(find, link)
+        self._clock = clock
+        self._waiting: queue.Queue[Alert | None] = queue.Queue(WAITING)
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, event: AnyEvent) -> None:
+        self.heard((event,))
+
+    def heard(self, events: Iterable[AnyEvent]) -> None:
+        """Events that are kept."""
+        for alert in self._watch.heard(events, self._clock()):
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="mulligan-alerts", daemon=True)
+                self._thread.start()
+            try:
+                self._waiting.put_nowait(alert)
+            except queue.Full:
+                log.warning("an alert was not told, because %d wait: %s", WAITING, alert.told)
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Tells what waits, in bounded time."""
+        if self._thread is not None:
+            self._waiting.put(None, timeout=timeout)
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while (alert := self._waiting.get()) is not None:
+            for tell in (self._run_command, self._post):
+                try:
+                    tell(alert)
+                except Exception as error:  # noqa: BLE001 - who cannot be told is logged, and the next one is tried
+                    log.warning("nobody could be alerted (%s): %s", error, alert.told)
+
+    def _run_command(self, alert: Alert) -> None:
+        if self._command:
+            # Never through a shell, and nothing of it on the command line: what failed is written by strangers.
+            subprocess.run(
+                self._command, input=encode(alert) + b"\n", timeout=SECONDS, check=True, stdout=subprocess.DEVNULL
+            )
+
+    def _post(self, alert: Alert) -> None:
+        if self._webhook:
+            body = json.dumps({"text": f"mulligan: {alert.told}", "alert": json.loads(encode(alert))}).encode()
+            sent = urllib.request.Request(self._webhook, body, {"Content-Type": "application/json"})
+            with _opener.open(sent, timeout=SECONDS) as answer:
+                answer.read(1024)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None  # it would send what failed somewhere that nobody named
+
+
+_opener = urllib.request.build_opener(_NoRedirects)

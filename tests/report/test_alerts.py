@@ -1,0 +1,149 @@
+"""Alerts: what is worth one, how often it is told, and that a command and a webhook hear of it."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import shlex
+import sys
+import threading
+
+import pytest
+
+import mulligan
+from mulligan.events import StepEnded
+from mulligan.failure import Failure, Kind, Remedy, SettingsError
+from mulligan.records import Ending, Pattern, Step
+from mulligan.report import alerts
+from mulligan.report.alerts import Alerts, Watch
+
+QUOTA = Failure.of(Kind("model", "quota_exceeded", Remedy.STOP), "no credit \x1b[31mleft", fingerprint="f-q")
+SLOW = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-t")
+
+
+def step(failure=None, name="search", **fields):
+    return StepEnded(Step(run="run_a", seq=1, call=1, name=name, outcome="failure" if failure else "success",
+                          failure=failure, **fields))  # fmt: skip
+
+
+def given_up(name="search"):
+    return step(SLOW, name, ending=Ending(why="out of attempts"))
+
+
+def test_what_only_a_person_can_fix_is_told_once_in_a_while():
+    watch = Watch()
+    (alert,) = watch.heard([step(QUOTA)], 100.0)
+
+    assert (alert.what, alert.kind, alert.run) == ("person_needed", "model/quota_exceeded", "run_a")
+    assert "\x1b" not in alert.message
+    assert watch.heard([step(QUOTA)] * 5, 200.0) == []
+    assert len(watch.heard([step(QUOTA, "other")], 200.0)) == 1
+    assert len(watch.heard([step(QUOTA)], 100.0 + alerts.AGAIN)) == 1
+
+
+def test_what_recovers_or_is_told_to_the_model_alarms_nobody():
+    assert Watch().heard([step(SLOW), step(), step(Failure.of(Kind("tool", "x"), "no"))], 1.0) == []
+
+
+def test_a_pattern_that_was_never_met_is_told_and_a_known_or_muted_one_is_not():
+    for runs, state, count in ((1, "new", 1), (7, "active", 0), (1, "muted", 0)):
+        found = Pattern(id="p", tool="search", fingerprint="f-t", kind="tool/timeout", runs=runs, state=state)
+        told = Watch(lambda id, found=found: found).heard([step(SLOW), step(SLOW)], 1.0)
+        assert [alert.what for alert in told] == ["new_pattern"] * count
+
+
+def test_ever_more_calls_that_are_given_up_are_told_and_a_few_are_not():
+    watch = Watch()
+    assert watch.heard([given_up() for _ in range(alerts.LEAST - 1)], 1.0) == []
+    (alert,) = watch.heard([given_up()], 2.0)
+    assert alert.what == "giving_up"
+    assert "20 of the last 20" in alert.told
+    calm = Watch()
+    assert calm.heard([*(given_up() for _ in range(20)), *(step() for _ in range(50)), given_up()], 1.0)[1:] == []
+    later = Watch()
+    later.heard([given_up() for _ in range(19)], 1.0)
+    assert later.heard([given_up()], 2.0 + alerts.WINDOW) == []  # the others are long ago
+
+
+def test_an_open_circuit_is_told():
+    m = mulligan.Mulligan(store="memory:")
+    heard = []
+    m.listen(heard.append, when="caller")
+
+    @m.tool
+    def search():
+        raise ConnectionError("connection reset by peer")
+
+    for _ in range(8):
+        with pytest.raises((ConnectionError, mulligan.InfraError, mulligan.AgentError)):
+            search()
+    told = Watch().heard(heard, 1.0)
+    assert [(alert.what, alert.tool) for alert in told] == [("circuit_open", "search")]
+
+
+def test_there_is_a_bound_on_all_alerts_together():
+    watch = Watch()
+    told = watch.heard([step(QUOTA, f"tool-{number}") for number in range(100)], 1.0)
+    assert len(told) == alerts.HOURLY
+    assert watch.suppressed == 100 - alerts.HOURLY
+    assert len(watch.heard([step(QUOTA, "tool-x")], 3700.0)) == 1
+
+
+def test_a_command_is_given_the_alert_on_its_standard_input(tmp_path):
+    file = tmp_path / "told.json"
+    script = f"import sys, pathlib; pathlib.Path({str(file)!r}).write_text(sys.stdin.read())"
+    listening = Alerts(command=f"{shlex.quote(sys.executable)} -c {shlex.quote(script)}", link="http://h/")
+    listening(step(QUOTA, name="$(touch x); `rm`"))
+    listening.close(20)
+
+    told = json.loads(file.read_text())
+    assert told["what"] == "person_needed"
+    assert told["link"] == "http://h/runs/run_a"
+    assert told["tool"] == "$(touch x); `rm`"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_webhook_is_posted_to_and_a_redirect_is_not_followed():
+    heard = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            heard.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            self.send_response(302 if len(heard) == 2 else 200)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        def do_GET(self):
+            heard.append((self.path, None))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        listening = Alerts(webhook=f"http://127.0.0.1:{server.server_port}/hook")
+        listening(step(QUOTA))
+        listening(step(QUOTA, "other"))
+        listening.close(20)
+        server.shutdown()
+        thread.join(5)
+
+    assert [path for path, _ in heard] == ["/hook", "/hook"]
+    assert heard[0][1]["alert"]["kind"] == "model/quota_exceeded"
+    assert heard[0][1]["text"].startswith("mulligan: ")
+
+
+def test_whoever_cannot_be_told_is_no_trouble_for_the_agent(caplog):
+    listening = Alerts(command="/nonexistent/command", webhook="http://127.0.0.1:1/")
+    listening(step(QUOTA))
+    listening.close(20)
+    assert "nobody could be alerted" in caplog.text
+
+
+@pytest.mark.parametrize("given", [{}, {"webhook": "file:///etc/passwd"}])
+def test_alerts_that_cannot_be_meant_are_refused(given):
+    with pytest.raises(SettingsError):
+        Alerts(**given)
