@@ -30,3 +30,10 @@ def test_likeness_is_a_share_and_the_same_both_ways(one, other):
     assert 0 <= similar.likeness(*bits) <= 1.0000001
     assert similar.likeness(*bits) == similar.likeness(*reversed(bits))
     assert similar.unpacked(similar.packed(bits[0])) == bits[0]
+
+
+@given(st.text("abc xyz", max_size=40), st.lists(st.text("abc xyz", max_size=40), max_size=8))
+def test_the_nearest_are_all_that_are_alike_enough(text, others):
+    known = [(str(place), similar.sketch(each)) for place, each in enumerate(others)]
+    alike = {name for name, bits in known if similar.likeness(similar.sketch(text), bits) >= similar.ALIKE}
+    assert {name for _, name in similar.nearest(text, known)} == alike

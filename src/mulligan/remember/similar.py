@@ -44,5 +44,8 @@ def nearest(
 ) -> list[tuple[float, str]]:
     """The most alike of what is known, the most alike first; nothing is a good answer."""
     asked = sketch(text)
-    found = [(alike, name) for name, bits in known if (alike := likeness(asked, bits)) >= threshold]
+    # With fewer in common than this, no two can be so alike, whatever else is in the other one.
+    least = threshold * threshold * asked.bit_count()
+    near = [(name, bits) for name, bits in known if (asked & bits).bit_count() >= least]
+    found = [(alike, name) for name, bits in near if (alike := likeness(asked, bits)) >= threshold]
     return sorted(found, key=lambda each: (-each[0], each[1]))[:limit]
