@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 
 import pytest
@@ -49,6 +50,25 @@ def test_serve_says_where_it_is_takes_in_answers_and_stops_gracefully(command):
 
     assert process.returncode == 0
     assert "request method=POST path=/v1/runs status=200" in err
+
+
+def test_the_printed_address_opens_the_dashboard_and_the_first_run_is_on_it(command):
+    pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[server]'")
+    process = command()
+    at = re.search(r"listens on (http://127\.0\.0\.1:\d+) ", process.stdout.readline())[1]
+    once = re.search(r"open this once: (\S+)", process.stdout.readline())[1]
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+
+    assert b"No runs yet" in browser.open(once, timeout=20).read()
+    now = int(time.time() * 1000)
+    sent = json.dumps({"id": "r-1", "agent": "nightly", "started": now, "ended": now + 5, "end": "finished"}).encode()
+    urllib.request.urlopen(
+        urllib.request.Request(f"{at}/v1/runs", sent, {"Content-Type": "application/json"}), timeout=20
+    ).close()
+    assert b"Runs by status" in browser.open(f"{at}/", timeout=20).read()
+    assert b"nightly" in browser.open(f"{at}/runs/r-1", timeout=20).read()
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"{at}/", timeout=20)
 
 
 def test_serve_refuses_to_be_reached_from_elsewhere_without_tokens(command):
