@@ -270,9 +270,10 @@ def main() -> int:
     if options.json:
         print(json.dumps(rows))
     ours = [row for row in rows if row["library"] == "mulligan"]
-    bad = [row for row in ours if row["lost"] or row["doubled"]]
+    # A row in which no call was finished says nothing: a busy machine needs more --seconds.
+    bad = [row for row in ours if row["lost"] or row["doubled"] or not row["finished"]]
     print(
-        f"\nmulligan: {len(ours) - len(bad)} of {len(ours)} rows with nothing lost and nothing doubled.",
+        f"\nmulligan: {len(ours) - len(bad)} of {len(ours)} rows with calls in them, nothing lost and nothing doubled.",
         file=sys.stderr,
     )
     return 1 if bad else 0
