@@ -159,9 +159,10 @@ def _async_openai(url: str, arguments: dict[str, Any], options: dict[str, Any]) 
     import openai
 
     async def go() -> str:
-        client = mulligan.wrap_client(openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="old-key"), **options)
-        answer = await client.chat.completions.create(**arguments)
-        return await _achunks(answer) if arguments.get("stream") else _chat(answer)
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="old-key") as plain:
+            client = mulligan.wrap_client(plain, **options)
+            answer = await client.chat.completions.create(**arguments)
+            return await _achunks(answer) if arguments.get("stream") else _chat(answer)
 
     return asyncio.run(go())
 
@@ -185,11 +186,12 @@ def _async_responses(url: str, arguments: dict[str, Any], options: dict[str, Any
         arguments["max_output_tokens"] = arguments.pop("max_tokens")
 
     async def go() -> str:
-        client = mulligan.wrap_client(openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="old-key"), **options)
-        answer = await client.responses.create(**arguments)
-        if arguments.get("stream"):
-            return "".join([event.delta async for event in answer if event.type == "response.output_text.delta"])
-        return answer if isinstance(answer, str) else str(answer.output_text)
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="old-key") as plain:
+            client = mulligan.wrap_client(plain, **options)
+            answer = await client.responses.create(**arguments)
+            if arguments.get("stream"):
+                return "".join([event.delta async for event in answer if event.type == "response.output_text.delta"])
+            return answer if isinstance(answer, str) else str(answer.output_text)
 
     return asyncio.run(go())
 
@@ -214,9 +216,10 @@ def _async_anthropic(url: str, arguments: dict[str, Any], options: dict[str, Any
     import anthropic
 
     async def go() -> str:
-        client = mulligan.wrap_client(anthropic.AsyncAnthropic(base_url=url, api_key="old-key"), **options)
-        answer = await client.messages.create(**{"max_tokens": 500, **arguments})
-        return _words([event async for event in answer]) if arguments.get("stream") else _blocks(answer)
+        async with anthropic.AsyncAnthropic(base_url=url, api_key="old-key") as plain:
+            client = mulligan.wrap_client(plain, **options)
+            answer = await client.messages.create(**{"max_tokens": 500, **arguments})
+            return _words([event async for event in answer]) if arguments.get("stream") else _blocks(answer)
 
     return asyncio.run(go())
 
@@ -277,11 +280,12 @@ def _enter_async_anthropic(url: str, arguments: dict[str, Any], options: dict[st
     import anthropic
 
     async def go() -> str:
-        client = mulligan.wrap_client(anthropic.AsyncAnthropic(base_url=url, api_key="old-key"), **options)
-        async with client.messages.stream(max_tokens=500, **arguments) as stream:
-            said = "".join([text async for text in stream.text_stream])
-            assert await stream.get_final_text() == said
-            return said
+        async with anthropic.AsyncAnthropic(base_url=url, api_key="old-key") as plain:
+            client = mulligan.wrap_client(plain, **options)
+            async with client.messages.stream(max_tokens=500, **arguments) as stream:
+                said = "".join([text async for text in stream.text_stream])
+                assert await stream.get_final_text() == said
+                return said
 
     return asyncio.run(go())
 
