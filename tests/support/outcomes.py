@@ -239,8 +239,12 @@ def _async_litellm(url: str, arguments: dict[str, Any], options: dict[str, Any])
     import litellm
 
     async def go() -> str:
-        answer = await mulligan.wrap_client(litellm, **options).acompletion(**_at(url, arguments))
-        return await _achunks(answer) if arguments.get("stream") else _chat(answer)
+        try:
+            answer = await mulligan.wrap_client(litellm, **options).acompletion(**_at(url, arguments))
+            return await _achunks(answer) if arguments.get("stream") else _chat(answer)
+        finally:
+            await litellm.close_litellm_async_clients()
+            litellm.in_memory_llm_clients_cache.flush_cache()  # a closed one would be used again
 
     return asyncio.run(go())
 
