@@ -191,3 +191,23 @@ def test_a_provider_error_inside_a_tool_keeps_the_tools_type() -> None:
 
 def test_a_tool_that_quotes_a_providers_words_is_still_a_tool() -> None:
     assert classify(text="The context window of the browser is closed", tool="click").kind.type != "model"
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "text", "code"),
+    [
+        ("BadRequestError", 400, "Your input exceeds the context window of this model", "context_length_exceeded"),
+        ("BadRequestError", 400, "Input is too long for requested model.", "context_length_exceeded"),
+        (
+            "BadRequestError",
+            400,
+            "The decoder prompt (length 9120) is longer than the maximum model length of 8192.",
+            "context_length_exceeded",
+        ),
+        ("InternalServerError", 500, "AnthropicException - Overloaded", "unavailable"),
+        ("RateLimitError", 429, "insufficient_quota: you are out of credit", "quota_exceeded"),
+    ],
+)
+def test_what_litellm_files_under_another_error_is_known_by_its_text(name, status, text, code):
+    error = error_of("litellm.exceptions", name, f"litellm.{name}: {text}", status_code=status)
+    assert classify(error, source="model").kind.code == code
