@@ -228,6 +228,33 @@ def test_several_processes_make_and_fill_one_file_at_once(tmp_path):
     store.close()
 
 
+COMES_AND_GOES = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("SELECT count(*) FROM runs").fetchall()
+connection.close()
+"""
+
+
+def test_a_second_store_on_the_same_file_does_not_give_up_the_locks_of_the_first(tmp_path):
+    # POSIX: closing any handle on a file lets go of all locks this process holds on it. A process that came and went
+    # would then believe to have been the last, and take the log away that the first store reads and writes.
+    path, log = tmp_path / "s.db", tmp_path / "s.db-wal"
+    with contextlib.closing(SqliteStore(path)) as one:
+        one.append(LOCAL, batch("a"), "j", 1)
+        SqliteStore(path).close()
+        subprocess.run([sys.executable, "-c", COMES_AND_GOES, str(path)], check=True, timeout=60)
+        assert log.exists()
+        one.append(LOCAL, batch("b"), "j", 2)
+        assert one.health(LOCAL).runs == 2
+
+
+def test_a_store_behind_a_link_to_nowhere_is_made_for_its_owner_alone(tmp_path):
+    (tmp_path / "link.db").symlink_to(tmp_path / "real.db")
+    SqliteStore(tmp_path / "link.db").close()
+    assert (tmp_path / "real.db").stat().st_mode & 0o777 == 0o600
+
+
 def test_threads_read_and_write_at_once(tmp_path):
     store = SqliteStore(tmp_path / "a.db")
     faults: list[BaseException] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import threading
@@ -102,8 +103,7 @@ class SqliteStore:
             )
         with _told(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # Arguments of calls are in it: readable by its owner alone, from the first byte.
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            _make(path)
             _refuse(path)
             with self._writer as writer:
                 _prepare(writer, path)
@@ -444,6 +444,21 @@ def _refuse(path: Path) -> None:
         _version(connection, path)
 
 
+def _make(path: Path) -> None:
+    """Makes an empty file, unless there is one. Arguments of calls will be in it: it is its owner's from the start."""
+    # A file that is there is never opened but by SQLite: to close any handle on it gives up every lock that this
+    # process holds on it, and the next process to leave takes the log from under us, believing to be the last.
+    with _making:
+        place = os.path.realpath(path)
+        try:
+            os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            if os.path.isdir(place):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path)) from None
+            if not os.access(place, os.R_OK | os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path)) from None
+
+
 def _version(connection: sqlite3.Connection, path: Path) -> int:
     """How many migrations it has had, if it is ours and we know them all."""
     (owner,) = connection.execute("PRAGMA application_id").fetchone()
@@ -521,6 +536,8 @@ def _told(path: Path) -> Iterator[None]:
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_making = threading.Lock()
+"""No other thread may open a file that one has just made and not let go of."""
 
 
 def _before_fork() -> Callable[[], None]:
@@ -533,4 +550,5 @@ def _before_fork() -> Callable[[], None]:
     return after
 
 
+forks.hold(lambda: [_making])
 forks.around(_before_fork)
