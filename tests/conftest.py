@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import postgres
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -23,3 +25,23 @@ def a_home_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyt
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(home / name.lower()))
     monkeypatch.setenv("MULLIGAN_HOME", str(home / "mulligan"))
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URL of the PostgreSQL that all tests of a run share; skips where there is none to be had."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
+    base = tmp_path_factory.getbasetemp()
+    try:
+        return postgres.shared_url(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base)
+    except postgres.Unavailable as reason:
+        if postgres.GIVEN == "required":
+            raise
+        pytest.skip(f"no PostgreSQL: {reason}")
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """A database of its own."""
+    with postgres.fresh_database(postgres_server) as url:
+        yield url

