@@ -43,7 +43,7 @@ from mulligan.remember.store import (
     journals_of,
     now,
 )
-from mulligan.remember.tables import APPLICATION, MIGRATIONS, RECOUNTED_AT, REPACKED_AT
+from mulligan.remember.tables import APPLICATION, HALF, MIGRATIONS, RECOUNTED_AT, REPACKED_AT
 
 BUSY_MS = 5000
 MAPPED = 256 * 1024 * 1024
@@ -101,7 +101,7 @@ class SqliteStore:
                 f"{path} is on a network file system ({sort}), where locks may not hold and a store would be damaged. "
                 "Set MULLIGAN_HOME to a folder of this machine."
             )
-        with _told(path):
+        with told(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _make(path)
             _refuse(path)
@@ -124,7 +124,7 @@ class SqliteStore:
                 self._connect, "PRAGMA query_only=ON", f"PRAGMA mmap_size={MAPPED}"
             )
             self._readers.append(reader)
-        with _told(self.path), reader as connection:
+        with told(self.path), reader as connection:
             yield connection
 
     def _read(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
@@ -133,7 +133,7 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with _told(self.path), self._writer as writer:
+        with told(self.path), self._writer as writer:
             writer.execute("BEGIN IMMEDIATE")
             try:
                 self._ledger.begin(writer)
@@ -230,7 +230,7 @@ class SqliteStore:
         if dry_run:
             return round.rehearse(progress)
         pruned = round.perform(progress)
-        with _told(self.path), self._writer as writer:
+        with told(self.path), self._writer as writer:
             self._ledger.let_go()
             pruning.give_back(writer)
         return pruned
@@ -243,7 +243,7 @@ class SqliteStore:
         with self._writing() as writer:
             work = upkeep.Forgetting(writer, self._ledger, tenant, what)
             forgotten = work.perform()
-        with _told(self.path), self._writer as writer:
+        with told(self.path), self._writer as writer:
             upkeep.wipe(writer)
         scrub(journals_of(self.path), what, work.gone)
         return forgotten
@@ -257,7 +257,7 @@ class SqliteStore:
             upkeep.rebuild(writer, tenant)
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
-        with _told(to), self._reading() as connection:
+        with told(to), self._reading() as connection:
             from mulligan.remember import copying  # once in a while; not for those who only write, as hooks do
 
             copying.copy(connection, to, progress, replaces)
@@ -464,6 +464,10 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     (owner,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if owner == HALF:
+        raise StoreError(
+            f"{path} is half of a copy that was not ended. End it with the same command: mulligan copy FROM '{path}'"
+        )
     if owner != APPLICATION and (owner or version or tables):
         raise StoreError(f"{path} is a database of another program. Name another file: --store sqlite:///PATH")
     if version > len(MIGRATIONS):
@@ -509,7 +513,7 @@ def _is_ready(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
+def told(path: Path) -> Iterator[None]:
     """Turns what SQLite and the file system say into a sentence that says what to do."""
     try:
         yield

@@ -157,3 +157,9 @@ REPACKED_AT = 4
 
 APPLICATION = 0x6D756C67
 """Marks an SQLite file as ours ("mulg"), so that we never write into somebody else's database."""
+
+HALF = 0x6D756C68
+"""Marks one into which a copy is being made, or was begun and not ended ("mulh"): nobody else opens it."""
+
+ORDERED = ("links", "runs")
+"""Tables of which it counts in which order their rows came."""

@@ -1,0 +1,126 @@
+"""mulligan copy, typed: what is copied is told and compared, and what makes no sense is refused with a way out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from mulligan.events import RunEnded, StepEnded
+from mulligan.records import Run, Step
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import LOCAL
+
+
+@pytest.fixture
+def store(tmp_path):
+    path = tmp_path / "a.db"
+    write(path, "run_1")
+    return path
+
+
+def write(path, *ids, tenant=LOCAL):
+    kept = SqliteStore(path)
+    for id in ids:
+        events = [StepEnded(Step(run=id, seq=1, call=1, name="search")), RunEnded(Run(id=id, agent="helper"))]
+        kept.append(tenant, events, "j", kept.offset(tenant, "j") + 1)
+    kept.close()
+
+
+def test_a_copy_is_a_store_that_the_other_commands_read(types, store, tmp_path):
+    copy = str(tmp_path / "b.db")
+    code, out, err = types("copy", str(store), f"sqlite:///{copy}")
+    assert (code, err) == (0, "")
+    assert "of 1 tenant in" in out
+    assert "The same on both sides, digest " in out
+    _, out, _ = types("runs", "--store", copy)
+    assert "run_1" in out
+    write(store, "run_2", "run_3")
+    code, out, _ = types("copy", str(store), copy)
+    assert code == 0
+    assert "of which" in out
+    _, out, _ = types("copy", str(store), copy, "--json")
+    told = json.loads(out)
+    assert (told["put"], told["same"], told["differences"]) == (0, True, [])
+
+
+def test_the_command_itself_copies_and_checks(store, tmp_path):
+    copy = str(tmp_path / "b.db")
+    command = [sys.executable, "-m", "mulligan", "copy", str(store), copy]
+    assert subprocess.run([*command, "--json"], capture_output=True, timeout=60, check=True).stderr == b""
+    assert b"The same: " in subprocess.run([*command, "--check"], capture_output=True, timeout=60, check=True).stdout
+
+
+def test_a_check_changes_nothing_and_exits_1_where_the_two_differ(types, store, tmp_path):
+    copy = tmp_path / "b.db"
+    types("copy", str(store), str(copy))
+    write(store, "run_2")
+    before = copy.read_bytes()
+    code, out, _ = types("copy", str(store), str(copy), "--check")
+    assert code == 1
+    assert "runs of 'local': 1 missing\n  missing: id 'run_2'" in out
+    assert copy.read_bytes() == before
+    code, out, _ = types("copy", str(store), str(copy), "--check", "--json")
+    assert (code, json.loads(out)["same"]) == (1, False)
+
+
+def test_a_copy_that_does_not_come_out_the_same_says_where_and_stays_shut(types, store, tmp_path):
+    copy = tmp_path / "b.db"
+    types("copy", str(store), str(copy))
+    with contextlib.closing(sqlite3.connect(copy)) as connection:  # a database that changes what it is given
+        connection.execute(
+            "CREATE TRIGGER bad AFTER INSERT ON steps BEGIN UPDATE steps SET name = 'hacked' WHERE run = new.run; END"
+        )
+    write(store, "run_2")
+    code, out, _ = types("copy", str(store), str(copy))
+    assert code == 1
+    assert "steps of 'local': 1 changed\n  changed: run 'run_2', seq 1" in out
+    assert "stays shut" in out
+    code, _, err = types("runs", "--store", str(copy))
+    assert code == 2
+    assert "half of a copy that was not ended" in err
+    with contextlib.closing(sqlite3.connect(copy)) as connection:
+        connection.execute("DROP TRIGGER bad")
+    assert types("copy", str(store), str(copy))[0] == 0
+    assert types("runs", "--store", str(copy))[0] == 0
+
+
+def test_what_killed_processes_left_in_their_journals_is_copied_too(types, tmp_path):
+    script = (
+        "import mulligan, os\n"
+        f"mulligan.configure(store={str(tmp_path / 'a.db')!r})\n"
+        "tool = mulligan.tool(lambda: 1, name='count')\n"
+        "with mulligan.run('helper'):\n    tool()\n    mulligan.flush()\n    tool()\n    os._exit(9)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], timeout=60)
+    types("copy", str(tmp_path / "a.db"), str(tmp_path / "b.db"))
+    kept = SqliteStore(tmp_path / "b.db")
+    assert kept.health(LOCAL).steps == 2
+    kept.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("{a}", "{a}"), "FROM and TO are the same store"),
+        (("{a}", "{folder}/./a.db"), "FROM and TO are the same store"),
+        (("{a}", "https://host.example"), "is a server, through which not everything can be had"),
+        (("http://127.0.0.1:9", "{a}"), "is a server, through which not everything can be had"),
+        (("memory:", "{a}"), "a store in memory is gone"),
+        (("{a}", "mysql://host/db"), "no store of the sort 'mysql'"),
+        (("{folder}/none.db", "{folder}/b.db"), "there is no"),
+        (("{a}", "{folder}/none/b.db"), "Make it first: mkdir -p"),
+        (("{a}", "{folder}/b.db", "--as", "ada"), "Say which: --tenant NAME --as NAME"),
+        (("{a}", "{folder}/b.db", "--tenant", "nobody"), "Known are: local."),
+        (("{a}", "{folder}/b.db", "--check"), "to be checked"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_a_way_out(types, store, tmp_path, words, told):
+    typed = [word.replace("{a}", str(store)).replace("{folder}", str(tmp_path)) for word in words]
+    code, out, err = types("copy", *typed)
+    assert (code, out) == (2, "")
+    assert told in err
