@@ -193,5 +193,6 @@ def _through(gate: Gate, event: AnyEvent) -> AnyEvent:
             (reason,) = gate.texts(compaction.reason)
             return ContextCompacted(msgspec.structs.replace(compaction, reason=reason))
         case LessonLearned(lesson):
-            mistake, correction = gate.texts(lesson.mistake, lesson.correction)
-            return LessonLearned(msgspec.structs.replace(lesson, mistake=mistake, correction=correction))
+            names = ("mistake", "correction", "error", "failed", "works", "origin")
+            texts = gate.texts(*(getattr(lesson, name) for name in names))
+            return LessonLearned(msgspec.structs.replace(lesson, **dict(zip(names, texts, strict=True))))

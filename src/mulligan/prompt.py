@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mulligan.calls import TOOL
 from mulligan.failure import Failure, Ran
-from mulligan.records import Ahead, Change, Fix, Link, Precedent, Recovery
+from mulligan.records import LAST_PART, Ahead, Change, Fix, Link, Precedent, Recovery
 from mulligan.redaction import FOREIGN, clean, plain, quote
 
 if TYPE_CHECKING:
@@ -220,6 +220,84 @@ class Prompt:
             return f"{'; '.join(self.change(each, closed) for each in fix.changes[:CHANGES])} ({times})"
         return ""
 
+    def mistake(self, tool: str, kind: str, changes: Sequence[Change], first: Sequence[Ahead]) -> str:
+        """What a lesson is about: what agents do that fails. Names and closed values, nobody's texts."""
+        called = self._name(tool) or "a tool"
+        fails = f"It fails with {self._line(kind, NAME)}." if kind else "It fails."
+        if first:
+            names = [name for each in first[:CHANGES] if (name := self._name(each.tool))]
+            return f"Calling {called} before {' and '.join(names) or 'what it needs'}. {fails}"
+        told = "; ".join(self._mistaken(each) for each in changes[:CHANGES])
+        return f"Calling {called} with {told or 'arguments that it rejects'}. {fails}"
+
+    def _mistaken(self, changed: Change) -> str:
+        path = self._name(changed.path) or "an argument"
+        if changed.path == TOOL:
+            return "what another tool is for"
+        match changed.how:
+            case "rename":
+                return f"{path}, an argument that it does not have"
+            case "drop":
+                return f"{path}, which it does not take here"
+            case "cast":
+                return f"{path} of another type"
+            case "parse":
+                return f"{path} written as a text"
+            case "wrap":
+                return f"{path} as a single value"
+            case "trim":
+                return f"a whole path as {path}" if changed.after == LAST_PART else f"spaces around {path}"
+        return f"a value of {path} that it rejects"
+
+    def correction(self, tool: str, changes: Sequence[Change], first: Sequence[Ahead]) -> str:
+        """What to do instead."""
+        called = self._name(tool) or "the tool"
+        if first:
+            calls = [told for each in first[:CHANGES] if (told := self._ahead(each, ()))]
+            return f"First call {', then '.join(calls)}; then {called} with the same arguments." if calls else ""
+        said = "; ".join(told for each in changes[:CHANGES] if (told := self._corrected(each)))
+        return f"{said[:1].upper()}{said[1:]}." if said else ""
+
+    def _corrected(self, changed: Change) -> str:
+        path = self._name(changed.path) or "that argument"
+        if changed.path == TOOL:
+            return f"call {name} instead" if (name := self._name(changed.after)) else ""
+        match changed.how:
+            case "rename":
+                return f"call the argument {name}" if (name := self._name(changed.after)) else ""
+            case "drop":
+                return f"leave {path} out"
+            case "cast":
+                return f"give {path} as {_A.get(changed.after, 'another type')}"
+            case "parse":
+                return f"give {path} as the value itself, not as JSON in a text"
+            case "wrap":
+                return f"give {path} as a list"
+            case "trim":
+                return f"give only the last part of it as {path}" if changed.after == LAST_PART else f"trim {path}"
+        if self._may_tell(path, changed.after, ()):
+            return f"use {path}={self._shown(changed.after)}"
+        return f"choose another of the values that {path} may have" if changed.how == "enum" else ""
+
+    def example(self, tool: str, arguments: Mapping[str, Any], first: Sequence[Ahead] = ()) -> str:
+        """A call as an example: its names, and its values where they belong to nobody."""
+        ahead = [told for each in first[:CHANGES] if (told := self._ahead(each, ()))]
+        call = self._ahead(Ahead(tool=tool, arguments=dict(list(arguments.items())[:LINES])), ())
+        return ", then ".join([*ahead, call]) if call else ""
+
+    def message(self, text: str, limit: int = 300) -> str:
+        """What a failure says, on one line and without secrets. Whoever shows it quotes it."""
+        return self._line(text, limit)
+
+    def rewording(self, mistake: str, correction: str) -> str:
+        """Asks a model to say a lesson better."""
+        return (
+            "Reword the two parts of this lesson for a coding or tool-calling agent, in plain, short sentences. Keep "
+            "every name and value exactly as it is, add none, and invent nothing. Answer with two lines, the first "
+            f"beginning with 'Mistake:' and the second with 'Correction:'.\n\nMistake: {mistake}\n"
+            f"Correction: {correction}"
+        )
+
     def taught(self, pitfalls: Sequence[str]) -> str:
         """The same for a tool's description."""
         return f"Calls of this tool have failed before. What helped: {'. '.join(pitfalls)}. [noted by mulligan]"
@@ -380,6 +458,9 @@ def _unmarked(text: str) -> str:
 
 
 _MARKS = re.compile(r"\[(?=\s{0,9}(?:said|end)\b)", re.IGNORECASE)
+
+
+_A = {"integer": "a whole number", "number": "a number", "string": "a text", "boolean": "true or false"}
 
 
 _TYPES = {int: "the number", float: "the number", bool: "true or false:", str: "the text"}

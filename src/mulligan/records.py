@@ -28,6 +28,12 @@ PatternState = Literal["new", "active", "resolved", "muted"]
 FixState = Literal["proposed", "promoted", "approved", "demoted", "expired", "paused", "revoked"]
 """A fix is tried without asking only while it is promoted, or approved by an operator (SAFETY S3)."""
 
+LessonState = Literal["proposed", "active", "disabled", "expired"]
+"""`active` is in force: proven as a fix is, or approved by a person. Only then is it told to models."""
+LessonSource = Literal["learned", "file", "seed"]
+LessonVerdict = Literal["approve", "disable", "revoke"]
+"""`revoke` takes back the fix beneath it too."""
+
 VERIFY = "verify"
 """The source of a recovery that was a check: it found that the call had worked."""
 OPEN = "(another)"
@@ -156,17 +162,67 @@ class Ahead(Record, frozen=True):
     """The names of arguments whose values came from the run."""
 
 
+class Span(Record, frozen=True):
+    """How often a pattern was met in some days, and how often it was overcome."""
+
+    days: int = 0
+    met: int = 0
+    overcome: int = 0
+
+
 class Lesson(Record, frozen=True):
-    """What overcomes a pattern, in words, with its evidence."""
+    """What overcomes a pattern, in words, with its evidence.
+
+    Its words and its form are kept; its figures and its state are those of the moment in which it is told.
+    """
 
     id: str
     tool: str
-    fingerprint: str
     mistake: str
     correction: str
-    worked: int = 0
+    fingerprint: str = ""
+    pattern: str = ""
+    kind: str = ""
+    error: str = ""
+    """What such a failure says, without what varies: somebody's text, and shown as such."""
+    failed: str = ""
+    """A call that failed: names and closed-class values, nobody's texts."""
+    works: str = ""
+    """The same call as it works."""
+    changes: tuple[Change, ...] = ()
+    first: tuple[Ahead, ...] = ()
+    fix: str = ""
+    """The fix it rests on; empty for one that a person wrote."""
     tried: int = 0
-    state: Literal["proposed", "active", "disabled", "expired"] = "proposed"
+    worked: int = 0
+    """In how many runs its correction was tried, and worked."""
+    confidence: float = 0.0
+    """The lower end of the share that may work, by its record."""
+    seen: int = 0
+    """How often the pattern was met."""
+    agents: dict[str, int] = {}
+    """The agents that met it most, with how often."""
+    helped: int = 0
+    unhelped: int = 0
+    """In how many runs the pattern was met after the lesson came into force: overcome by it, and not."""
+    before: Span = Span()
+    after: Span = Span()
+    """The days before it came into force, and those since."""
+    state: LessonState = "proposed"
+    why: str = ""
+    """Why it is not in force."""
+    stale: bool = False
+    """Whether the tool's schema has changed since it was proven or approved."""
+    edited: bool = False
+    """Whether a person wrote or changed its words."""
+    source: LessonSource = "learned"
+    origin: str = ""
+    """Where a seed comes from."""
+    created: int = 0
+    since: int = 0
+    """When it came into force; 0 while it never was."""
+    last: int = 0
+    """When its correction was last tried. UTC milliseconds."""
 
 
 class Example(Record, frozen=True):
@@ -359,6 +415,14 @@ def fix_id(tool: str, fingerprint: str, form: object) -> str:
 
     said = f"{fingerprint}\n{tool}\n".encode("utf-8", "surrogatepass") + encode(form)
     return f"fix_{blake2b(said, digest_size=6).hexdigest()}"
+
+
+def lesson_id(tool: str, key: str) -> str:
+    """`les_` and 12 digits, the same in every store. The key is the fix it rests on, or the name of its file."""
+    from hashlib import blake2b  # only consolidation and files come here
+
+    said = f"{key}\n{tool}".encode("utf-8", "surrogatepass")
+    return f"les_{blake2b(said, digest_size=6).hexdigest()}"
 
 
 T = TypeVar("T")

@@ -1,10 +1,11 @@
-"""What every Store must do. A new store is finished when it passes this; it is one more line in `STORES`."""
+"""What every Store must do. A new store is finished when it passes this; it is one more line in `STORES`
+(`tests/support/stores.py`)."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,6 +13,7 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
+from stores import STORES
 
 from mulligan import calls, figures
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, StepStarted, redacted
@@ -31,8 +33,6 @@ from mulligan.records import (
 )
 from mulligan.redaction import Redactor
 from mulligan.remember.forgetting import FORGOTTEN
-from mulligan.remember.memory import MemoryStore
-from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import (
     DAY,
     LOCAL,
@@ -45,19 +45,6 @@ from mulligan.remember.store import (
     RunQuery,
     Store,
 )
-
-
-def behind_a_server(folder: Path) -> Store:
-    from tenants import Tenants  # skips where the server's extra is not installed
-
-    return Tenants(folder)
-
-
-STORES: dict[str, Callable[[Path], Store]] = {
-    "memory": lambda folder: MemoryStore(),
-    "sqlite": lambda folder: SqliteStore(folder / "mulligan.db"),
-    "remote": behind_a_server,
-}
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-timeout")
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")

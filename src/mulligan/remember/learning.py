@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mulligan import calls
-from mulligan.calls import Standing
+from mulligan.calls import Standing, wilson
 from mulligan.records import Fix, Run, Step, decode, encode
 from mulligan.remember import bodies, exemplars, fixes, patterns, recipes, schemas, similar
 from mulligan.remember.fixes import Crowd, Tally, Trial, Verdict, Vote
@@ -115,18 +115,36 @@ def _vote(writer: sqlite3.Connection, tenant: str, trial: Trial, vote: Vote) -> 
         return
     row = writer.execute("SELECT body FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
     tally = decode(row[0], Tally) if row else Tally.of(trial)
+    before = _weight(tally)
     tally.add(vote)
     if row is None:
         _note_pattern(writer, tenant, trial)
-    _put(writer, tenant, tally)
+    _put(writer, tenant, tally, is_news=tally.worked > 0 and _weight(tally) != before)
 
 
-def _put(writer: sqlite3.Connection, tenant: str, tally: Tally) -> None:
+def _weight(tally: Tally) -> tuple[int | bool, ...]:
+    """What of a record may make another lesson of it, roughly: one more of a thousand does not."""
+    is_sure = wilson(tally.worked, tally.tried) >= fixes.SURE
+    return (*map(_roughly, (tally.worked, tally.tried, len(tally.principals))), min(len(tally.days), 2), is_sure)
+
+
+def _roughly(count: int) -> int:
+    return count if count < 8 else 8 * count.bit_length()
+
+
+def _put(writer: sqlite3.Connection, tenant: str, tally: Tally, is_news: bool = True) -> None:
     pattern = id_of(tally.tool, tally.fingerprint)
+    if is_news:
+        note_news(writer, tenant, pattern)
     writer.execute(
         "INSERT OR REPLACE INTO fixes VALUES (?, ?, ?, ?, ?, ?)",
         (tenant, tally.id, tally.tool, pattern, tally.last, encode(tally)),
     )
+
+
+def note_news(writer: sqlite3.Connection, tenant: str, pattern: str) -> None:
+    """What there is to learn of a pattern has changed: consolidation looks at it when there is time."""
+    writer.execute("INSERT INTO unlearned VALUES (?, ?) ON CONFLICT DO NOTHING", (tenant, pattern))
 
 
 def _note_pattern(writer: sqlite3.Connection, tenant: str, trial: Trial) -> None:
@@ -150,6 +168,7 @@ def refresh(writer: sqlite3.Connection, tenant: str, fix: str) -> None:
     if not votes:
         writer.execute("DELETE FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix))
         pattern = id_of(old.tool, old.fingerprint)
+        note_news(writer, tenant, pattern)
         left = writer.execute("SELECT 1 FROM fixes WHERE tenant = ? AND pattern = ?", (tenant, pattern)).fetchone()
         if left is None:
             writer.execute(
@@ -260,6 +279,21 @@ def report(writer: sqlite3.Connection, tenant: str, fix: str, vote: Vote) -> boo
     return True
 
 
+def decide(writer: sqlite3.Connection, tenant: str, fix: str, approved: bool, at: int) -> bool:
+    """What an operator says of a fix; whether there is such a fix."""
+    row = writer.execute("SELECT pattern FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
+    if row is None:
+        return False
+    known = writer.execute("SELECT body FROM verdicts WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
+    verdict = fixes.decided(decode(known[0], Verdict) if known else Verdict(), approved, at)
+    writer.execute(
+        "INSERT INTO verdicts VALUES (?, ?, ?) ON CONFLICT (tenant, id) DO UPDATE SET body = excluded.body",
+        (tenant, fix, encode(verdict)),
+    )
+    note_news(writer, tenant, row[0])
+    return True
+
+
 # Asked for
 
 
@@ -299,6 +333,12 @@ def answer(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float])
         is_time = not query.within or clock() - began < query.within
         return exemplars.drawn(query, _worked(read, tenant, query)) if query.shape and is_time else []
 
+    return recipes.answered(groups, query, known_of(read, tenant, query))
+
+
+def known_of(read: Read, tenant: str, query: FixQuery) -> recipes.Known:
+    """What is known beside the tallies."""
+
     def samples(fix: str) -> list[tuple[int, Any]]:
         rows = read(
             "SELECT at, body FROM votes WHERE tenant = ? AND fix = ? AND worked = 1 AND body IS NOT NULL AND run <> ? "
@@ -311,8 +351,7 @@ def answer(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float])
         return tally.anew(_votes(read, tenant, tally.id, since, query.without, FRESH))
 
     since = schemas.since(_seen(read, tenant, query.tool), query)
-    known = recipes.Known(crowd(read, tenant, query.now), verdicts(read, tenant), samples, since, fresh)
-    return recipes.answered(groups, query, known)
+    return recipes.Known(crowd(read, tenant, query.now), verdicts(read, tenant), samples, since, fresh)
 
 
 def _is_of_kind(read: Read, tenant: str, pattern: str, kind: str) -> bool:

@@ -11,18 +11,47 @@ from mulligan import calls, figures
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.failure import StoreError
 from mulligan.figures import Stats, StatsQuery
-from mulligan.records import Compaction, Fix, History, Link, Pattern, Precedent, Run, Step, encode, pattern_id
-from mulligan.remember import exemplars, fixes, forgetting, learning, patterns, recipes, retention, schemas, similar
+from mulligan.records import (
+    Compaction,
+    Fix,
+    History,
+    Lesson,
+    LessonVerdict,
+    Link,
+    Pattern,
+    Precedent,
+    Run,
+    Step,
+    encode,
+    pattern_id,
+)
+from mulligan.remember import (
+    exemplars,
+    fixes,
+    forgetting,
+    learning,
+    patterns,
+    recipes,
+    retention,
+    schemas,
+    similar,
+)
+from mulligan.remember.fixes import Tally as FixTally
+from mulligan.remember.fixes import Trial, Vote
+from mulligan.remember.lesson_list import Facts, LessonList
+from mulligan.remember.lessons import EVERY
 from mulligan.remember.patterns import Decision, Sighting, Tally
 from mulligan.remember.store import (
     IMPORTED,
     Batch,
     Command,
+    Consolidated,
     Evidence,
     FixQuery,
     Forget,
     Forgotten,
     Health,
+    LessonQuery,
     PatternQuery,
     Progress,
     Pruned,
@@ -57,10 +86,11 @@ class MemoryStore:
         self._writers: dict[tuple[str, str], str] = {}
         """Who wrote a run."""
         self._principals: dict[str, dict[str, int]] = {}
-        self._votes: dict[str, list[tuple[fixes.Trial, fixes.Vote]]] = {}
+        self._votes: dict[str, list[tuple[Trial, Vote]]] = {}
         """Of runs that were pruned, and those that were reported."""
         self._verdicts: dict[str, dict[str, fixes.Verdict]] = {}
         self._revocations: dict[str, list[Revocation]] = {}
+        self._lessons: dict[str, LessonList] = {}
 
     def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
         with self._lock:
@@ -225,6 +255,7 @@ class MemoryStore:
             self._forget_votes(tenant, what)
             shelf = self._forget_shelf(tenant, what)
             lost = before - set(self._tallies(tenant))
+            self._lessons_of(tenant).forget(what)
             decisions = self._decisions.get(tenant, {})
             self._decisions[tenant] = {
                 id: decision for id, decision in decisions.items() if id not in lost and decision.into not in lost
@@ -334,7 +365,7 @@ class MemoryStore:
         revoked = self._revocations.get(tenant, ())
         return any(fixes.is_revoked(each, who, tool, run.started) for each in revoked)
 
-    def _votes_of(self, tenant: str, history: History) -> list[tuple[fixes.Trial, fixes.Vote]]:
+    def _votes_of(self, tenant: str, history: History) -> list[tuple[Trial, Vote]]:
         run = history.run
         who = self._writers.get((tenant, run.id), fixes.OWN)
         return [
@@ -343,7 +374,7 @@ class MemoryStore:
             if not self._is_revoked(tenant, run, trial.step.name)
         ]
 
-    def _all_votes(self, tenant: str) -> list[tuple[fixes.Trial, fixes.Vote]]:
+    def _all_votes(self, tenant: str) -> list[tuple[Trial, Vote]]:
         found = list(self._votes.get(tenant, ()))
         for history in self._found(tenant, RunQuery()):
             found += self._votes_of(tenant, history)
@@ -352,9 +383,6 @@ class MemoryStore:
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
         with self._lock:
             votes = [each for each in self._all_votes(tenant) if not query.without or each[1].run != query.without]
-            heard, revoked = self._principals.get(tenant, {}), self._revocations.get(tenant, [])
-            seen = [(key, value) for (owner, kind, key), value in self._shelf.items()
-                    if owner == tenant and kind == schemas.KIND]  # fmt: skip
         tallies = fixes.tallied(votes)
         groups: dict[str, list[fixes.Tally]] = {}
         for tally in sorted(tallies.values(), key=lambda each: -each.last):
@@ -376,20 +404,27 @@ class MemoryStore:
         if not any(tallies for _, tallies in asked) and query.is_question:
             return exemplars.drawn(query, self._worked(tenant, query)) if query.shape else []
 
+        return recipes.answered(asked, query, self._known(tenant, votes, query))
+
+    def _known(self, tenant: str, votes: Sequence[tuple[Trial, Vote]], query: FixQuery) -> recipes.Known:
+        """What is known beside the tallies."""
+        with self._lock:
+            heard, revoked = self._principals.get(tenant, {}), self._revocations.get(tenant, [])
+            seen = [(key, value) for (owner, kind, key), value in self._shelf.items()
+                    if owner == tenant and kind == schemas.KIND]  # fmt: skip
+
         def samples(fix: str) -> list[tuple[int, Any]]:
             told = [(vote.at, vote.run, trial.done) for trial, vote in votes
                     if trial.fix == fix and vote.worked and trial.done]  # fmt: skip
             told.sort(key=lambda each: each[:2], reverse=True)
             return [(at, done) for at, _, done in told[: recipes.EACH]]
 
-        def fresh(tally: fixes.Tally, since: int) -> fixes.Tally:
+        def fresh(tally: FixTally, since: int) -> FixTally:
             some = ((trial.tried, vote) for trial, vote in votes if trial.fix == tally.id and vote.at >= since)
             return tally.anew(fixes.counted(some)[-learning.FRESH :])
 
         crowd = fixes.crowd(heard, revoked, query.now)
-        verdicts = self._verdicts.get(tenant, {})
-        since = schemas.since(seen, query)
-        return recipes.answered(asked, query, recipes.Known(crowd, verdicts, samples, since, fresh))
+        return recipes.Known(crowd, self._verdicts.get(tenant, {}), samples, schemas.since(seen, query), fresh)
 
     def _worked(self, tenant: str, query: FixQuery) -> list[Shape]:
         """The latest calls of a tool that worked."""
@@ -451,6 +486,49 @@ class MemoryStore:
         return Revoked(
             runs=len({vote.run for _, vote in gone}), votes=len(gone), fixes=len({trial.fix for trial, _ in gone})
         )
+
+    def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
+        with self._lock:
+            return self._lessons_of(tenant).asked(self._facts(tenant, query.tool, query.now), query)
+
+    def _lessons_of(self, tenant: str) -> LessonList:
+        return self._lessons.setdefault(tenant, LessonList())
+
+    def _facts(self, tenant: str, tool: str | None, now: int) -> Facts:
+        votes = self._all_votes(tenant)
+        known = self._known(tenant, votes, FixQuery(tool=tool, now=now))
+        started = {run.id: run.started for (owner, _), run in self._runs.items() if owner == tenant}
+        return Facts(
+            votes, self._tallies(tenant), known, started, lambda run, seq: self._steps[tenant, run][seq].arguments
+        )
+
+    def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
+        with self._lock:
+            known = self._lessons_of(tenant).whole_id(id)
+        query = LessonQuery(now=now or self._clock(), limit=EVERY)
+        return next((each for each in self.lessons(tenant, query) if each.id == known), None)
+
+    def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
+        with self._lock:
+            return self._lessons_of(tenant).keep(lesson, self._clock())
+
+    def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
+        with self._lock:
+            kept = self._lessons_of(tenant).decide(id, verdict, at)
+            if kept is None:
+                return None
+            if verdict == "revoke" and kept.lesson.fix:
+                self.decide(tenant, kept.lesson.fix, approved=False, at=at)
+        return self.lesson(tenant, kept.lesson.id, at)
+
+    def consolidate(
+        self, tenant: str, now: int, progress: Progress | None = None, most: int | None = None
+    ) -> Consolidated:
+        """All of it, each time: nothing here is too much to look at."""
+        with self._lock:
+            looked_at, news = self._lessons_of(tenant).consolidate(self._facts(tenant, None, now), now)
+        told = tuple(found for id in news if (found := self.lesson(tenant, id, now)) is not None)
+        return Consolidated(patterns=looked_at, lessons=told)
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
         with self._lock:

@@ -157,22 +157,42 @@ class Known(NamedTuple):
 
 def answered(groups: Sequence[tuple[float, Sequence[Tally]]], query: FixQuery, known: Known) -> list[Fix]:
     """Fixes and recipes with their records, the likeliest first: the same answer whoever keeps the tallies."""
-    found: list[tuple[Fix, Tally, Sequence[Tally]]] = []
-    for likeness, tallies in groups:
-        plain = [(each, (each,)) for each in tallies if each.form.sort != "recipe" and each.worked]
-        by_id = {each.id: each for each in tallies}
-        of_recipes = [(each.tally, tuple(by_id[id] for id in each.parts)) for each in learned(tallies)]
-        for each, parts in (*plain, *of_recipes):
-            if likeness < 1 and each.worked < RUNS:
-                continue  # what helped once against something else is chance
-            fix = told(each, _state(each, parts, query, known), likeness)
-            if query.state is not None and fix.state != query.state:
-                continue
-            if query.is_question and fix.state == "revoked":
-                continue
-            found.append((fix, each, parts))
+    found = [each for likeness, tallies in groups for each in _judged(likeness, tallies, query, known)]
     found.sort(key=lambda each: _order_of(each[0], query))
     return [_whole(*each, known) for each in found[: max(query.limit, 0)]]
+
+
+def recorded(tallies: Sequence[Tally], query: FixQuery, known: Known) -> dict[str, tuple[Fix, tuple[str, ...]]]:
+    """The fixes of one pattern by their ids, with their records and the ids of the tallies that these come from."""
+    return {fix.id: (fix, tuple(each.id for each in parts)) for fix, _, parts in _judged(1.0, tallies, query, known)}
+
+
+def best(
+    tallies: Sequence[Tally], query: FixQuery, known: Known, is_worth: Callable[[Fix], bool]
+) -> tuple[list[Fix], Fix | None]:
+    """The fixes of one pattern without the calls that come first, and the likeliest that is worth it, with them."""
+    found = sorted(_judged(1.0, tallies, query, known), key=lambda each: _order_of(each[0], query))
+    chosen = next((each for each in found if is_worth(each[0])), None)
+    return [fix for fix, _, _ in found], _whole(*chosen, known) if chosen is not None else None
+
+
+def _judged(
+    likeness: float, tallies: Sequence[Tally], query: FixQuery, known: Known
+) -> list[tuple[Fix, Tally, Sequence[Tally]]]:
+    found: list[tuple[Fix, Tally, Sequence[Tally]]] = []
+    plain = [(each, (each,)) for each in tallies if each.form.sort != "recipe" and each.worked]
+    by_id = {each.id: each for each in tallies}
+    of_recipes = [(each.tally, tuple(by_id[id] for id in each.parts)) for each in learned(tallies)]
+    for each, parts in (*plain, *of_recipes):
+        if likeness < 1 and each.worked < RUNS:
+            continue  # what helped once against something else is chance
+        fix = told(each, _state(each, parts, query, known), likeness)
+        if query.state is not None and fix.state != query.state:
+            continue
+        if query.is_question and fix.state == "revoked":
+            continue
+        found.append((fix, each, parts))
+    return found
 
 
 def _order_of(fix: Fix, query: FixQuery) -> tuple[float, bool, int, int, str]:

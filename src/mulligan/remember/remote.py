@@ -25,16 +25,18 @@ import msgspec
 from mulligan.events import AnyEvent
 from mulligan.failure import SettingsError, StoreError
 from mulligan.figures import Stats, StatsQuery
-from mulligan.records import Fix, History, Pattern, Precedent, Run, decode, encode, new_id
+from mulligan.records import Fix, History, Lesson, LessonVerdict, Pattern, Precedent, Run, decode, encode, new_id
 from mulligan.remember import wire
 from mulligan.remember.store import (
     Batch,
     Command,
+    Consolidated,
     Evidence,
     FixQuery,
     Forget,
     Forgotten,
     Health,
+    LessonQuery,
     PatternQuery,
     Progress,
     Pruned,
@@ -288,6 +290,23 @@ class RemoteStore:
 
     def revoke(self, tenant: str, what: Revocation) -> Revoked:
         return self._ask("revoke", what)  # type: ignore[no-any-return]
+
+    def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
+        return self._ask("lessons", query)  # type: ignore[no-any-return]
+
+    def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
+        return self._ask("lesson", id, now)  # type: ignore[no-any-return]
+
+    def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
+        return bool(self._ask("keep_lesson", lesson))
+
+    def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
+        return self._ask("decide_lesson", id, verdict, at)  # type: ignore[no-any-return]
+
+    def consolidate(
+        self, tenant: str, now: int, progress: Progress | None = None, most: int | None = None
+    ) -> Consolidated:
+        return self._ask("consolidate", now, None, most)  # type: ignore[no-any-return]
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
         return self._ask("patterns", query)  # type: ignore[no-any-return]

@@ -17,7 +17,7 @@ from mulligan import calls, forks
 from mulligan.events import AnyEvent
 from mulligan.failure import StoreError
 from mulligan.figures import Stats, StatsQuery
-from mulligan.records import Fix, History, Link, Pattern, Precedent, Run, decode, encode, pattern_id
+from mulligan.records import Fix, History, Lesson, LessonVerdict, Link, Pattern, Precedent, Run, encode, pattern_id
 from mulligan.remember import bodies, fixes, forgetting, found, learning, patterns, rollups, rows
 from mulligan.remember.ledger import Ledger
 from mulligan.remember.network import remote
@@ -27,11 +27,13 @@ from mulligan.remember.store import (
     LOCAL,
     Batch,
     Command,
+    Consolidated,
     Evidence,
     FixQuery,
     Forget,
     Forgotten,
     Health,
+    LessonQuery,
     PatternQuery,
     Progress,
     Pruned,
@@ -348,17 +350,41 @@ class SqliteStore:
 
     def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
         with self._writing() as writer:
-            place = (tenant, fix)
-            if writer.execute("SELECT 1 FROM fixes WHERE tenant = ? AND id = ?", place).fetchone() is None:
-                return False
-            row = writer.execute("SELECT body FROM verdicts WHERE tenant = ? AND id = ?", place).fetchone()
-            verdict = fixes.decided(decode(row[0], fixes.Verdict) if row else fixes.Verdict(), approved, at)
-            writer.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?)", (*place, encode(verdict)))
-            return True
+            return learning.decide(writer, tenant, fix, approved, at)
 
     def revoke(self, tenant: str, what: Revocation) -> Revoked:
         with self._writing() as writer:
             return learning.revoke(writer, tenant, what)
+
+    def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
+        from mulligan.remember import lesson_rows  # not for those who only write, as hooks do
+
+        return lesson_rows.answer(self._read, tenant, query)
+
+    def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
+        from mulligan.remember import lesson_rows  # not for those who only write, as hooks do
+
+        return lesson_rows.find(self._read, tenant, id, now or self._clock())
+
+    def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
+        from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do
+
+        with self._writing() as writer:
+            return lesson_rows.keep(writer, tenant, lesson, self._clock())
+
+    def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
+        from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do
+
+        with self._writing() as writer:
+            known = lesson_rows.decide(writer, tenant, id, verdict, at)
+        return self.lesson(tenant, known, at) if known is not None else None
+
+    def consolidate(
+        self, tenant: str, now: int, progress: Progress | None = None, most: int | None = None
+    ) -> Consolidated:
+        from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do
+
+        return lesson_rows.consolidate(self._read, self._writing, tenant, now, progress, most)
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
         return found.found(self._read, tenant, query)

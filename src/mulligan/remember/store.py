@@ -14,7 +14,21 @@ from mulligan.classify.fingerprint import template
 from mulligan.events import AnyEvent
 from mulligan.failure import Failure
 from mulligan.figures import Stats, StatsQuery
-from mulligan.records import Fix, FixState, History, Pattern, PatternState, Precedent, Record, Run, Status
+from mulligan.records import (
+    Fix,
+    FixState,
+    History,
+    Lesson,
+    LessonSource,
+    LessonState,
+    LessonVerdict,
+    Pattern,
+    PatternState,
+    Precedent,
+    Record,
+    Run,
+    Status,
+)
 
 LOCAL = "local"
 """The tenant of a store that has one user."""
@@ -233,6 +247,36 @@ class Evidence(Record, frozen=True):
     automatic: bool = False
 
 
+class LessonQuery(Record, frozen=True):
+    """Which lessons, the best proven first. What is in force comes before what is not."""
+
+    tool: str | None = None
+    fingerprint: str | None = None
+    """Of one failure of the tool."""
+    text: str = ""
+    """In its tool, its kind or its words, in any case; or a message that looks like the one it is about."""
+    kind: str | None = None
+    """`tool/timeout`, or `tool/` for all of a source."""
+    agent: str = ""
+    """Who asks: what helped the same agent comes first."""
+    state: LessonState | None = None
+    source: LessonSource | None = None
+    now: int = 0
+    """By the clock of who asks: whether a lesson is proven depends on it."""
+    limit: int = 20
+
+
+class Consolidated(Record, frozen=True):
+    """What became of fixes and recipes that have changed since the last time."""
+
+    patterns: int = 0
+    """Looked at."""
+    left: int = 0
+    """Still to be looked at, where that was bounded."""
+    lessons: tuple[Lesson, ...] = ()
+    """Those that are new, have other words, or came into force."""
+
+
 class Health(Record, frozen=True):
     """Whether a store can be used, and how much is in it."""
 
@@ -322,6 +366,27 @@ class Memory(Protocol):
 
     def revoke(self, tenant: str, what: Revocation) -> Revoked:
         """From now on `recall` and `fixes` answer as if these records had never been seen."""
+
+    def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
+        """What overcomes patterns, in words, with its evidence; the best proven first."""
+
+    def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
+        """One, by its id or any unambiguous beginning of it; as it is by this clock, else by the store's."""
+
+    def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
+        """Takes the words of a lesson that a person wrote; whether anything changed.
+
+        Of one that is known its words alone are taken, and from then on they are a person's. One that is not known is
+        a proposal. Figures, state and verdicts are never taken: a file proves nothing.
+        """
+
+    def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
+        """The lesson after what a person said of it; None where there is none of this id."""
+
+    def consolidate(
+        self, tenant: str, now: int, progress: Progress | None = None, most: int | None = None
+    ) -> Consolidated:
+        """Makes lessons of the fixes and recipes that have changed since the last time; of so many patterns at most."""
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
         """In the order asked for, without examples."""

@@ -147,6 +147,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "+ CAST(substr(CAST(count AS TEXT), 1, 1) AS INTEGER)",
         "CREATE INDEX pattern_days_by_size ON pattern_days (tenant, day, size)",
     ),
+    (
+        # Lessons: their words, and what people said of them. Their figures are those of fixes and patterns.
+        """
+        CREATE TABLE lessons (
+            tenant TEXT NOT NULL, id TEXT NOT NULL, tool TEXT NOT NULL, pattern TEXT NOT NULL, source TEXT NOT NULL,
+            body BLOB NOT NULL, PRIMARY KEY (tenant, id))
+        """,
+        "CREATE INDEX lessons_by_tool ON lessons (tenant, tool)",
+        "CREATE INDEX lessons_by_pattern ON lessons (tenant, pattern)",
+        # Patterns of which fixes have changed since lessons were made of them.
+        "CREATE TABLE unlearned (tenant TEXT NOT NULL, pattern TEXT NOT NULL, PRIMARY KEY (tenant, pattern)) "
+        "WITHOUT ROWID",
+        "INSERT INTO unlearned SELECT DISTINCT tenant, pattern FROM fixes",
+    ),
 )
 
 RECOUNTED_AT = 3

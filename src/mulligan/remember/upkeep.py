@@ -12,7 +12,7 @@ import msgspec
 from mulligan import calls, figures
 from mulligan.figures import Cell, Cells, Place
 from mulligan.records import Compaction, History, Run, Step, encode
-from mulligan.remember import bodies, forgetting, learning, tallies
+from mulligan.remember import bodies, forgetting, learning, lesson_rows, lessons, tallies
 from mulligan.remember.ledger import NOTHING, Account, Known, Ledger, part_of
 from mulligan.remember.patterns import day_of
 from mulligan.remember.rollups import Rollups
@@ -68,6 +68,7 @@ class Forgetting:
         if self._what.text is not None:
             counted = self._forget_counted_text(self._what.text)
         self._forget_fixes()
+        self._forget_lessons(changed | gone)
         for id in gone:
             self._forget_pattern(id)
         shelf = self._forget_shelf()
@@ -158,6 +159,16 @@ class Forgetting:
                 "UPDATE votes SET agent = replace(agent, ?, ?) WHERE tenant = ? AND held(agent)",
                 (text, forgetting.FORGOTTEN, self._tenant),
             )
+
+    def _forget_lessons(self, patterns: set[str]) -> None:
+        """Words that were made of what is gone, and those of people where they name the tool or hold the text."""
+        tool, text = self._what.tool, self._what.text
+        place = (self._writer, self._tenant)
+        lesson_rows.forget_patterns(*place, sorted(patterns))
+        if tool is not None:
+            lesson_rows.forget_where(*place, lambda kept, _: lessons.names(kept, tool))
+        elif text is not None:
+            lesson_rows.forget_where(*place, lambda _, body: forgetting.holds(body, text))
 
     def _forget_pattern(self, id: str) -> None:
         for table in ("patterns", "pattern_days", "pattern_agents", "decisions"):

@@ -10,14 +10,16 @@ import msgspec
 from mulligan.failure import Kind
 from mulligan.figures import Stats, StatsQuery
 from mulligan.figures.histogram import Histogram
-from mulligan.records import Fix, History, Pattern, Precedent, Record, Run
+from mulligan.records import Fix, History, Lesson, LessonVerdict, Pattern, Precedent, Record, Run
 from mulligan.remember.store import (
     Command,
+    Consolidated,
     Evidence,
     FixQuery,
     Forget,
     Forgotten,
     Health,
+    LessonQuery,
     PatternQuery,
     Pruned,
     Question,
@@ -58,12 +60,17 @@ METHODS: dict[str, Method] = {
     "evidence": Method("read", (str, int), list[Evidence]),
     "patterns": Method("read", (PatternQuery,), list[Pattern]),
     "pattern": Method("read", (str,), Pattern | None),
+    "lessons": Method("read", (LessonQuery,), list[Lesson]),
+    "lesson": Method("read", (str, int), Lesson | None),
     "stats": Method("read", (StatsQuery,), Stats),
     "prune": Method("admin", (Retention, int, bool), Pruned),
     "forget": Method("admin", (Forget,), Forgotten),
     "decide": Method("admin", (str, bool, int), bool),
     "revoke": Method("admin", (Revocation,), Revoked),
     "change": Method("admin", (Command,), Pattern | None),
+    "keep_lesson": Method("admin", (Lesson,), bool),
+    "decide_lesson": Method("admin", (str, LessonVerdict, int), Lesson | None),
+    "consolidate": Method("admin", (int, None, int | None), Consolidated),
 }
 
 

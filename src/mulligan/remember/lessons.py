@@ -1,0 +1,374 @@
+"""Many repairs of one pattern become one lesson: proposed, in force, disabled, expired.
+
+Plain functions of records. A lesson is kept as its words and what people said of it; its figures are those of the fix
+that it rests on, read when it is told, so that whatever is revoked, forgotten or disproved is so at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mulligan.calls import TOOL, wilson
+from mulligan.failure import StoreError
+from mulligan.prompt import Prompt
+from mulligan.records import (
+    LAST_PART,
+    OPEN,
+    Change,
+    Fix,
+    Lesson,
+    LessonState,
+    LessonVerdict,
+    Pattern,
+    Record,
+    Span,
+    lesson_id,
+    pattern_id,
+)
+from mulligan.redaction import clean
+from mulligan.remember import patterns, similar
+from mulligan.remember.fixes import UNUSED, Verdict
+from mulligan.remember.store import DAY, LessonQuery
+
+RUNS = 2
+"""In which a correction must have worked before it is worth a word: once may be luck."""
+SHARE = 0.5
+"""Of the runs that tried it."""
+WORDS = 900
+"""Characters of each text of a lesson."""
+EFFECT = 60
+"""Days before and after a lesson came into force that are counted."""
+COUNTED = 1000
+"""Runs that are looked at to tell whether it helped, the latest."""
+EVERY = 5000
+"""Lessons that are looked at for one question."""
+TEXTS = ("mistake", "correction", "error", "failed", "works")
+"""The words of a lesson: what a person may write."""
+
+
+class Kept(Record, frozen=True):
+    """A lesson as it is kept, without figures, and what was said of it."""
+
+    lesson: Lesson
+    said: str = ""
+    at: int = 0
+    """The last verdict, and when it was given."""
+    since: int = 0
+    """When it came into force."""
+
+
+class Ground(NamedTuple):
+    """What the lessons of one pattern are made of."""
+
+    pattern: Pattern
+    fixes: Sequence[Fix]
+    best: Fix | None
+    """The likeliest of those that are worth a lesson."""
+    arguments: Mapping[str, Any] | None
+    """Of a call that failed so."""
+    kept: Mapping[str, Kept]
+    """The lessons there are of it."""
+
+
+# Made
+
+
+def renewed(ground: Ground, now: int, words: Prompt) -> list[Kept]:
+    """The lessons of a pattern that are new, say something else, or have come into force."""
+    known = dict(ground.kept)
+    changed: dict[str, None] = {}
+    if ground.best is not None:
+        made = worded(ground.best, ground.pattern, ground.arguments, words)
+        before = known.get(made.id) if made.correction else None
+        if made.correction and (before is None or (not before.lesson.edited and _is_other(before.lesson, made))):
+            created = before.lesson.created if before is not None else now
+            made = msgspec.structs.replace(made, created=created or now)
+            known[made.id] = Kept(lesson=made) if before is None else msgspec.structs.replace(before, lesson=made)
+            changed[made.id] = None
+    fixes = {fix.id: fix for fix in ground.fixes}
+    for id, kept in known.items():
+        if not kept.since and _is_proven(fixes.get(kept.lesson.fix)) and kept.said not in ("disable", "revoke"):
+            known[id] = msgspec.structs.replace(kept, since=now)
+            changed[id] = None
+    return [known[id] for id in changed]
+
+
+def is_worth(fix: Fix) -> bool:
+    """Whether a fix says something to those who have not met its failure yet, and has worked often enough."""
+    if fix.sort not in ("change", "recipe") or fix.state == "revoked":
+        return False
+    if fix.worked < RUNS or fix.worked < SHARE * fix.tried:
+        return False
+    return fix.sort == "recipe" or any(map(_says_something, fix.changes))
+
+
+def _says_something(change: Change) -> bool:
+    """`another value` is no advice."""
+    if change.path == TOOL or change.how in ("rename", "drop", "cast", "parse", "wrap", "trim", "enum"):
+        return True
+    return change.after is None or isinstance(change.after, bool | int | float)
+
+
+def closed(change: Change) -> Change:
+    """A change as it may be told to anybody: a text of some run is named, not repeated."""
+    is_ours = change.how in ("rename", "cast") or change.path == TOOL or change.after in (OPEN, LAST_PART)
+    if isinstance(change.after, str) and not is_ours:
+        change = msgspec.structs.replace(change, after=OPEN)
+    return msgspec.structs.replace(change, before=None)
+
+
+def worded(fix: Fix, pattern: Pattern, arguments: Mapping[str, Any] | None, words: Prompt) -> Lesson:
+    """A fix as a lesson. The sentences are those of `prompt.py`."""
+    changes = tuple(map(closed, fix.changes))
+    given = dict(arguments) if arguments else {each.path: OPEN for each in changes if each.path != TOOL}
+    put_right = msgspec.structs.replace(fix, changes=changes)
+    tool = next((str(each.after) for each in changes if each.path == TOOL), fix.tool)
+    return Lesson(
+        id=lesson_id(fix.tool, fix.id),
+        tool=fix.tool,
+        fingerprint=fix.fingerprint,
+        pattern=pattern_id(fix.tool, fix.fingerprint),
+        kind=pattern.kind,
+        mistake=words.mistake(fix.tool, pattern.kind, changes, fix.first),
+        correction=words.correction(fix.tool, changes, fix.first),
+        error=words.message(pattern.template or pattern.message),
+        failed=words.example(fix.tool, given),
+        works=words.example(tool, _applied(given, put_right.changes), fix.first),
+        changes=changes,
+        first=fix.first,
+        fix=fix.id,
+    )
+
+
+def _applied(arguments: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]:
+    """The arguments of an example as they work. What belongs to a run stays open."""
+    made = dict(arguments)
+    for change in changes:
+        name = change.path
+        if name == TOOL:
+            continue
+        if change.how == "rename" and isinstance(change.after, str):
+            made = {change.after if key == name else key: value for key, value in made.items()}
+        elif change.how == "drop":
+            made.pop(name, None)
+        elif "." not in name:
+            is_told = change.after is None or isinstance(change.after, bool | int | float)
+            made[name] = change.after if is_told and change.how not in ("cast", "parse", "wrap", "trim") else OPEN
+    return made
+
+
+def _is_other(one: Lesson, other: Lesson) -> bool:
+    """Whether a lesson says something else. Another example of the same is no news."""
+    return any(getattr(one, name) != getattr(other, name) for name in ("mistake", "correction", "changes", "first"))
+
+
+# Written by people
+
+
+def presentable(text: str) -> str:
+    """A text of a lesson as it is kept and shown: nothing hidden, no end of lines or blank lines too many."""
+    for _ in range(4):
+        lines = [line.rstrip() for line in clean(text, WORDS).expandtabs(4).split("\n")]
+        shown = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n").rstrip()
+        if shown == text:
+            break
+        text = shown
+    return text
+
+
+def on_one_line(text: str) -> str:
+    return " ".join(clean(" ".join(text.split()), 300).split())
+
+
+def written(given: Lesson) -> Lesson:
+    """What is taken of a lesson that somebody hands in: its words, its form and its place. No figure and no state."""
+    if given.source == "learned":
+        given = msgspec.structs.replace(given, source="file")
+    texts = {name: presentable(getattr(given, name)) for name in TEXTS}
+    if not texts["mistake"] or not texts["correction"]:
+        raise StoreError(f"a lesson says what the mistake is and what to do instead; {given.id} does not.")
+    if not re.fullmatch(r"les_[0-9a-f]{12}", given.id):
+        raise StoreError(f"{given.id[:40]!r} is no id of a lesson: les_ and 12 digits of 0-9 and a-f.")
+    tool, kind, fingerprint, fix = (
+        on_one_line(each) for each in (given.tool, given.kind, given.fingerprint, given.fix)
+    )
+    return Lesson(
+        id=given.id,
+        tool=tool,
+        kind=kind,
+        fingerprint=fingerprint,
+        fix=fix,
+        pattern=pattern_id(tool, fingerprint) if fingerprint else "",
+        mistake=texts["mistake"],
+        correction=texts["correction"],
+        error=texts["error"],
+        failed=texts["failed"],
+        works=texts["works"],
+        changes=tuple(map(closed, given.changes)),
+        first=given.first,
+        edited=True,
+        source=given.source,
+        origin=on_one_line(given.origin),
+        created=given.created,
+    )
+
+
+def taken(before: Kept | None, given: Lesson, now: int) -> Kept | None:
+    """What is to be kept after somebody handed in a lesson; None where that changes nothing."""
+    new = written(given)
+    if before is None:
+        return Kept(lesson=msgspec.structs.replace(new, created=new.created or now))
+    old = before.lesson
+    if all(getattr(old, name) == getattr(new, name) for name in TEXTS):
+        return None
+    texts = {name: getattr(new, name) for name in TEXTS}
+    return msgspec.structs.replace(before, lesson=msgspec.structs.replace(old, **texts, edited=True))
+
+
+def decided(kept: Kept, verdict: LessonVerdict, at: int) -> Kept:
+    since = (kept.since or at) if verdict == "approve" else 0
+    return msgspec.structs.replace(kept, said=verdict, at=at, since=since)
+
+
+def names(kept: Kept, tool: str) -> bool:
+    """Whether a lesson is about a tool, or about calls of it that come first."""
+    lesson = kept.lesson
+    return tool in (lesson.tool, *(each.tool for each in lesson.first), *(
+        each.after for each in lesson.changes if each.path == TOOL))  # fmt: skip
+
+
+# Told
+
+
+def state(kept: Kept, fix: Fix | None, schema: int, now: int, verdict: Verdict | None) -> tuple[LessonState, str, bool]:
+    """Whether a lesson is in force, why not, and whether it is stale. `schema` is when that of its tool changed."""
+    is_approved = kept.said == "approve"
+    if kept.said in ("disable", "revoke"):
+        return "disabled", "a person disabled it" if kept.said == "disable" else "a person took it back", False
+    if verdict is not None and verdict.revoked > max(verdict.approved, kept.at if is_approved else 0):
+        return "disabled", "the fix it rests on was taken back", False
+    proven = _is_proven(fix)
+    stale = bool(schema) and not proven and (kept.at if is_approved else kept.since or kept.lesson.created) < schema
+    if stale:
+        return "proposed", "the tool's schema has changed since", True
+    if proven:
+        return "active", "", False
+    if is_approved:
+        unused = kept.lesson.fix and max(kept.at, fix.last if fix is not None else 0) < now - UNUSED
+        return ("expired", "it was not used for 30 days", False) if unused else ("active", "", False)
+    if fix is None:
+        return "proposed", "nobody has approved it, and nothing is known of how it works here", False
+    return ("expired" if fix.state == "expired" else "proposed"), fix.why, False
+
+
+def _is_proven(fix: Fix | None) -> bool:
+    return fix is not None and fix.state in ("promoted", "approved")
+
+
+def is_gone(kept: Kept, fix: Fix | None) -> bool:
+    """Whether what a lesson was learned from is no longer known, and no person has said anything to it."""
+    return kept.lesson.source == "learned" and fix is None and not kept.said and not kept.lesson.edited
+
+
+def judged(kept: Kept, fix: Fix | None, schema: int, now: int, verdict: Verdict | None) -> Lesson:
+    """A lesson with its state and the record of its fix."""
+    now_state, why, stale = state(kept, fix, schema, now, verdict)
+    tried, worked = (fix.tried, fix.worked) if fix is not None else (0, 0)
+    return msgspec.structs.replace(
+        kept.lesson,
+        state=now_state,
+        why=why,
+        stale=stale,
+        tried=tried,
+        worked=worked,
+        confidence=round(wilson(worked, tried), 3),
+        since=kept.since,
+        last=fix.last if fix is not None else 0,
+        agents=fix.agents if fix is not None else {},
+    )
+
+
+def is_asked(lesson: Lesson, query: LessonQuery) -> bool:
+    return (
+        (query.tool is None or lesson.tool == query.tool)
+        and (query.fingerprint is None or lesson.fingerprint == query.fingerprint)
+        and (query.kind is None or patterns.is_kind(lesson.kind, query.kind))
+        and (query.state is None or lesson.state == query.state)
+        and (query.source is None or lesson.source == query.source)
+        and (not query.text or _speaks_of(lesson, query.text))
+    )
+
+
+def _speaks_of(lesson: Lesson, text: str) -> bool:
+    texts = (lesson.tool, lesson.kind, *(getattr(lesson, name) for name in TEXTS))
+    if text.casefold() in "\n".join(texts).casefold():
+        return True
+    return similar.likeness(similar.sketch(text), similar.sketch(lesson.error)) >= similar.ALIKE
+
+
+_STATES = ("active", "proposed", "expired", "disabled")
+
+
+def in_order(found: Iterable[Lesson], query: LessonQuery) -> list[Lesson]:
+    """The best proven first."""
+    asked = [lesson for lesson in found if is_asked(lesson, query)]
+    asked.sort(key=lambda each: (
+        _STATES.index(each.state), not each.agents.get(query.agent), -each.confidence, -each.worked,
+        each.source == "seed", each.id,
+    ))  # fmt: skip
+    return asked[: max(query.limit, 0)]
+
+
+def spans(days: Mapping[int, tuple[int, int]], since: int, now: int, first: int) -> tuple[Span, Span]:
+    """What a pattern came to before and after a moment, by its days: the day itself belongs to neither."""
+    middle = patterns.day_of(since)
+    begin = max(patterns.day_of(first), middle - EFFECT * DAY)
+    end = min(patterns.day_of(now), middle + EFFECT * DAY)
+    before = [sums for day, sums in days.items() if begin <= day < middle]
+    after = [sums for day, sums in days.items() if middle < day <= end]
+    return (
+        Span(days=max(0, middle - begin) // DAY, met=sum(met for met, _ in before), overcome=sum(o for _, o in before)),
+        Span(days=max(0, end - middle) // DAY, met=sum(met for met, _ in after), overcome=sum(o for _, o in after)),
+    )
+
+
+# Reworded by a model
+
+
+Reword = Callable[[str], str]
+"""A model: a request in, its answer out."""
+
+
+def reworded(lesson: Lesson, model: Reword, words: Prompt) -> Lesson | None:
+    """The lesson in a model's words; None where these are not usable.
+
+    A model is never the source of a value: whatever looks like one must stand in our own words too.
+    """
+    answer = model(words.rewording(lesson.mistake, lesson.correction))
+    if not isinstance(answer, str) or len(answer) > 4 * WORDS:
+        return None
+    found = re.fullmatch(r"\s*Mistake:(.+?)\n\s*Correction:(.+)", answer.strip(), re.DOTALL | re.IGNORECASE)
+    if found is None:
+        return None
+    mistake, correction = (presentable(" ".join(part.split())) for part in found.groups())
+    said = values_in(f"{lesson.mistake} {lesson.correction} {lesson.failed} {lesson.works}")
+    if not mistake or not correction or not values_in(f"{mistake} {correction}") <= said:
+        return None
+    needed = values_in(lesson.correction)
+    if not needed <= values_in(correction):
+        return None  # what it leaves out is what mattered
+    return msgspec.structs.replace(lesson, mistake=mistake, correction=correction)
+
+
+def values_in(text: str) -> frozenset[str]:
+    """Whatever in a text is no plain word: numbers, names of code, quotations, addresses."""
+    found = re.split(r"[\s,;()=]+", text)
+    bare = (part for each in found if (part := each.strip(".!?:'\"`")) and not _PLAIN.fullmatch(part))
+    return frozenset([*bare, *re.findall(r'["`][^"`]+["`]', text)])
+
+
+_PLAIN = re.compile(r"[A-Z]?[a-z]+(?:['-][a-z]+)*|[A-Z]|I")

@@ -1,0 +1,381 @@
+"""What every Store must do with lessons: made of fixes, kept as words, told with the figures of the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stores import STORES
+
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.failure import Failure, Kind, Ran, Remedy, StoreError
+from mulligan.records import Lesson, Run, Step, lesson_id, pattern_id
+from mulligan.remember import schemas
+from mulligan.remember.store import DAY, LOCAL, FixQuery, Forget, LessonQuery, Revocation, Store
+
+NOW = 100 * DAY
+INVALID = Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO)
+TOO_MANY = Failure.of(INVALID, "k is 10 at most, got 50", fingerprint="f-k")
+UNREADY = Failure.of(Kind("tool", "precondition", Remedy.REPAIR, Ran.NO), "not logged in", fingerprint="f-login")
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    store = STORES[request.param](tmp_path)
+    yield store
+    store.close()
+
+
+class Writer:
+    """Appends batches as a recorder does: one journal, and an offset that grows."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.offset = store, 0
+
+    def __call__(self, *batch: AnyEvent) -> None:
+        self.offset += len(batch)
+        self.store.append(LOCAL, batch, "journal_a", self.offset)
+
+
+@pytest.fixture
+def write(store: Store) -> Writer:
+    return Writer(store)
+
+
+def run(id: str, started: int, **fields: Any) -> Run:
+    return Run(id=id, started=started, **fields)
+
+
+def step(seq: int, *, failure: Failure | None = None, **fields: Any) -> Step:
+    given: dict[str, Any] = {"name": "search", "outcome": "failure" if failure else "success", **fields}
+    return Step(seq=seq, call=seq, failure=failure, **given)
+
+
+def clamped(id: str, at: int, after: int = 10, **fields: Any) -> list[AnyEvent]:
+    """A run in which k=50 was rejected, and the same call with another k worked."""
+    return [
+        RunStarted(run(id, at, **fields)),
+        StepEnded(step(1, run=id, arguments={"q": "cats", "k": 50}, failure=TOO_MANY, started=at)),
+        StepEnded(step(2, run=id, arguments={"q": "cats", "k": after}, started=at + 1)),
+        RunEnded(run(id, at, ended=at + 5, end="finished", **fields)),
+    ]
+
+
+def logged_in(id: str, at: int) -> list[AnyEvent]:
+    """A run in which a call worked once somebody had logged in."""
+    return [
+        RunStarted(run(id, at)),
+        StepEnded(step(1, run=id, name="send", arguments={"to": "ann"}, failure=UNREADY, started=at)),
+        StepEnded(step(2, run=id, name="login", arguments={"user": f"user-{id}", "keep": True}, started=at + 1)),
+        StepEnded(step(3, run=id, name="send", arguments={"to": "ann"}, started=at + 2)),
+        RunEnded(run(id, at, ended=at + 5, end="finished")),
+    ]
+
+
+def given_up(id: str, at: int) -> list[AnyEvent]:
+    return [
+        RunStarted(run(id, at)),
+        StepEnded(step(1, run=id, arguments={"q": "dogs", "k": 70}, failure=TOO_MANY, started=at)),
+        RunEnded(run(id, at, ended=at + 5, end="finished")),
+    ]
+
+
+def prove(write: Writer, runs: int = 8) -> None:
+    """Enough runs on enough days for SAFETY S3."""
+    for number in range(runs):
+        write(*clamped(f"run_{number}", NOW - (10 - number) * DAY, agent=f"agent-{number % 2}"))
+
+
+def learned(store: Store, **asked: Any) -> list[Lesson]:
+    store.consolidate(LOCAL, NOW)
+    return store.lessons(LOCAL, LessonQuery(**{"now": NOW, **asked}))
+
+
+def test_many_repairs_of_one_pattern_become_one_lesson_with_its_evidence(store, write):
+    prove(write)
+
+    (lesson,) = learned(store)
+
+    (fix,) = store.fixes(LOCAL, FixQuery(tool="search", now=NOW))
+    assert lesson.id == lesson_id("search", fix.id)
+    assert (lesson.tool, lesson.fingerprint, lesson.fix) == ("search", "f-k", fix.id)
+    assert (lesson.pattern, lesson.kind) == (pattern_id("search", "f-k"), "tool/invalid_arguments")
+    assert (lesson.tried, lesson.worked, lesson.seen) == (8, 8, 8)
+    assert lesson.confidence == pytest.approx(0.83, abs=0.01)
+    assert lesson.agents == {"agent-0": 4, "agent-1": 4}
+    assert (lesson.state, lesson.source, lesson.stale) == ("active", "learned", False)
+    assert "k" in lesson.mistake
+    assert "k=10" in lesson.correction
+    assert (lesson.failed, lesson.works) == ("search(q=..., k=50)", "search(q=..., k=10)")
+
+
+def test_a_recipe_becomes_a_lesson_that_names_what_comes_first_and_no_value_of_a_run(store, write):
+    for number in range(3):
+        write(*logged_in(f"run_{number}", NOW - number * DAY))
+
+    (lesson,) = learned(store)
+
+    assert "login" in lesson.mistake
+    assert lesson.correction == "First call login(keep=True, user=...); then send with the same arguments."
+    assert lesson.works == "login(keep=True, user=...), then send(to=...)"
+    assert [ahead.tool for ahead in lesson.first] == ["login"]
+    assert "user-run" not in str(lesson)
+
+
+def test_what_worked_once_is_no_lesson(store, write):
+    write(*clamped("run_a", NOW - DAY))
+    assert learned(store) == []
+
+
+def test_another_value_is_no_lesson(store, write):
+    for number in range(4):
+        write(*clamped(f"run_{number}", NOW - number * DAY, after=f"text of run {number}"))
+    assert learned(store) == []
+
+
+def test_a_lesson_that_is_not_proven_is_a_proposal_and_says_why(store, write):
+    prove(write, runs=3)
+    (lesson,) = learned(store)
+    assert lesson.state == "proposed"
+    assert "5 are needed" in lesson.why
+
+
+def test_consolidation_tells_what_is_new_once(store, write):
+    prove(write, runs=3)
+
+    assert [each.state for each in store.consolidate(LOCAL, NOW).lessons] == ["proposed"]
+    assert store.consolidate(LOCAL, NOW).lessons == ()
+
+    for number in range(3, 9):
+        write(*clamped(f"run_{number}", NOW - (10 - number) * DAY))
+    assert [each.state for each in store.consolidate(LOCAL, NOW).lessons] == ["active"]
+    assert store.consolidate(LOCAL, NOW).lessons == ()
+
+
+def test_figures_are_those_of_the_moment(store, write):
+    prove(write)
+    learned(store)
+    write(*given_up("run_late", NOW - 1000))
+    (lesson,) = store.lessons(LOCAL, LessonQuery(now=NOW))
+    assert (lesson.seen, lesson.tried) == (9, 8)
+
+
+def test_what_was_not_used_for_long_has_expired(store, write):
+    prove(write)
+    learned(store)
+    (lesson,) = store.lessons(LOCAL, LessonQuery(now=NOW + 60 * DAY))
+    assert lesson.state == "expired"
+
+
+def test_what_followed_says_whether_it_helped(store, write):
+    prove(write)
+    learned(store)
+    write(*clamped("run_x", NOW + DAY))
+    write(*clamped("run_y", NOW + 2 * DAY))
+    write(*given_up("run_z", NOW + 3 * DAY))
+
+    (lesson,) = store.lessons(LOCAL, LessonQuery(now=NOW + 4 * DAY))
+
+    assert lesson.since == NOW
+    assert (lesson.helped, lesson.unhelped) == (2, 1)
+    assert (lesson.before.met, lesson.before.overcome, lesson.before.days) == (8, 8, 10)
+    assert (lesson.after.met, lesson.after.overcome, lesson.after.days) == (3, 2, 4)
+
+
+# Asked for
+
+
+def test_lessons_are_found_by_what_they_are(store, write):
+    prove(write)
+    for number in range(3):
+        write(*logged_in(f"run_l{number}", NOW - number * DAY))
+    both = learned(store)
+
+    def found(**asked: Any) -> list[str]:
+        return [each.tool for each in store.lessons(LOCAL, LessonQuery(now=NOW, **asked))]
+
+    assert [each.tool for each in both] == ["search", "send"]  # what is in force comes first
+    assert found(tool="send") == ["send"]
+    assert found(tool="send", fingerprint="f-k") == []
+    assert found(tool="search", fingerprint="f-k") == ["search"]
+    assert found(state="active") == ["search"]
+    assert found(state="disabled") == []
+    assert found(kind="tool/precondition") == ["send"]
+    assert sorted(found(kind="tool/")) == ["search", "send"]
+    assert found(text="LOGIN") == ["send"]
+    assert found(text="k is 10 at most, got 99") == ["search"]
+    assert found(text="nothing of the kind") == []
+    assert found(source="seed") == []
+    assert found(limit=1) == ["search"]
+    assert found(limit=0) == []
+
+
+def test_a_lesson_is_found_by_the_beginning_of_its_id(store, write):
+    prove(write)
+    (lesson,) = learned(store)
+    assert store.lesson(LOCAL, lesson.id[:9], NOW) == lesson
+    assert store.lesson(LOCAL, "les_nothing", NOW) is None
+    assert store.lesson(LOCAL, "", NOW) is None
+    written(store, id="les_" + "0" * 12)
+    written(store, id="les_" + "0" * 11 + "1")
+    assert store.lesson(LOCAL, "les_0000", NOW) is None
+    assert store.lesson(LOCAL, "les_" + "0" * 12, NOW).id == "les_" + "0" * 12
+
+
+def test_tenants_have_lessons_of_their_own(store, write):
+    prove(write)
+    (lesson,) = learned(store)
+    store.consolidate("others", NOW)
+    assert store.lessons("others", LessonQuery(now=NOW)) == []
+    assert store.lesson("others", lesson.id, NOW) is None
+    assert store.decide_lesson("others", lesson.id, "disable", NOW) is None
+
+
+# What people say
+
+
+def written(store: Store, **fields: Any) -> Lesson:
+    given = {"id": lesson_id("search", "by hand"), "tool": "search", "mistake": "Too much.", "correction": "Ask less."}
+    lesson = Lesson(**{**given, **fields})
+    store.keep_lesson(LOCAL, lesson)
+    found = store.lesson(LOCAL, lesson.id, NOW)
+    assert found is not None
+    return found
+
+
+def test_a_lesson_that_a_person_wrote_is_a_proposal_without_evidence(store):
+    lesson = written(store, state="active", tried=500, worked=500, helped=7, since=1, seen=9, agents={"a": 1})
+
+    assert (lesson.state, lesson.source, lesson.edited) == ("proposed", "file", True)
+    assert (lesson.tried, lesson.worked, lesson.helped, lesson.since, lesson.seen) == (0, 0, 0, 0, 0)
+    assert lesson.agents == {}
+
+
+def test_a_seed_is_shown_as_one(store):
+    assert written(store, source="seed", origin="git 2.43").origin == "git 2.43"
+    assert [each.source for each in store.lessons(LOCAL, LessonQuery(source="seed", now=NOW))] == ["seed"]
+
+
+def test_the_same_words_again_change_nothing(store):
+    lesson = written(store)
+    assert store.keep_lesson(LOCAL, lesson) is False
+    assert (
+        store.keep_lesson(LOCAL, Lesson(id=lesson.id, tool="search", mistake="Other.", correction="Ask less.")) is True
+    )
+
+
+def test_words_that_a_person_changed_stay_and_their_evidence_too(store, write):
+    prove(write, runs=3)
+    (lesson,) = learned(store)
+    store.keep_lesson(LOCAL, Lesson(id=lesson.id, tool="x", mistake="Asking for too many.", correction="At most ten."))
+    for number in range(3, 9):
+        write(*clamped(f"run_{number}", NOW - (10 - number) * DAY))
+
+    (changed,) = learned(store)
+
+    assert (changed.mistake, changed.correction, changed.edited) == ("Asking for too many.", "At most ten.", True)
+    assert (changed.tool, changed.fix, changed.worked, changed.state) == ("search", lesson.fix, 9, "active")
+
+
+@pytest.mark.parametrize(
+    "bad", [{"mistake": " "}, {"correction": "\x1b[2J"}, {"id": "les_x"}, {"id": "fix_0123456789ab"}]
+)
+def test_words_that_say_nothing_are_refused(store, bad):
+    given = {"id": "les_0123456789ab", "tool": "search", "mistake": "m", "correction": "c", **bad}
+    with pytest.raises(StoreError):
+        store.keep_lesson(LOCAL, Lesson(**given))
+    assert store.lessons(LOCAL, LessonQuery(now=NOW)) == []
+
+
+def test_what_is_kept_can_be_shown(store):
+    lesson = written(store, mistake="a\x1b[31mb\u202ec<d>|", correction="one\r\ntwo\x00\n\n\n\nthree  ")
+    assert lesson.mistake == "abc\u2039d\u203a\u00a6"
+    assert lesson.correction == "one\ntwo\n\nthree"
+
+
+def test_a_person_puts_a_lesson_in_force_and_out_of_it(store):
+    lesson = written(store)
+
+    approved = store.decide_lesson(LOCAL, lesson.id[:10], "approve", NOW)
+    assert (approved.state, approved.since) == ("active", NOW)
+    disabled = store.decide_lesson(LOCAL, lesson.id, "disable", NOW + 1)
+    assert (disabled.state, disabled.since) == ("disabled", 0)
+    assert store.decide_lesson(LOCAL, lesson.id, "approve", NOW + 2).state == "active"
+    assert store.decide_lesson(LOCAL, "les_other", "approve", NOW) is None
+
+
+def test_a_lesson_in_force_by_approval_lets_nothing_be_tried_without_asking(store, write):
+    prove(write, runs=3)
+    (lesson,) = learned(store)
+    assert store.decide_lesson(LOCAL, lesson.id, "approve", NOW).state == "active"
+    (fix,) = store.fixes(LOCAL, FixQuery(tool="search", now=NOW))
+    assert fix.state == "proposed"
+
+
+def test_a_revoked_lesson_takes_its_fix_with_it_and_a_revoked_fix_its_lesson(store, write):
+    prove(write)
+    (lesson,) = learned(store)
+    assert store.decide_lesson(LOCAL, lesson.id, "revoke", NOW).state == "disabled"
+    (fix,) = store.fixes(LOCAL, FixQuery(tool="search", now=NOW))
+    assert fix.state == "revoked"
+
+    store.decide_lesson(LOCAL, lesson.id, "approve", NOW + 5)
+    store.decide(LOCAL, fix.id, approved=False, at=NOW + 10)
+    assert store.lesson(LOCAL, lesson.id, NOW + 11).state == "disabled"
+
+
+def test_what_rests_on_somebody_who_was_revoked_is_gone_at_once(store, write):
+    prove(write)
+    learned(store)
+    store.revoke(LOCAL, Revocation(tool="search"))
+    assert store.lessons(LOCAL, LessonQuery(now=NOW)) == []
+    assert learned(store) == []
+
+
+def test_a_lesson_is_stale_once_its_tool_has_another_schema(store, write):
+    prove(write)
+    (lesson,) = learned(store)
+    first = schemas.noted(None, "digest-1", NOW)
+    store.put(LOCAL, schemas.KIND, "search", first)
+    assert store.lesson(LOCAL, lesson.id, NOW + 2).state == "active"
+
+    store.put(LOCAL, schemas.KIND, "search", schemas.noted(first, "digest-2", NOW + DAY))
+
+    (stale,) = store.lessons(LOCAL, LessonQuery(now=NOW + 2 * DAY))
+    assert (stale.state, stale.stale) == ("proposed", True)
+    assert "schema" in stale.why
+    again = store.decide_lesson(LOCAL, lesson.id, "approve", NOW + 2 * DAY)
+    assert (again.state, again.stale) == ("active", False)
+
+
+# Forgotten
+
+
+def test_a_forgotten_tool_takes_the_lessons_that_name_it(store, write):
+    for number in range(3):
+        write(*logged_in(f"run_{number}", NOW - number * DAY))
+    learned(store)
+    written(store, tool="login")
+    written(store, id="les_" + "1" * 12, tool="other")
+
+    store.forget(LOCAL, Forget(tool="login"))
+
+    assert [each.tool for each in learned(store)] == ["other"]
+
+
+def test_a_forgotten_text_is_gone_from_lessons(store):
+    written(store, mistake="What the canary-word says.")
+    store.forget(LOCAL, Forget(text="canary-word"))
+    assert store.lessons(LOCAL, LessonQuery(now=NOW)) == []
+
+
+def test_lessons_of_forgotten_runs_are_made_anew_of_what_is_left(store, write):
+    prove(write, runs=3)
+    learned(store)
+    store.forget(LOCAL, Forget(run="run_2"))
+    (lesson,) = learned(store)
+    assert (lesson.tried, lesson.seen) == (2, 2)
+    store.forget(LOCAL, Forget(run="run_1"))
+    assert learned(store) == []
