@@ -153,7 +153,7 @@ def test_cold_records_are_compressed_and_read_as_before(store, tmp_path):
 def test_a_store_is_kept_within_its_size_and_the_file_shrinks(store, tmp_path):
     for n in range(120):
         made = failed if n % 4 == 0 else worked
-        append(store, *a_run(f"run_{n:03}", *(made(f"run_{n:03}", seq, result="x" * 1200) for seq in range(1, 11))))
+        append(store, *a_run(f"run_{n:03}", *(made(f"run_{n:03}", seq, result="x" * 2500) for seq in range(1, 11))))
     path = tmp_path / "a.db"
     with store._writer as writer:
         writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -175,7 +175,7 @@ def test_a_store_is_kept_within_its_size_and_the_file_shrinks(store, tmp_path):
 
 def test_what_was_imported_does_not_go_for_its_size_unless_that_is_said(store):
     for n in range(20):
-        events = a_run(f"run_{n:03}", *(worked(f"run_{n:03}", seq, result="x" * 1200) for seq in range(1, 11)))
+        events = a_run(f"run_{n:03}", *(worked(f"run_{n:03}", seq, result="x" * 900) for seq in range(1, 11)))
         append(store, *events, journal=f"{IMPORTED}file" if n < 10 else "own")
     store.prune(LOCAL, Retention(size=1), START)
     assert ids(store) == [f"run_{n:03}" for n in range(10)]
