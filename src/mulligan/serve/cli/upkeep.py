@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from mulligan.failure import SettingsError
 from mulligan.records import builtins
-from mulligan.remember.store import DAY, LOCAL, Forget, Progress, Retention, Store
+from mulligan.remember.store import DAY, LOCAL, Forget, Retention, Store
 from mulligan.report.tables import count, line
-from mulligan.serve.cli.options import as_json, now, opened, print_json, settings_with, store_option
+from mulligan.serve.cli.options import as_json, now, opened, print_json, progress, settings_with, store_option
 
 
 def _opened(store: str | None) -> Store:
@@ -22,21 +20,6 @@ def _opened(store: str | None) -> Store:
     if kept is None:
         raise SettingsError(f"there is no {settings.store_url} yet, and nothing to do. Name another: --store.")
     return kept
-
-
-@contextlib.contextmanager
-def progress(label: str) -> Iterator[Progress]:
-    """A bar on the terminal's error output; nothing where that is no terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done, of: None
-        return
-    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
-
-        def told(done: int, of: int) -> None:
-            bar.length = max(of, 1)
-            bar.update(max(0, min(done, bar.length) - bar.pos))
-
-        yield told
 
 
 def _days(value: int | None, default: int | None) -> int | None:
