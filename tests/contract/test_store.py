@@ -99,6 +99,28 @@ ASKED = Question(tool="search", fingerprint="f-k", run="run_now")
 # Records
 
 
+def test_what_is_erased_of_a_tenant_is_gone_and_what_is_of_others_stays(store):
+    for tenant in ("theirs", LOCAL):
+        Writer(store, tenant)(*failed_then_worked("run_a", 1000))
+        store.put(tenant, "notes", "n", b"kept")
+    if hasattr(store, "of"):  # a server's tenants are managed where its store is
+        with pytest.raises(StoreError, match="tenant remove"):
+            store.erase("theirs")
+        return
+    assert store.erase("theirs") > 0
+
+    assert [*store.export("theirs")] == []
+    assert store.journals("theirs") == []
+    assert store.patterns("theirs", PatternQuery()) == []
+    assert store.fixes("theirs", FixQuery(now=2000)) == []
+    assert store.stats("theirs", StatsQuery(now=2000)).total.attempts == 0
+    assert store.get("theirs", "notes", "n") is None
+    assert store.erase("theirs") == 0
+    assert len([*store.export(LOCAL)]) == 1
+    assert store.get(LOCAL, "notes", "n") == b"kept"
+    assert Writer(store, "theirs")(*failed_then_worked("run_a", 1000)) > 0
+
+
 def test_is_a_store(store):
     assert isinstance(store, Store)
 

@@ -95,7 +95,7 @@ def served(
 ) -> Iterator[Running]:
     """With the routes of the API, and further ones."""
     store = SqliteStore(folder / "mulligan.db")
-    intake = Intake(classify, lambda key: Redactor(level=level, key=key), store)
+    intake = Intake(classify, lambda key, tenant: Redactor(level=level, listed=tenant.listed, key=key), store)
     server = Server(store, intake, rules=rules, **more)
     sock = running.bound("127.0.0.1", 0)
     ready = threading.Event()

@@ -330,6 +330,15 @@ class MemoryStore:
             del self._shelf[place]
         return len(gone)
 
+    def erase(self, tenant: str) -> int:
+        erased = 0
+        with self._lock:
+            for kept in vars(self).values():
+                if isinstance(kept, dict):  # by tenant, or by a tenant and something of it
+                    gone = [key for key in kept if (key[0] if isinstance(key, tuple) else key) == tenant]
+                    erased += len([kept.pop(key) for key in gone])
+        return erased
+
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         raise StoreError("a store in memory cannot be backed up. Name a file: --store sqlite:///PATH")
 

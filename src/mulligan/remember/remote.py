@@ -244,6 +244,9 @@ class RemoteStore:
     def forget(self, tenant: str, what: Forget) -> Forgotten:
         return self._ask("forget", what)  # type: ignore[no-any-return]
 
+    def erase(self, tenant: str) -> int:
+        raise StoreError(f"a tenant of {self.url} is removed where it runs: mulligan tenant remove")
+
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         raise StoreError(f"a copy of {self.url} is made where it runs: mulligan backup FILE")
 

@@ -45,7 +45,7 @@ from mulligan.remember.store import (
     journals_of,
     now,
 )
-from mulligan.remember.tables import APPLICATION, HALF, MIGRATIONS, REPACKED_AT
+from mulligan.remember.tables import APPLICATION, HALF, MIGRATIONS, RECOUNTED_AT, REPACKED_AT
 
 BUSY_MS = 5000
 MAPPED = 256 * 1024 * 1024
@@ -88,10 +88,7 @@ class _Connection:
 class SqliteStore:
     """Keeps everything in one SQLite file, made with its folder when it is not there."""
 
-    def __init__(
-        self, path: Path, clock: Callable[[], int] = now, fsync: bool = False, progress: Progress | None = None
-    ) -> None:
-        """`progress` is told how far it is brought up to date, where an earlier version made it."""
+    def __init__(self, path: Path, clock: Callable[[], int] = now, fsync: bool = False) -> None:
         self.path = path
         self._clock = clock
         self._ledger = Ledger()
@@ -111,7 +108,7 @@ class SqliteStore:
             _make(path)
             _refuse(path)
             with self._writer as writer:
-                _prepare(writer, path, progress)
+                _prepare(writer, path)
         _stores.add(self)
 
     def _connect(self) -> sqlite3.Connection:
@@ -252,6 +249,16 @@ class SqliteStore:
             upkeep.wipe(writer)
         scrub(journals_of(self.path), what, work.gone)
         return forgotten
+
+    def erase(self, tenant: str) -> int:
+        from mulligan.remember import upkeep  # once in a while; not for those who only write, as hooks do
+
+        with self._writing() as writer:
+            self._ledger.let_go()
+            erased = upkeep.erase(writer, tenant)
+        with told(self.path), self._writer as writer:
+            upkeep.wipe(writer)
+        return erased
 
     def rebuild(self, tenant: str) -> None:
         """Counts links, patterns and sums anew, from the rows."""
@@ -470,7 +477,7 @@ def _refuse(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)) as connection:
         connection.execute("PRAGMA query_only=ON")
         connection.execute("BEGIN")  # one moment: another process may be making it just now
-        schema_of(connection, path)
+        _version(connection, path)
 
 
 def _make(path: Path) -> None:
@@ -488,7 +495,7 @@ def _make(path: Path) -> None:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path)) from None
 
 
-def schema_of(connection: sqlite3.Connection, path: Path) -> int:
+def _version(connection: sqlite3.Connection, path: Path) -> int:
     """How many migrations it has had, if it is ours and we know them all."""
     (owner,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -507,7 +514,7 @@ def schema_of(connection: sqlite3.Connection, path: Path) -> int:
     return int(version)
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, progress: Progress | None = None) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Pragmas and migrations. Several processes may come here at once, so migrating happens under one lock."""
     if _is_ready(connection, path):
         return
@@ -515,15 +522,17 @@ def _prepare(connection: sqlite3.Connection, path: Path, progress: Progress | No
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = schema_of(connection, path)
+        version = _version(connection, path)
         for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
             for statement in statements:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version={number}")
         if 0 < version < REPACKED_AT:
+            rollups.repack(connection)
+        if 0 < version < RECOUNTED_AT:
             from mulligan.remember import upkeep  # a store of an earlier version, once
 
-            upkeep.count_anew(connection, version, progress)
+            upkeep.rebuild_all(connection)
         connection.execute(f"PRAGMA application_id={APPLICATION}")
         connection.execute("COMMIT")
     except BaseException:
@@ -536,7 +545,7 @@ def _is_ready(connection: sqlite3.Connection, path: Path) -> bool:
     """Whether nothing has to be written before it can be used: who only reads need not wait for those who write."""
     (owner,) = connection.execute("PRAGMA application_id").fetchone()
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
-    return bool(owner == APPLICATION and mode == "wal" and schema_of(connection, path) == len(MIGRATIONS))
+    return bool(owner == APPLICATION and mode == "wal" and _version(connection, path) == len(MIGRATIONS))
 
 
 @contextlib.contextmanager

@@ -340,6 +340,9 @@ class Records(Protocol):
     def forget(self, tenant: str, what: Forget) -> Forgotten:
         """Removes it everywhere: from rows, patterns, links, figures, shelf and the free space of the file."""
 
+    def erase(self, tenant: str) -> int:
+        """Removes everything of a tenant, whatever it is; how many rows that were."""
+
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         """A copy of everything, of one moment, while others write; and whether the copy is sound."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,8 +27,13 @@ from mulligan.serve.api.doors import Browsers, Caller, Doors, Rules
 from mulligan.serve.api.errors import Refused, away
 from mulligan.serve.api.intake import Intake
 from mulligan.serve.api.questions import Questions
+from mulligan.serve.api.quotas import Quotas
 from mulligan.serve.api.rates import Rates
+from mulligan.serve.api.signing import Sessions, Tries
+from mulligan.serve.api.tenants import MEASURES
 from mulligan.serve.api.tokens import Tokens
+
+log = logging.getLogger("mulligan")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,12 +60,26 @@ class Server:
         self.intake = intake
         self.rules = rules or Rules()
         self.tokens = Tokens(store)
+        self.tenants = intake.tenants
+        self.sessions = Sessions(store, self.tokens)
+        self.tries = Tries()
+        self.quotas = Quotas(store)
         self.browsers = Browsers(announce)
         self.committer = Committer(store, heard)
         self.rates = rates or Rates()
         self.clock = clock
         self.is_stopping = False
         self._readers = ThreadPoolExecutor(THREADS, thread_name_prefix="mulligan-reader")
+
+    @property
+    def is_stale(self) -> bool:
+        return self.tokens.is_stale or self.tenants.is_stale
+
+    def refresh(self) -> None:
+        """Who may come in, and what holds for them, as the store has it now."""
+        self.tokens.refresh()
+        self.tenants.refresh()
+        self.sessions.load()
 
     def questions(self, who: Caller) -> Questions:
         """What may be asked, for the API and for pages alike; the tenant is the caller's."""
@@ -75,7 +95,15 @@ class Server:
     async def keep(self, who: Caller, prepared: Callable[[], Batch], records: int, size: int) -> int:
         """Waits until what somebody sent is in the store, if it is not too much; how much of it was new."""
         self.rates.take(who.tenant, who.principal, records)
+        await self.spend(who, records=records, bytes=size)
         return await self.committer.keep(prepared, records, size)
+
+    async def spend(self, who: Caller, **asked: int) -> None:
+        """Counts against the quotas of whoever asks, if there are any; refuses what is beyond them."""
+        tenant, now = self.tenants.of(who.tenant), self.clock()
+        counted = {name: asked[name] for name in MEASURES if name in asked}
+        if not self.quotas.spend(tenant, counted, now):
+            await self.ask(self.quotas.take, tenant, counted, now)
 
     def stop(self) -> None:
         """Whatever goes on by itself comes to an end; what was asked is still answered."""
@@ -84,6 +112,10 @@ class Server:
     def close(self) -> None:
         self.stop()
         self.committer.close()
+        try:
+            self.quotas.close()
+        except StoreError as error:
+            log.warning("what was left of quotas was not given back: %s", error)
         self._readers.shutdown()
         self.store.close()
 

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 
 from mulligan.records import Fix, History, Precedent, Record, encode
 from mulligan.remember import wire
-from mulligan.remember.store import Evidence
+from mulligan.remember.store import LOCAL, Evidence, Health, Pruned
 from mulligan.serve.api import bodies
 from mulligan.serve.api.answers import answer
 from mulligan.serve.api.app import Server
@@ -110,9 +110,20 @@ class Asking:
             found = await self._server.ask(getattr(self._server.store, name), who.tenant, *args)
             if name == "journals":
                 found = [each for each in found if each.startswith(wire.REMOTE)]
+            if who.tenant != LOCAL:
+                found = _own(found)
             return Response(wire.packed(found), media_type=wire.TYPE)
 
         return ask
+
+
+def _own(found: Any) -> Any:
+    """An answer without what is the operator's: where all tenants are kept, and how large that is."""
+    if isinstance(found, Health):
+        return msgspec.structs.replace(found, where="")
+    if isinstance(found, Pruned):
+        return msgspec.structs.replace(found, before=0, after=0)
+    return found
 
 
 def _checked(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mulligan.remember.store import LOCAL
 from mulligan.serve.api.errors import Refused
-from mulligan.serve.api.tokens import MAY, Tokens
+from mulligan.serve.api.tokens import MAY, Token, Tokens
 
 if TYPE_CHECKING:
     from mulligan.serve.api.app import Server
@@ -48,6 +48,10 @@ class Caller(NamedTuple):
     tenant: str = LOCAL
     principal: str = ""
     role: str = "admin"
+    token: str = ""
+    """The id of the token that was shown, or that the cookie stands for."""
+    name: str = ""
+    """What people call that."""
 
 
 class Rules(NamedTuple):
@@ -107,12 +111,15 @@ def cookie_name(request: Request) -> str:
     return f"mulligan_{(request.scope.get('server') or ('', 0))[1]}"
 
 
-def caller(request: Request, needs: Needs, rules: Rules, tokens: Tokens, browsers: Browsers) -> Caller:
+def caller(request: Request, needs: Needs, server: Server) -> Caller:
     """Who asks, if they may; otherwise a refusal that says what is missing."""
+    rules, now = server.rules, server.clock()
     given = request.headers.get("authorization")
     if given is not None:
-        found = _by_token(given, tokens)
-    elif (cookie := request.cookies.get(cookie_name(request))) and (known := browsers.find(cookie)):
+        found = _by_token(given, server.tokens, now)
+    elif (cookie := request.cookies.get(server.sessions.name)) and (token := server.sessions.find(cookie, now)):
+        found = _holding(token)
+    elif (cookie := request.cookies.get(cookie_name(request))) and (known := server.browsers.find(cookie)):
         found = known
     elif rules.is_open or (needs == "ingest" and rules.is_local):
         found = Caller()
@@ -126,15 +133,19 @@ def caller(request: Request, needs: Needs, rules: Rules, tokens: Tokens, browser
     return found
 
 
-def _by_token(given: str, tokens: Tokens) -> Caller:
+def _by_token(given: str, tokens: Tokens, now: int) -> Caller:
     scheme, _, secret = given.partition(" ")
     token = tokens.find(secret.strip()) if scheme.lower() == "bearer" else None
     if token is None:
         raise _unauthorised("there is no such token. Send it as: Authorization: Bearer TOKEN")
-    state = token.state(time.time_ns() // 1_000_000)
+    state = token.state(now)
     if state != "active":
         raise _unauthorised(f"this token is {state}. Make another: mulligan token create")
-    return Caller(token.tenant, token.writer, token.role)
+    return _holding(token)
+
+
+def _holding(token: Token) -> Caller:
+    return Caller(token.tenant, token.writer, token.role, token.id, token.principal or token.name or token.id)
 
 
 def _unauthorised(message: str) -> Refused:
@@ -147,9 +158,10 @@ def route(server: Server, path: str, endpoint: Endpoint, needs: Needs, *methods:
     async def guarded(request: Request) -> Response:
         try:
             if needs != "nothing":
-                if "authorization" in request.headers and server.tokens.is_stale:
-                    await server.ask(server.tokens.refresh)
-                request.state.caller = caller(request, needs, server.rules, server.tokens, server.browsers)
+                if server.is_stale:
+                    await server.ask(server.refresh)
+                request.state.caller = who = caller(request, needs, server)
+                await server.spend(who, requests=1)
             return await endpoint(request)
         except Refused as refused:
             return told(request, refused)
@@ -162,11 +174,13 @@ def route(server: Server, path: str, endpoint: Endpoint, needs: Needs, *methods:
 
 def told(request: Request, refused: Refused) -> Response:
     if "text/html" in request.headers.get("accept", "") and request.method in SAFE:
-        return HTMLResponse(_PAGE.format(message=_escaped(refused.message)), refused.status, refused.headers)
+        way = _WAY if refused.status == 401 else ""
+        return HTMLResponse(_PAGE.format(message=_escaped(refused.message), way=way), refused.status, refused.headers)
     return JSONResponse(refused.facts, refused.status, refused.headers)
 
 
-_PAGE = "<!doctype html><html lang=en><meta charset=utf-8><title>mulligan</title><h1>mulligan</h1><p>{message}</p>"
+_PAGE = "<!doctype html><html lang=en><meta charset=utf-8><title>mulligan</title><h1>mulligan</h1><p>{message}</p>{way}"
+_WAY = "<p><a href=/sign-in>Sign in with a token</a></p>"
 
 
 def _escaped(text: str) -> str:

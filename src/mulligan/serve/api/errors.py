@@ -45,3 +45,13 @@ def busy(seconds: int = 1) -> Refused:
 
 def away(told: str) -> Refused:
     return Refused(503, "store_unavailable", told, headers={"Retry-After": "2"})
+
+
+def used_up(measure: str, most: int, seconds: int) -> Refused:
+    told = f"the quota of {most:,} {measure} a day is used up. It begins anew at 00:00 UTC."
+    return Refused(429, "quota", told, headers={"Retry-After": str(seconds)})
+
+
+def too_much(measure: str, most: int) -> Refused:
+    """More at once than a quota allows in a day: to send the same again would never help."""
+    return Refused(413, "too_large", f"{most:,} {measure} a day may come, and this is more. Send less at once.")

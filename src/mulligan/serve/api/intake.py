@@ -18,6 +18,7 @@ from mulligan.redaction import Redactor
 from mulligan.remember.store import Batch, Shelf
 from mulligan.serve.api.errors import invalid
 from mulligan.serve.api.sent import YEAR_9999, SentBatch, SentFailure, SentRun, SentStep
+from mulligan.serve.api.tenants import Tenant, Tenants
 
 ASIDE = 2**30
 """From here on the numbers of steps that only say that something failed: behind all that were counted."""
@@ -28,26 +29,31 @@ COUNTED = 2**40
 class Intake:
     """What becomes of what is sent, by the rules of this server."""
 
-    def __init__(self, classify: Callable[..., Failure], redactor: Callable[[bytes], Redactor], shelf: Shelf) -> None:
+    def __init__(
+        self, classify: Callable[..., Failure], redactor: Callable[[bytes, Tenant], Redactor], shelf: Shelf
+    ) -> None:
         self.classify = classify
+        self.tenants = Tenants(shelf)
         self._make = redactor
         self._shelf = shelf
-        self._gates: dict[str, Gate] = {}
+        self._gates: dict[str, tuple[Tenant, Gate]] = {}
         self._journal = new_id("journal")
         self._offset = 0
         self._lock = threading.Lock()
 
     def gate(self, tenant: str) -> Gate:
-        """With the tenant's own key: equal values of one tenant can be compared, and nobody else's."""
-        known = self._gates.get(tenant)
-        if known is None:
+        """With the tenant's own list, and its own key: equal values of one tenant can be compared, nobody else's."""
+        settings = self.tenants.of(tenant)
+        made_for, gate = self._gates.get(tenant, (None, None))
+        if gate is None or made_for != settings:
             key = self._shelf.get(tenant, "key", "export")
             if key is None:
                 drawn = os.urandom(32)
                 is_first = self._shelf.swap(tenant, "key", "export", None, drawn)
                 key = drawn if is_first else self._shelf.get(tenant, "key", "export") or drawn
-            known = self._gates[tenant] = Gate(self._make(key))
-        return known
+            gate = Gate(self._make(key, settings))
+            self._gates[tenant] = (settings, gate)
+        return gate
 
     def batch(self, tenant: str, principal: str, sent: SentBatch) -> Batch:
         """A piece of a journal, as it may be kept."""

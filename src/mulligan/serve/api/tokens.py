@@ -60,6 +60,7 @@ class Tokens:
         self._shelf = shelf
         self._monotonic = monotonic
         self._known: dict[str, Token] = {}
+        self._ids: dict[str, Token] = {}
         self._read_at = float("-inf")
 
     def all(self) -> list[Token]:
@@ -95,6 +96,17 @@ class Tokens:
         self._change(lambda known: [gone if each.id == one.id else each for each in known])
         return gone
 
+    def revoke_all(self, tenant: str, now: int) -> list[Token]:
+        """Revokes every token of a tenant; those that were good until now."""
+        gone: list[Token] = []
+
+        def changed(known: list[Token]) -> list[Token]:
+            gone[:] = [each for each in known if each.tenant == tenant and each.revoked is None]
+            return [replace(each, revoked=now) if each in gone else each for each in known]
+
+        self._change(changed)
+        return gone
+
     def _change(self, changed: Callable[[list[Token]], list[Token]]) -> None:
         for _ in range(100):
             known = self._shelf.get(OF_THE_SERVER, KIND, KEY)
@@ -109,12 +121,17 @@ class Tokens:
 
     def refresh(self) -> None:
         read_at = self._monotonic()
-        self._known = {each.hash: each for each in self.all()}
+        every = self.all()
+        self._known, self._ids = {each.hash: each for each in every}, {each.id: each for each in every}
         self._read_at = read_at
 
     def find(self, secret: str) -> Token | None:
         """The token with this secret, as it was when last refreshed; also one that has expired or was revoked."""
         return self._known.get(hashed(secret))
+
+    def named(self, id: str) -> Token | None:
+        """The token of this id, likewise."""
+        return self._ids.get(id)
 
 
 def hashed(secret: str) -> str:

@@ -9,13 +9,17 @@ from functools import partial
 from typing import Any
 
 import click
+import msgspec
 
 from mulligan.assembly import classify_of, redactor_of
 from mulligan.events import AnyEvent
 from mulligan.failure import MissingExtra, SettingsError
+from mulligan.redaction import Redactor
 from mulligan.remember.adoption import adopt
 from mulligan.remember.store import LOCAL, Store
 from mulligan.remember.urls import journals_of, open_store, sqlite_path
+from mulligan.report.alerts import Alerts
+from mulligan.serve.api.tenants import Tenant, Tenants
 from mulligan.serve.cli.options import now, settings_with, store_option
 from mulligan.settings import Level, Settings
 
@@ -80,18 +84,24 @@ def _serve(
 
     kept = open_store(settings.store_url, settings.fsync)
     hides: Level = level or ("shared" if not is_local else settings.level)
+
+    def redactor(key: bytes, tenant: Tenant) -> Redactor:
+        """A store with more than one user keeps of arguments what is listed (SAFETY 3), unless the operator says so."""
+        listed = msgspec.structs.replace(settings, listed=(*settings.listed, *tenant.listed))
+        return redactor_of(listed, hides if tenant.name == LOCAL else level or "shared", key)
+
     rules = Rules(
         hosts=frozenset({"localhost", host.lower(), *(name.lower() for name in names)}),
         is_local=is_local,
         is_open=open_to_all,
     )
-    intake = Intake(classify_of(settings), lambda key: redactor_of(settings, hides, key), kept)
+    intake = Intake(classify_of(settings), redactor, kept)
     said: dict[str, Any] = {}
 
     def announce(ticket: str) -> None:
         click.echo(f"For another browser, once: {said['at']}{ENTRY}/{ticket}", err=True)
 
-    server = Server(kept, intake, rules=rules, announce=announce, heard=_alerting(kept, alerts))
+    server = Server(kept, intake, rules=rules, announce=announce, heard=_alerting(kept, alerts, intake.tenants))
     if not is_local and not any(each.state(now()) == "active" for each in server.tokens.all()):
         server.close()
         raise SettingsError(
@@ -122,18 +132,24 @@ def _serve(
     running.run(app(server, (*GROUPS, pages), says), sock, ready, server.stop)
 
 
-def _alerting(kept: Store, asked: dict[str, Any]) -> Callable[[str, Sequence[AnyEvent]], None] | None:
-    """Who is told of what a person should know; each tenant has a watch of its own."""
-    if not any(asked.values()):
-        return None
-    from mulligan.report.alerts import Alerts
-
-    known: dict[str, Alerts] = {}
+def _alerting(kept: Store, asked: dict[str, Any], tenants: Tenants) -> Callable[[str, Sequence[AnyEvent]], None]:
+    """Who is told of what a person should know: of each tenant its own people, and of `local` those of this server."""
+    known: dict[str, tuple[dict[str, Any], Alerts | None]] = {}
 
     def heard(tenant: str, events: Sequence[AnyEvent]) -> None:
-        if tenant not in known:
-            known[tenant] = Alerts(**asked, find=partial(kept.pattern, tenant))
-        known[tenant].heard(events)
+        settings = tenants.of(tenant)
+        own: dict[str, Any] = {"command": settings.alert_command, "webhook": settings.alert_webhook}
+        if tenant == LOCAL and not any(own.values()):
+            own = asked
+        made_for, alerts = known.get(tenant, ({}, None))
+        if made_for != own:
+            if alerts is not None:
+                alerts.close()
+            alerts = Alerts(**own, find=partial(kept.pattern, tenant)) if any(own.values()) else None
+            known[tenant] = (dict(own), alerts)
+        if alerts is not None:
+            alerts.heard(events)
 
-    Alerts(**asked)  # refused now, and not at the first failure
+    if any(asked.values()):
+        Alerts(**asked)  # refused now, and not at the first failure
     return heard

@@ -12,11 +12,11 @@ from mulligan.records import builtins
 from mulligan.remember.store import LOCAL
 from mulligan.remember.urls import open_store
 from mulligan.report.tables import ago, columns, line
+from mulligan.serve.api.tenants import NAME, Tenants
 from mulligan.serve.api.tokens import ROLES, Role, Token, Tokens
 from mulligan.serve.cli.options import as_json, now, opened, print_json, print_lines, settings_with, store_option, width
 
 _UNITS = {"h": 3600, "d": 86400, "w": 604800}
-NAME = re.compile(r"[\w.@:/-]{1,80}", re.ASCII)
 
 
 @click.group(
@@ -61,6 +61,8 @@ def create(
         raise SettingsError("a store in memory is gone when the command ends. Name a file: --store PATH")
     kept = open_store(settings.store_url)
     try:
+        if Tenants(kept).find(tenant) is None:
+            raise SettingsError(f"there is no tenant {tenant!r}. Make it first: mulligan tenant create {tenant}")
         made, secret = Tokens(kept).create(role, now(), name=name, tenant=tenant, principal=principal, expires=until)
     finally:
         kept.close()

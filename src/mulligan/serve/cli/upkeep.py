@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from mulligan.failure import SettingsError
 from mulligan.records import builtins
-from mulligan.remember.store import DAY, LOCAL, Forget, Retention, Store
+from mulligan.remember.store import DAY, LOCAL, Forget, Progress, Pruned, Retention, Store
+from mulligan.remember.urls import is_remote
 from mulligan.report.tables import count, line
-from mulligan.serve.cli.options import as_json, now, opened, print_json, progress, settings_with, store_option
+from mulligan.serve.cli.options import as_json, now, opened, print_json, settings_with, store_option
 
 
 def _opened(store: str | None) -> Store:
@@ -20,6 +23,45 @@ def _opened(store: str | None) -> Store:
     if kept is None:
         raise SettingsError(f"there is no {settings.store_url} yet, and nothing to do. Name another: --store.")
     return kept
+
+
+@contextlib.contextmanager
+def progress(label: str) -> Iterator[Progress]:
+    """A bar on the terminal's error output; nothing where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, of: None
+        return
+    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
+
+        def told(done: int, of: int) -> None:
+            bar.length = max(of, 1)
+            bar.update(max(0, min(done, bar.length) - bar.pos))
+
+        yield told
+
+
+def _tenants(kept: Store, url: str, tenant: str | None, is_all: bool) -> list[tuple[str, Retention]]:
+    """Whose records are meant, and how long each of them keeps them."""
+    if is_remote(url):
+        if tenant is not None or is_all:
+            raise SettingsError(f"at {url} you are the tenant of your token. Leave out --tenant and --all-tenants.")
+        return [(LOCAL, Retention())]
+    from mulligan.serve.api.tenants import Tenants, unknown  # few have any
+
+    tenants = Tenants(kept)
+    found = [tenants.find(name) for name in ({LOCAL, *(each.name for each in tenants.all())} if is_all else ())]
+    if not is_all:
+        one = tenants.find(tenant or LOCAL)
+        if one is None:
+            raise unknown(tenant or LOCAL)
+        found = [one]
+    return sorted((each.name, each.retention) for each in found if each is not None)
+
+
+def _together(one: Pruned, other: Pruned) -> Pruned:
+    """What went of several tenants; the file was as large as before the first, and is as large as after the last."""
+    sums = {name: getattr(one, name) + getattr(other, name) for name in one.__struct_fields__}
+    return Pruned(**sums | {"before": one.before or other.before, "after": other.after})
 
 
 def _days(value: int | None, default: int | None) -> int | None:
@@ -36,6 +78,8 @@ def _days(value: int | None, default: int | None) -> int | None:
 @click.option("--sample", type=click.FloatRange(0, 1), metavar="SHARE", help="The share of old successes that stays.")
 @click.option("--imports", is_flag=True, help="What was imported too.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--tenant", metavar="NAME", help="What a tenant has, as long as that is set to be kept.")
+@click.option("--all-tenants", is_flag=True, help="Of every tenant, each as long as that is set to be kept.")
 @store_option
 @as_json
 def prune(
@@ -45,6 +89,8 @@ def prune(
     sample: float | None,
     imports: bool,
     dry_run: bool,
+    tenant: str | None,
+    all_tenants: bool,
     store: str | None,
     as_json: bool,
 ) -> None:
@@ -52,17 +98,19 @@ def prune(
 
     Age counts from when a record came into the store.
     """
-    usual = Retention()
-    policy = Retention(
-        failures=_days(failures, usual.failures),
-        successes=_days(successes, usual.successes),
-        size=None if size is None else size * 1_000_000,
-        sample=usual.sample if sample is None else sample,
-        imports=imports,
-    )
     kept = _opened(store)
-    with progress("pruning") as told:
-        done = kept.prune(LOCAL, policy, now(), dry_run, told)
+    done = Pruned()
+    for name, usual in _tenants(kept, settings_with(store).store_url, tenant, all_tenants):
+        policy = Retention(
+            failures=_days(failures, usual.failures),
+            successes=_days(successes, usual.successes),
+            hours=usual.hours,
+            size=None if size is None else size * 1_000_000,
+            sample=usual.sample if sample is None else sample,
+            imports=imports,
+        )
+        with progress(f"pruning {name}" if name != LOCAL else "pruning") as told:
+            done = _together(done, kept.prune(name, policy, now(), dry_run, told))
     if as_json:
         print_json({"dry_run": dry_run, **{name: getattr(done, name) for name in done.__struct_fields__}})
         return

@@ -25,13 +25,16 @@ def health(store: Store, tenant: str, asked: Asked, retention: Retention) -> dic
     said = sum(history.run.context is not None for history in recent)
     lost = dropped(store, tenant)
     path = Path(found.where)
-    files = [each for each in (path, path.with_name(f"{path.name}-wal")) if found.where and each.is_file()]
+    is_own = tenant == LOCAL
+    files = [each for each in (path, path.with_name(f"{path.name}-wal")) if found.where and is_own and each.is_file()]
     return {
         "health": found,
+        # Where it is kept and how large that is are the operator's: all tenants are in it.
+        "is_own": is_own,
         "size": shown.size(sum(each.stat().st_size for each in files)) if files else shown.NONE,
         "dropped": lost,
         # What hooks on this machine counted is its owner's, and nobody else's on a server of many.
-        "hooks": hook_faults(hook_folder()) if tenant == LOCAL else Faults(),
+        "hooks": hook_faults(hook_folder()) if is_own else Faults(),
         "context": shown.percent(said, len(recent)) if recent else shown.NONE,
         "recent": len(recent),
         "is_told": not recent or said >= GOAL * len(recent),

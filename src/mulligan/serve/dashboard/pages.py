@@ -6,7 +6,6 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 import jinja2
 from markupsafe import Markup, escape
@@ -15,9 +14,10 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute
 
 from mulligan.failure import SettingsError
-from mulligan.remember.store import Retention, Store
+from mulligan.remember.store import Store
 from mulligan.serve.api.app import Server
-from mulligan.serve.api.doors import route
+from mulligan.serve.api.doors import Caller, route
+from mulligan.serve.api.signing import HOURS
 from mulligan.serve.dashboard import (
     assets,
     compare,
@@ -29,15 +29,15 @@ from mulligan.serve.dashboard import (
     runs,
     search,
     shown,
+    signing,
     tools,
 )
 from mulligan.serve.dashboard.asked import FILTERS, RANGES, Asked
+from mulligan.serve.dashboard.forms import form as form_of
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 View = Callable[[Store, str, Asked], dict[str, Any]]
 One = Callable[[Store, str, Asked, str], dict[str, Any] | None]
-FORM = 64 * 1024
-"""Bytes of a form."""
 CHOICES = 200
 """Values that a filter offers."""
 NAV = (
@@ -79,16 +79,15 @@ class Templates:
 
     def render(self, page: str, asked: Asked, context: Mapping[str, Any]) -> bytes:
         template = self._environment.get_template(f"{page}.html")
-        return template.render({**context, "asked": asked, "page": page}).encode("utf-8", "replace")
+        return template.render({"who": None, **context, "asked": asked, "page": page}).encode("utf-8", "replace")
 
 
 class Dashboard:
     """The pages of one server."""
 
-    def __init__(self, server: Server, retention: Retention | None = None) -> None:
+    def __init__(self, server: Server) -> None:
         self._server = server
         self._templates = Templates()
-        self._retention = retention or Retention()
 
     def routes(self) -> Iterable[BaseRoute]:
         """Every page, each behind the door: to look needs `read`, to decide `admin`, and style sheets nothing."""
@@ -109,11 +108,14 @@ class Dashboard:
         yield guard("/live", self._page("live", lambda store, tenant, asked: {}), "read", "GET")
         yield guard("/live/events", self._live, "read", "GET")
         yield guard("/choices", self._page("choices", choices), "read", "GET")
-        with_retention = functools.partial(health.health, retention=self._retention)
-        yield guard("/health", self._page("health", with_retention), "read", "GET")
+        yield guard("/health", self._page("health", self._health), "read", "GET")
         yield guard("/patterns/{name}", self._decide(patterns.change, "patterns"), "admin", "POST")
         yield guard("/fixes/{name}", self._decide(fixes.decide, "fixes"), "admin", "POST")
         yield guard("/static/{name}", self._asset, "nothing", "GET")
+        sign = signing.Signing(self._server, self._sign_in)
+        yield guard(signing.PATH, sign.show, "nothing", "GET")
+        yield guard(signing.PATH, sign.sign_in, "nothing", "POST")
+        yield guard(signing.OUT, sign.sign_out, "nothing", "POST")
 
     # Pages
 
@@ -122,6 +124,9 @@ class Dashboard:
             return await self._answered(request, template, view)
 
         return page
+
+    def _health(self, store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
+        return health.health(store, tenant, asked, self._server.tenants.of(tenant).retention)
 
     def _list(self, many: str, view: View, one: str, found: One) -> Endpoint:
         """A list; or one of it, whose name would mean something in a path."""
@@ -152,18 +157,18 @@ class Dashboard:
         home = escape(f"{request.url.scheme}://{request.url.netloc}")
         query = dict(request.query_params)
         body, status = await self._server.ask(
-            self._filled, request.url.path, query, request.state.caller.tenant, template, view, home
+            self._filled, request.url.path, query, request.state.caller, template, view, home
         )
         return self._response(request, body, status)
 
     def _filled(
-        self, path: str, query: Mapping[str, str], tenant: str, template: str, view: View, home: Markup
+        self, path: str, query: Mapping[str, str], who: Caller, template: str, view: View, home: Markup
     ) -> tuple[bytes, int]:
         """On a thread: the store asked and the template filled."""
         now = self._server.clock()
         try:
             asked = Asked.of(path, query, now)
-            context = view(self._server.store, tenant, asked)
+            context = view(self._server.store, who.tenant, asked)
         except SettingsError as error:
             return self._refused(path, now, "This cannot be asked", str(error), 400)
         except _NotFoundError as error:
@@ -171,11 +176,16 @@ class Dashboard:
                 f"There is no {error.what} {shown.line(error.name, 80).unescape()!r} here, or more than one begins so."
             )
             return self._refused(path, now, "Not found", told, 404)
-        return self._templates.render(template, asked, {**context, "home": home}), 200
+        return self._templates.render(template, asked, {**context, "home": home, "who": who}), 200
 
     def _refused(self, path: str, now: int, title: str, told: str, status: int) -> tuple[bytes, int]:
         plain = Asked.of(path, {}, now)
         return self._templates.render("refused", plain, {"title": title, "told": told}), status
+
+    def _sign_in(self, request: Request, told: str, status: int) -> Response:
+        context = {"told": told, "hours": HOURS}
+        body = self._templates.render("sign_in", Asked.of("/sign-in", {}, self._server.clock()), context)
+        return self._response(request, body, status)
 
     def _response(self, request: Request, body: bytes, status: int) -> Response:
         data, headers = assets.packed(body, request.headers.get("accept-encoding", ""))
@@ -187,7 +197,7 @@ class Dashboard:
 
     def _decide(self, change: Callable[[Store, str, int, str, dict[str, str]], Any], section: str) -> Endpoint:
         async def decide(request: Request) -> Response:
-            form = await _form(request)
+            form = await form_of(request)
             name = request.path_params["name"]
             now = self._server.clock()
             try:
@@ -232,18 +242,6 @@ class _NotFoundError(Exception):
     def __init__(self, what: str, name: str) -> None:
         super().__init__(name)
         self.what, self.name = what, name
-
-
-async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form, of a bounded size. A browser sends them so without any script."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > FORM:
-            return {}
-    if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
-        return {}
-    return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=50))
 
 
 def choices(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:

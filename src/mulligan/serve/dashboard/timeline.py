@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -250,7 +251,7 @@ def test_case(call: Call, ended: Call | None) -> Markup:
     """The failed call as a test of the tool: with the line that imports it left to the reader."""
     failure = call.failure
     name = re.sub(r"\W+", "_", call.name, flags=re.ASCII).strip("_").lower() or "tool"
-    if name[0].isdigit():
+    if name[0].isdigit() or keyword.iskeyword(name):
         name = f"tool_{name}"
     lines = [
         "from mulligan.testing import rehearsal",

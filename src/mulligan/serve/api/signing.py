@@ -1,0 +1,99 @@
+"""Signing in: a token of role read or admin, given once in a form, becomes a cookie that stands for it.
+
+The cookie is signed with a key that all processes of one store share, so each of them knows it and none has to remember
+it; it is worth as much as its token, and nothing once that is revoked or has expired.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from mulligan.remember.store import Shelf
+from mulligan.serve.api.errors import Refused
+from mulligan.serve.api.tokens import KIND, OF_THE_SERVER, Token, Tokens
+
+KEY = "cookies"
+HOURS = 12
+"""That a cookie is good for."""
+TRIES, EVERYBODY = 10, 100
+"""Tokens that were none, which may be tried in a minute: from one address, and from all together."""
+MINUTE = 60.0
+ADDRESSES = 10_000
+
+
+class Sessions:
+    """Cookies of one store."""
+
+    def __init__(self, shelf: Shelf, tokens: Tokens) -> None:
+        self._shelf = shelf
+        self._tokens = tokens
+        self._key = b""
+
+    def load(self) -> None:
+        """The key, drawn once for all processes. Asks the store, the first time."""
+        if self._key:
+            return
+        key = self._shelf.get(OF_THE_SERVER, KIND, KEY)
+        if key is None:
+            drawn = os.urandom(32)
+            is_first = self._shelf.swap(OF_THE_SERVER, KIND, KEY, None, drawn)
+            key = drawn if is_first else self._shelf.get(OF_THE_SERVER, KIND, KEY) or drawn
+        self._key = key
+
+    @property
+    def name(self) -> str:
+        """Of the cookie: the same for all processes of a store, and another for every store of a machine."""
+        return f"mulligan_{hashlib.blake2b(self._key, digest_size=4, person=b'cookie name').hexdigest()}"
+
+    def make(self, token: Token, now: int) -> str:
+        until = now + HOURS * 3_600_000
+        return f"{token.id}.{until}.{self._signed(token, until)}"
+
+    def find(self, cookie: str, now: int) -> Token | None:
+        """The token that a cookie stands for, if it is one of ours, is not too old, and the token is good."""
+        id, _, rest = cookie.partition(".")
+        until, _, signed = rest.partition(".")
+        token = self._tokens.named(id) if self._key else None
+        if token is None or not (until.isascii() and until.isdecimal() and len(until) < 16):
+            return None
+        is_ours = hmac.compare_digest(signed.encode("utf-8", "replace"), self._signed(token, int(until)).encode())
+        return token if is_ours and now < int(until) and token.state(now) == "active" else None
+
+    def _signed(self, token: Token, until: int) -> str:
+        return hmac.digest(self._key, f"{token.id}.{until}.{token.hash}".encode(), "sha256").hex()
+
+
+class Tries:
+    """How often somebody may be wrong. A process counts for itself: 160 bits are not guessed in any number of tries."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._wrong: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def check(self, address: str) -> None:
+        """Refuses, and says when to come again, where there were too many."""
+        for who, most in ((address, TRIES), ("", EVERYBODY)):
+            count, _ = self._now(who, most)
+            if count > most - 1:
+                wait = math.ceil((count - most + 1) * MINUTE / most)
+                told = "too many tokens were tried that are none. Wait a little."
+                raise Refused(429, "busy", told, headers={"Retry-After": str(max(1, wait))})
+
+    def wrong(self, address: str) -> None:
+        for who, most in ((address, TRIES), ("", EVERYBODY)):
+            count, at = self._now(who, most)
+            self._wrong[who] = (count + 1, at)
+            self._wrong.move_to_end(who)
+        while len(self._wrong) > ADDRESSES:
+            self._wrong.popitem(last=False)
+
+    def _now(self, who: str, most: int) -> tuple[float, float]:
+        now = self._monotonic()
+        count, at = self._wrong.get(who, (0.0, now))
+        return max(0.0, count - (now - at) * most / MINUTE), now

@@ -1,0 +1,145 @@
+"""Tenants: whose records these are, how long they are kept, how much may come and what of it may be seen.
+
+A tenant is known by its token and by nothing that anybody says. `local` is always there, and whoever came before there
+were settings has the usual ones.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from mulligan.failure import SettingsError
+from mulligan.records import Record, decode, encode
+from mulligan.remember.store import DAY, LOCAL, Retention, Shelf
+from mulligan.serve.api.tokens import FRESH, KIND, OF_THE_SERVER
+
+KEY = "tenants"
+NAME = re.compile(r"[\w.@:/-]{1,80}", re.ASCII)
+"""What a tenant may be called."""
+Measure = Literal["requests", "records", "bytes"]
+MEASURES: tuple[Measure, ...] = get_args(Measure)
+KEEPS = ("failures", "successes", "hours")
+"""What has an age of its own, as in `Retention`."""
+
+
+class Tenant(Record, frozen=True):
+    """What holds for one tenant. Whatever is not said is as usual."""
+
+    name: str
+    created: int = 0
+    note: str = ""
+    """What it is for."""
+    keeps: Mapping[str, int | None] = msgspec.field(default_factory=dict)
+    """Days that failures, successes and figures by the hour are kept; None is for ever."""
+    quotas: Mapping[Measure, int] = msgspec.field(default_factory=dict)
+    """How much may come in a day, by UTC."""
+    listed: tuple[str, ...] = ()
+    """Arguments whose values may be kept at level shared, beside those of the server's settings."""
+    alert_command: str = ""
+    alert_webhook: str = ""
+
+    @property
+    def retention(self) -> Retention:
+        aged: dict[str, Any] = {name: None if days is None else days * DAY for name, days in self.keeps.items()}
+        return Retention(**aged)
+
+
+class Tenants:
+    """The tenants of a store. Asked at every request, so the shelf is read once a second."""
+
+    def __init__(self, shelf: Shelf, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._shelf = shelf
+        self._monotonic = monotonic
+        self._known: dict[str, Tenant] = {}
+        self._read_at = float("-inf")
+
+    def all(self) -> list[Tenant]:
+        """Those that were made, by name."""
+        kept = self._shelf.get(OF_THE_SERVER, KIND, KEY)
+        return decode(kept, list[Tenant]) if kept else []
+
+    def find(self, name: str) -> Tenant | None:
+        """The one of this name as it is in the store; `local` is always there."""
+        return next((each for each in self.all() if each.name == name), Tenant(name) if name == LOCAL else None)
+
+    def create(self, tenant: Tenant) -> None:
+        def added(known: list[Tenant]) -> list[Tenant]:
+            if any(each.name == tenant.name for each in known) or tenant.name == LOCAL:
+                raise SettingsError(f"there is a tenant {tenant.name!r}. Change it: mulligan tenant set {tenant.name}")
+            return [*known, tenant]
+
+        self._change(added)
+
+    def set(self, name: str, change: Callable[[Tenant], Tenant]) -> Tenant:
+        """The tenant as it is after a change."""
+        result: list[Tenant] = []
+
+        def changed(known: list[Tenant]) -> list[Tenant]:
+            old = next((each for each in known if each.name == name), Tenant(name) if name == LOCAL else None)
+            if old is None:
+                raise unknown(name)
+            result[:] = [change(old)]
+            return [*(each for each in known if each.name != name), *result]
+
+        self._change(changed)
+        return result[0]
+
+    def remove(self, name: str) -> Tenant:
+        """Takes it off the list. What is kept of it is another matter."""
+        gone: list[Tenant] = []
+
+        def without(known: list[Tenant]) -> list[Tenant]:
+            gone[:] = [each for each in known if each.name == name]
+            if not gone:
+                raise unknown(name)
+            return [each for each in known if each.name != name]
+
+        self._change(without)
+        return gone[0]
+
+    def _change(self, changed: Callable[[list[Tenant]], list[Tenant]]) -> None:
+        for _ in range(100):
+            known = self._shelf.get(OF_THE_SERVER, KIND, KEY)
+            now = sorted(changed(decode(known, list[Tenant]) if known else []), key=lambda each: each.name)
+            if self._shelf.swap(OF_THE_SERVER, KIND, KEY, known, encode(now)):
+                return
+        raise SettingsError("the tenants are being changed by somebody else all the time. Try again.")
+
+    @property
+    def is_stale(self) -> bool:
+        return self._monotonic() - self._read_at > FRESH
+
+    def refresh(self) -> None:
+        read_at = self._monotonic()
+        self._known = {each.name: each for each in self.all()}
+        self._read_at = read_at
+
+    def of(self, name: str) -> Tenant:
+        """What holds for a tenant, as it was when last refreshed."""
+        return self._known.get(name) or Tenant(name)
+
+
+def unknown(name: str) -> SettingsError:
+    return SettingsError(f"there is no tenant {name!r}. See them: mulligan tenant list")
+
+
+def with_quotas(tenant: Tenant, given: Mapping[Measure, int | None]) -> Tenant:
+    """With these quotas; those of None are lifted."""
+    quotas: dict[Measure, int] = dict(tenant.quotas)
+    for measure, most in given.items():
+        quotas.pop(measure, None)
+        if most is not None:
+            quotas[measure] = most
+    return replace(tenant, quotas=quotas)
+
+
+def with_keeps(tenant: Tenant, given: Mapping[str, int | None], usual: Sequence[str] = ()) -> Tenant:
+    """Kept so many days; those named in `usual` as long as usual."""
+    keeps = {name: days for name, days in {**tenant.keeps, **given}.items() if name not in usual}
+    return replace(tenant, keeps=keeps)

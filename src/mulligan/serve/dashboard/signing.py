@@ -1,0 +1,75 @@
+"""Signing in and out: a form that takes a token, for people who cannot open the address that the server printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from mulligan.serve.api.app import Server
+from mulligan.serve.api.doors import cookie_name
+from mulligan.serve.api.errors import Refused
+from mulligan.serve.api.signing import HOURS
+from mulligan.serve.api.tokens import MAY
+from mulligan.serve.dashboard.forms import form
+
+Page = Callable[[Request, str, int], Response]
+PATH, OUT = "/sign-in", "/sign-out"
+
+
+class Signing:
+    """The two forms. `page` shows the first one, with a sentence about what was wrong with the last try."""
+
+    def __init__(self, server: Server, page: Page) -> None:
+        self._server = server
+        self._page = page
+
+    async def show(self, request: Request) -> Response:
+        return self._page(request, "", 200)
+
+    async def sign_in(self, request: Request) -> Response:
+        """A good token becomes a cookie. No foreign page can do it: that would sign somebody in as another."""
+        server = self._server
+        _own(request)
+        address = request.client.host if request.client else ""
+        try:
+            server.tries.check(address)
+        except Refused as refused:
+            answer = self._page(request, refused.message, refused.status)
+            answer.headers.update(refused.headers)
+            return answer
+        secret = (await form(request)).get("token", "").strip()
+        if server.is_stale:
+            await server.ask(server.refresh)
+        token = server.tokens.find(secret)
+        now = server.clock()
+        if token is None or token.state(now) != "active":
+            server.tries.wrong(address)
+            return self._page(request, "There is no such token, or it is not good any more.", 401)
+        if "read" not in MAY[token.role]:
+            return self._page(request, f"This token has the role {token.role}; to look needs read or admin.", 403)
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(
+            server.sessions.name, server.sessions.make(token, now), max_age=HOURS * 3600, path="/", httponly=True,
+            samesite="strict", secure=_is_safe(request),
+        )  # fmt: skip
+        return answer
+
+    async def sign_out(self, request: Request) -> Response:
+        _own(request)
+        answer = RedirectResponse(PATH, 303)
+        for name in (self._server.sessions.name, cookie_name(request)):
+            answer.delete_cookie(name, path="/", httponly=True, samesite="strict")
+        return answer
+
+
+def _own(request: Request) -> None:
+    """Whatever sends this must be a page of ours: browsers say so, and nobody else has a reason to."""
+    if request.headers.get("origin") is None and request.headers.get("sec-fetch-site") != "same-origin":
+        raise Refused(403, "foreign_origin", "this is for the form on this page. Programs send a token: Authorization.")
+
+
+def _is_safe(request: Request) -> bool:
+    """Whether the browser came by TLS: to us, or to whoever stands before us."""
+    return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", ""))

@@ -1,0 +1,171 @@
+"""People sign in with a token, once: a cookie stands for it from then on, in every process of the store."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+import pytest
+
+pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[server]'")
+
+from servers import Client, Running, served
+
+from mulligan.remember.memory import MemoryStore
+from mulligan.serve.api.doors import Rules
+from mulligan.serve.api.errors import Refused
+from mulligan.serve.api.signing import HOURS, TRIES, Sessions, Tries
+from mulligan.serve.api.tokens import Tokens
+from mulligan.serve.dashboard.pages import group as pages
+
+BEYOND = Rules(is_local=False, hosts=frozenset({"localhost"}))
+RUN = {"id": "r", "agent": "their-agent", "end": "finished", "steps": [{"name": "s"}]}
+
+
+@pytest.fixture
+def running(tmp_path):
+    with served(tmp_path, BEYOND, groups=[pages]) as found:
+        yield found
+
+
+def signing(running: Running, secret: str, path: str = "/sign-in", **headers: str):
+    own = {"Origin": f"http://127.0.0.1:{running.port}", "Content_Type": "application/x-www-form-urlencoded"}
+    return Client(running.port).post(path, body=urlencode({"token": secret}).encode(), **(own | headers))
+
+
+def signed_in(running: Running, secret: str) -> Client:
+    came = signing(running, secret)
+    assert came.status == 303, came.body
+    return Client(running.port, cookie=came.headers["set-cookie"].partition(";")[0])
+
+
+def test_a_person_of_a_tenant_signs_in_without_a_script_and_sees_what_is_theirs(running):
+    running.holding("ingest", tenant="acme").post("/v1/runs", RUN)
+    reader = running.holding("read", tenant="acme", name="ann").token
+
+    refused = Client(running.port).get("/", Accept="text/html")
+    assert refused.status == 401
+    assert b"href=/sign-in" in refused.body
+    page = Client(running.port).get("/sign-in")
+    assert page.status == 200
+    assert b"<script" not in page.body
+    assert b'method="post"' in page.body
+
+    came = signing(running, reader)
+    assert came.headers["location"] == "/"
+    cookie = came.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert reader not in came.headers["set-cookie"]
+    person = signed_in(running, reader)
+    assert b"their-agent" in person.get("/runs").body
+    assert b"ann of acme" in person.get("/runs").body
+    assert person.get("/v1/runs").json["runs"][0]["id"] == "r"
+    assert person.post("/patterns/x", body=b"do=mute").status == 403  # to look is not to decide
+
+
+def test_a_tenants_cookie_opens_nothing_of_another(running):
+    running.holding("ingest", tenant="acme").post("/v1/runs", RUN)
+    other = signed_in(running, running.holding("admin", tenant="other").token)
+    assert other.get("/runs/r").status == 404
+    assert b"their-agent" not in other.get("/runs").body
+
+
+def test_the_cookie_dies_with_its_token(running):
+    person = signed_in(running, running.holding("read", name="ann").token)
+    assert person.get("/").status == 200
+    running.server.tokens.revoke("ann", 5)
+    running.server.refresh()
+    assert person.get("/").status == 401
+
+
+def test_a_cookie_that_we_did_not_sign_is_worth_nothing(running):
+    person = signed_in(running, running.holding("read", tenant="acme").token)
+    admin = running.holding("admin", tenant="other")
+    name, _, value = person.cookie.partition("=")
+    id, until, signed = value.split(".")
+    other = next(each.id for each in running.server.tokens.all() if each.tenant == "other")
+    forged = [f"{other}.{until}.{signed}", f"{id}.{int(until) + 1}.{signed}", f"{id}.{until}.", "", "..", "é.1.x",
+              f"{id}.{until}.{'0' * 64}", f"{id}.{10**40}.{signed}"]  # fmt: skip
+    for cookie in forged:
+        assert Client(running.port, cookie=f"{name}={cookie}".encode().decode("latin-1")).get("/").status == 401, cookie
+    assert admin.get("/").status == 200
+
+
+def test_a_cookie_has_its_time():
+    shelf = MemoryStore()
+    tokens = Tokens(shelf)
+    token, _ = tokens.create("read", 0)
+    tokens.refresh()
+    sessions = Sessions(shelf, tokens)
+    sessions.load()
+    cookie = sessions.make(token, 1000)
+    assert sessions.find(cookie, 1000 + HOURS * 3_600_000 - 1) == token
+    assert sessions.find(cookie, 1000 + HOURS * 3_600_000) is None
+    elsewhere = Sessions(shelf, tokens)  # another process of the same store
+    elsewhere.load()
+    assert (elsewhere.name, elsewhere.find(cookie, 2000)) == (sessions.name, token)
+    another = Sessions(MemoryStore(), tokens)
+    another.load()
+    assert another.name != sessions.name
+    assert another.find(cookie, 2000) is None
+
+
+def test_a_token_that_only_sends_signs_nobody_in(running):
+    assert signing(running, running.holding("ingest").token).status == 403
+    assert signing(running, "mul_admin_none").status == 401
+    assert signing(running, "").status == 401
+    assert "set-cookie" not in signing(running, "x" * 70_000).headers
+
+
+def test_a_page_of_another_site_signs_nobody_in_or_out(running):
+    secret = running.holding("read").token
+    for path in ("/sign-in", "/sign-out"):
+        for origin in ("https://evil.example.com", "null"):
+            told = signing(running, secret, path, Origin=origin)
+            assert told.status == 403
+            assert "set-cookie" not in told.headers
+    bare = Client(running.port).post("/sign-in", body=b"token=x", Content_Type="application/x-www-form-urlencoded")
+    assert bare.status == 403
+
+
+def test_a_token_in_an_address_is_not_looked_at(running):
+    secret = running.holding("read").token
+    assert Client(running.port).get(f"/sign-in?token={secret}").status == 200
+    assert "set-cookie" not in Client(running.port).get(f"/sign-in?token={secret}").headers
+    told = signing(running, "", f"/sign-in?token={secret}")
+    assert told.status == 401
+
+
+def test_whoever_is_wrong_too_often_has_to_wait_and_is_told_how_long(running):
+    running.server.tries = Tries(lambda: 0.0)
+    secret = running.holding("read").token
+    statuses = [signing(running, f"mul_read_{number}").status for number in range(TRIES + 1)]
+    assert statuses == [401] * TRIES + [429]
+    told = signing(running, secret)
+    assert told.status == 429
+    assert int(told.headers["retry-after"]) >= 1
+
+
+def test_who_waited_may_try_again():
+    now = [0.0]
+    tries = Tries(lambda: now[0])
+    for _ in range(TRIES):
+        tries.check("1.2.3.4")
+        tries.wrong("1.2.3.4")
+    with pytest.raises(Refused) as refused:
+        tries.check("1.2.3.4")
+    tries.check("5.6.7.8")
+    now[0] += int(refused.value.headers["Retry-After"])
+    tries.check("1.2.3.4")
+
+
+def test_signing_out_takes_the_cookie_away(running):
+    came = signing(running, "", "/sign-out")
+    assert came.status == 303
+    assert "max-age=0" in came.headers["set-cookie"].lower()
+
+
+def test_behind_tls_the_cookie_never_goes_without(running):
+    secret = running.holding("read").token
+    assert "secure" not in signing(running, secret).headers["set-cookie"].lower()
+    assert "secure" in signing(running, secret, X_Forwarded_Proto="https").headers["set-cookie"].lower()

@@ -1,0 +1,138 @@
+"""mulligan tenant: made, shown, changed and removed where the store is; servers follow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mulligan.events import RunEnded, StepEnded
+from mulligan.records import Run, Step
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import DAY, RunQuery, now
+
+
+@pytest.fixture
+def there(tmp_path):
+    return str(tmp_path / "s.db")
+
+
+@pytest.fixture
+def types_there(types, there):
+    return lambda *words: types(*words, "--store", there)
+
+
+def kept(there: str, tenant: str, id: str, age: int = 0) -> None:
+    store = SqliteStore(Path(there), clock=lambda: now() - age)
+    run = Run(id=id, agent="a", started=1, ended=2, end="finished")
+    step = Step(run=id, seq=1, call=1, name="s", started=1)
+    store.append(tenant, [StepEnded(step), RunEnded(run)], f"journal-{id}", 1)
+    store.close()
+
+
+def test_a_tenant_is_made_listed_shown_and_changed(types_there):
+    code, out, _ = types_there(
+        "tenant", "create", "acme", "--records", "2m", "--listed", "query, path", "--note", "them"
+    )
+    assert (code, "mulligan token create" in out) == (0, True)
+    assert types_there("token", "create", "--role", "ingest", "--tenant", "acme")[0] == 0
+
+    _, out, _ = types_there("tenant", "list", "--json")
+    acme, local = json.loads(out)
+    assert (acme["name"], acme["quotas"], acme["tokens"]) == ("acme", {"records": 2_000_000}, 1)
+    assert local["name"] == "local"
+
+    assert types_there("tenant", "set", "acme", "--failures", "180", "--successes", "ever", "--records", "any")[0] == 0
+    _, out, _ = types_there("tenant", "show", "acme", "--json")
+    acme = json.loads(out)
+    assert (acme["keeps"], acme["quotas"]) == ({"failures": 180, "successes": None, "hours": 35}, {})
+    assert (acme["listed"], acme["note"]) == (["path", "query"], "them")
+    types_there("tenant", "set", "acme", "--failures", "usual")
+    _, out, _ = types_there("tenant", "show", "acme")
+    assert "90 days" in out
+    assert "for ever" in out
+    assert "acme" in types_there("tenant", "list")[1]
+
+
+def test_local_can_be_changed_and_stays(types_there):
+    kept_ = types_there("tenant", "create", "local")
+    assert kept_[0] == 2
+    types_there("token", "create", "--role", "read")
+    assert types_there("tenant", "set", "local", "--failures", "7")[0] == 0
+    assert json.loads(types_there("tenant", "show", "local", "--json")[1])["keeps"]["failures"] == 7
+    code, _, err = types_there("tenant", "remove", "local", "--yes")
+    assert (code, "stays" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("tenant", "create", "a b"), "letters, digits"),
+        (("tenant", "create", ""), "letters, digits"),
+        (("tenant", "create", "x\x1b[31m"), "letters, digits"),
+        (("tenant", "create", "acme"), "there is a tenant"),
+        (("tenant", "create", "b", "--records", "many"), "500k"),
+        (("tenant", "create", "b", "--failures", "-1"), "number of days"),
+        (("tenant", "create", "b", "--alert-webhook", "ftp://x"), "http(s)"),
+        (("tenant", "create", "b", "--alert-command", "'unclosed"), "no command"),
+        (("tenant", "set", "none", "--records", "1"), "tenant list"),
+        (("tenant", "set", "acme"), "say what to change"),
+        (("tenant", "show", "none"), "tenant list"),
+        (("tenant", "remove", "none", "--yes"), "tenant list"),
+        (("tenant", "remove", "acme"), "--yes"),
+        (("token", "create", "--role", "read", "--tenant", "none"), "mulligan tenant create none"),
+        (("prune", "--tenant", "none"), "tenant list"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_what_to_type(types_there, words, told):
+    types_there("tenant", "create", "acme")
+    code, _, err = types_there(*words)
+    assert (code, told in err) == (2, True), err
+    assert "\x1b" not in err
+
+
+@pytest.mark.parametrize("words", [("list",), ("create", "x"), ("show", "x"), ("remove", "x", "--yes")])
+def test_tenants_are_not_managed_through_a_server(types, words):
+    code, _, err = types("tenant", *words, "--store", "https://mulligan.example.com")
+    assert (code, "where the store is" in err) == (2, True)
+
+
+def test_to_remove_a_tenant_takes_everything_of_it_and_nothing_of_others(types_there, there, monkeypatch):
+    monkeypatch.setattr("mulligan.serve.cli.tenant.FRESH", 0)
+    for name in ("acme", "other"):
+        types_there("tenant", "create", name)
+        types_there("token", "create", "--role", "admin", "--tenant", name)
+        kept(there, name, f"run_of_{name}")
+
+    _, out, _ = types_there("tenant", "remove", "acme", "--yes", "--json")
+    assert json.loads(out).items() >= {"tenant": "acme", "runs": 1, "tokens": 1}.items()
+
+    store = SqliteStore(Path(there))
+    assert store.runs("acme", RunQuery()) == []
+    assert store.health("acme").steps == 0
+    assert [each.run.id for each in store.runs("other", RunQuery())] == ["run_of_other"]
+    store.close()
+    states = {each["tenant"]: each["state"] for each in json.loads(types_there("token", "list", "--json")[1])}
+    assert states == {"acme": "revoked", "other": "active"}
+    assert {each["name"] for each in json.loads(types_there("tenant", "list", "--json")[1])} >= {"other", "local"}
+
+
+def test_each_tenant_keeps_its_records_as_long_as_was_set(types_there, there):
+    types_there("tenant", "create", "short", "--successes", "1")
+    types_there("tenant", "create", "long", "--successes", "ever")
+    for name in ("short", "long", "local"):
+        kept(there, name, f"run_old_{name}", age=50 * DAY)
+        kept(there, name, f"run_{name}", age=3 * DAY)
+
+    def ids(tenant: str) -> list[str]:
+        store = SqliteStore(Path(there))
+        found = sorted(each.run.id for each in store.runs(tenant, RunQuery()))
+        store.close()
+        return found
+
+    assert types_there("prune", "--tenant", "short")[0] == 0
+    assert (ids("short"), len(ids("long")), len(ids("local"))) == ([], 2, 2)
+    _, out, _ = types_there("prune", "--all-tenants", "--json")
+    assert json.loads(out)["runs"] == 1
+    assert (ids("long"), ids("local")) == (["run_long", "run_old_long"], ["run_local"])
