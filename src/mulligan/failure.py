@@ -134,6 +134,10 @@ class StoreError(MulliganError):
     """A store that cannot be opened, read or written, and what to do about it."""
 
 
+class LessonFileError(MulliganError):
+    """A file of a lesson that cannot be read, with its line, or a folder that cannot be written."""
+
+
 class MissingExtra(MulliganError):
     """A part that needs a package which is not installed."""
 

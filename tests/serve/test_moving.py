@@ -1,19 +1,25 @@
-"""mulligan copy, typed: what is copied is told and compared, and what makes no sense is refused with a way out."""
+"""mulligan copy and migrate, typed: what is done is told, and what makes no sense is refused with a way out."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from mulligan.events import RunEnded, StepEnded
 from mulligan.records import Run, Step
+from mulligan.remember import migrating
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL
+from mulligan.remember.tables import MIGRATIONS
+
+GOLDEN = Path(__file__).parent.parent / "remember" / "golden"
 
 
 @pytest.fixture
@@ -124,3 +130,82 @@ def test_what_makes_no_sense_is_refused_with_a_way_out(types, store, tmp_path, w
     code, out, err = types("copy", *typed)
     assert (code, out) == (2, "")
     assert told in err
+
+
+# mulligan migrate
+
+
+def of_schema(number, path):
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript((GOLDEN / f"schema_{number}.sql").read_text())
+    return str(path)
+
+
+def schema(path):
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return connection.execute("PRAGMA user_version").fetchone()[0]
+
+
+def test_a_store_of_an_earlier_version_is_brought_up_to_date(types, tmp_path):
+    path = of_schema(2, tmp_path / "old.db")
+    before = (tmp_path / "old.db").read_bytes()
+    code, out, err = types("migrate", "--store", path, "--dry-run")
+    assert (code, err) == (1, "")
+    assert out.startswith(f"Would bring {path} from schema 2 to {len(MIGRATIONS)}: ")
+    assert "1 run counted anew." in out
+    assert (tmp_path / "old.db").read_bytes() == before
+    code, out, _ = types("migrate", "--store", path)
+    assert code == 0
+    assert out.startswith(f"Brought {path} from schema 2 to {len(MIGRATIONS)}: ")
+    assert schema(path) == len(MIGRATIONS)
+    code, out, _ = types("migrate", "--store", path, "--dry-run")
+    assert (code, out) == (0, f"{path} is up to date (schema {len(MIGRATIONS)}).\n")
+
+
+def test_a_newer_store_is_refused_and_left_as_it_is(types, tmp_path):
+    path = of_schema(4, tmp_path / "new.db")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version=999")
+    before = (tmp_path / "new.db").read_bytes()
+    for words in ((), ("--dry-run",)):
+        code, _, err = types("migrate", "--store", path, *words)
+        assert code == 2
+        assert "written by a newer mulligan (schema 999" in err
+    assert (tmp_path / "new.db").read_bytes() == before
+
+
+def test_a_new_store_is_made_and_a_rehearsal_makes_none(types, tmp_path):
+    path = str(tmp_path / "a.db")
+    code, out, _ = types("migrate", "--store", path, "--dry-run", "--json")
+    assert (code, json.loads(out)["schema"]) == (1, 0)
+    assert not (tmp_path / "a.db").exists()
+    code, out, _ = types("migrate", "--store", path)
+    assert code == 0
+    assert out.startswith("Made ")
+    assert types("migrate", "--store", path)[1].endswith(f"is up to date (schema {len(MIGRATIONS)}).\n")
+
+
+@pytest.mark.parametrize("earlier", [1, 2, 3])
+def test_how_far_it_is_is_told(tmp_path, earlier):
+    path = of_schema(earlier, tmp_path / "old.db")
+    told = []
+    migrating.migrate(path, lambda done, of: told.append((done, of)))
+    assert told
+    assert told[-1][0] == told[-1][1] > 0
+
+
+def test_who_watches_a_terminal_sees_how_far_an_old_store_is(tmp_path):
+    """In any command, because an embedded store is brought up to date by whoever opens it first."""
+    pty = pytest.importorskip("pty")
+    path = of_schema(2, tmp_path / "old.db")
+    parent, child = pty.openpty()
+    command = [sys.executable, "-m", "mulligan", "runs", "--store", path]
+    for is_old in (True, False):
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=child, timeout=60, check=True)
+        os.set_blocking(parent, False)
+        with contextlib.suppress(BlockingIOError):
+            seen = b""
+            seen = os.read(parent, 65536)
+        assert (b"bringing the store up to date" in seen) == is_old
+    os.close(parent)
+    os.close(child)

@@ -125,7 +125,6 @@ def worded(fix: Fix, pattern: Pattern, arguments: Mapping[str, Any] | None, word
     """A fix as a lesson. The sentences are those of `prompt.py`."""
     changes = tuple(map(closed, fix.changes))
     given = dict(arguments) if arguments else {each.path: OPEN for each in changes if each.path != TOOL}
-    put_right = msgspec.structs.replace(fix, changes=changes)
     tool = next((str(each.after) for each in changes if each.path == TOOL), fix.tool)
     return Lesson(
         id=lesson_id(fix.tool, fix.id),
@@ -133,11 +132,11 @@ def worded(fix: Fix, pattern: Pattern, arguments: Mapping[str, Any] | None, word
         fingerprint=fix.fingerprint,
         pattern=pattern_id(fix.tool, fix.fingerprint),
         kind=pattern.kind,
-        mistake=words.mistake(fix.tool, pattern.kind, changes, fix.first),
-        correction=words.correction(fix.tool, changes, fix.first),
-        error=words.message(pattern.template or pattern.message),
-        failed=words.example(fix.tool, given),
-        works=words.example(tool, _applied(given, put_right.changes), fix.first),
+        mistake=presentable(words.mistake(fix.tool, pattern.kind, changes, fix.first)),
+        correction=presentable(words.correction(fix.tool, changes, fix.first)),
+        error=presentable(words.message(pattern.template or pattern.message)),
+        failed=presentable(words.example(fix.tool, given)),
+        works=presentable(words.example(tool, _applied(given, changes), fix.first)),
         changes=changes,
         first=fix.first,
         fix=fix.id,

@@ -87,7 +87,7 @@ def _kept(writer: sqlite3.Connection, key: Key) -> _Sum:
     return _Sum(figures.unpack(*found), found[1]) if found else _Sum(Cell(), None)
 
 
-def repack(writer: sqlite3.Connection) -> None:
+def repack(writer: sqlite3.Connection, done: Callable[[int], None] = lambda sums: None) -> None:
     """Takes the outline out of each sum of a store that was kept as a whole: `tables.REPACKED_AT`."""
     keys = ", ".join(_COLUMNS[:5])
     after: tuple[Any, ...] = ("", "", "", -(2**63), "")
@@ -96,6 +96,7 @@ def repack(writer: sqlite3.Connection) -> None:
     ).fetchall():
         put(writer, [value for *key, cell in some for value in (*key, *figures.pack(figures.unpack_named(cell)))])
         after = some[-1][:5]
+        done(len(some))
 
 
 def put(writer: sqlite3.Connection, rows: list[Any]) -> None:

@@ -45,7 +45,7 @@ from mulligan.remember.store import (
     journals_of,
     now,
 )
-from mulligan.remember.tables import APPLICATION, HALF, MIGRATIONS, RECOUNTED_AT, REPACKED_AT
+from mulligan.remember.tables import APPLICATION, HALF, MIGRATIONS, REPACKED_AT
 
 BUSY_MS = 5000
 MAPPED = 256 * 1024 * 1024
@@ -88,7 +88,10 @@ class _Connection:
 class SqliteStore:
     """Keeps everything in one SQLite file, made with its folder when it is not there."""
 
-    def __init__(self, path: Path, clock: Callable[[], int] = now, fsync: bool = False) -> None:
+    def __init__(
+        self, path: Path, clock: Callable[[], int] = now, fsync: bool = False, progress: Progress | None = None
+    ) -> None:
+        """`progress` is told how far it is brought up to date, where an earlier version made it."""
         self.path = path
         self._clock = clock
         self._ledger = Ledger()
@@ -108,7 +111,7 @@ class SqliteStore:
             _make(path)
             _refuse(path)
             with self._writer as writer:
-                _prepare(writer, path)
+                _prepare(writer, path, progress)
         _stores.add(self)
 
     def _connect(self) -> sqlite3.Connection:
@@ -477,7 +480,7 @@ def _refuse(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)) as connection:
         connection.execute("PRAGMA query_only=ON")
         connection.execute("BEGIN")  # one moment: another process may be making it just now
-        _version(connection, path)
+        schema_of(connection, path)
 
 
 def _make(path: Path) -> None:
@@ -495,7 +498,7 @@ def _make(path: Path) -> None:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path)) from None
 
 
-def _version(connection: sqlite3.Connection, path: Path) -> int:
+def schema_of(connection: sqlite3.Connection, path: Path) -> int:
     """How many migrations it has had, if it is ours and we know them all."""
     (owner,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -514,7 +517,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     return int(version)
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, progress: Progress | None = None) -> None:
     """Pragmas and migrations. Several processes may come here at once, so migrating happens under one lock."""
     if _is_ready(connection, path):
         return
@@ -522,17 +525,15 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = _version(connection, path)
+        version = schema_of(connection, path)
         for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
             for statement in statements:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version={number}")
         if 0 < version < REPACKED_AT:
-            rollups.repack(connection)
-        if 0 < version < RECOUNTED_AT:
             from mulligan.remember import upkeep  # a store of an earlier version, once
 
-            upkeep.rebuild_all(connection)
+            upkeep.count_anew(connection, version, progress)
         connection.execute(f"PRAGMA application_id={APPLICATION}")
         connection.execute("COMMIT")
     except BaseException:
@@ -545,7 +546,7 @@ def _is_ready(connection: sqlite3.Connection, path: Path) -> bool:
     """Whether nothing has to be written before it can be used: who only reads need not wait for those who write."""
     (owner,) = connection.execute("PRAGMA application_id").fetchone()
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
-    return bool(owner == APPLICATION and mode == "wal" and _version(connection, path) == len(MIGRATIONS))
+    return bool(owner == APPLICATION and mode == "wal" and schema_of(connection, path) == len(MIGRATIONS))
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from mulligan.records import Compaction, History, Run, Step, encode
 from mulligan.remember import bodies, forgetting, learning, lesson_rows, lessons, tallies
 from mulligan.remember.ledger import NOTHING, Account, Known, Ledger, part_of
 from mulligan.remember.patterns import day_of
-from mulligan.remember.rollups import Rollups
+from mulligan.remember.rollups import Rollups, repack
 from mulligan.remember.rows import (
     FIRST,
     USED,
@@ -31,7 +31,8 @@ from mulligan.remember.rows import (
     runs_since,
     set_status,
 )
-from mulligan.remember.store import DAY, Forget, Forgotten
+from mulligan.remember.store import DAY, Forget, Forgotten, Progress
+from mulligan.remember.tables import RECOUNTED_AT
 
 PATIENCE = 5.0
 """Seconds to wait until nobody reads the write-ahead log any more."""
@@ -290,7 +291,7 @@ def relinked(writer: sqlite3.Connection, tenant: str, run: str, steps: Iterable[
     return links
 
 
-def rebuild(writer: sqlite3.Connection, tenant: str) -> None:
+def rebuild(writer: sqlite3.Connection, tenant: str, done: Callable[[int], None] = lambda runs: None) -> None:
     """Counts links, statuses, patterns and sums anew from the rows.
 
     Where rows were pruned, the sums of those days are more than rows can tell: they stay.
@@ -317,6 +318,7 @@ def rebuild(writer: sqlite3.Connection, tenant: str) -> None:
             tallies.add_days(writer, tenant, [each for each in account.seen if each.step.started >= horizon])
         else:
             tallies.add(writer, tenant, account.seen)
+        done(len(rows))
     if pruned:
         tallies.sum_days(writer, tenant)
 
@@ -337,11 +339,28 @@ def _count_anew(writer: sqlite3.Connection, tenant: str, known: Known, account: 
     account.add_run(None, run, status)
 
 
-def rebuild_all(writer: sqlite3.Connection) -> None:
+def rebuild_all(writer: sqlite3.Connection, done: Callable[[int], None] = lambda runs: None) -> None:
     """For a store of an earlier schema, which had none of it."""
     writer.execute(
         "INSERT OR IGNORE INTO orphans SELECT DISTINCT tenant, run FROM steps s "
         "WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.tenant = s.tenant AND r.id = s.run)"
     )
     for (tenant,) in writer.execute("SELECT tenant FROM runs UNION SELECT tenant FROM orphans").fetchall():
-        rebuild(writer, tenant)
+        rebuild(writer, tenant, done)
+
+
+def count_anew(writer: sqlite3.Connection, version: int, progress: Progress | None) -> None:
+    """What migrations cannot say in SQL, for a store that had this schema."""
+    ((sums,),) = writer.execute("SELECT count(*) FROM rollups").fetchall()
+    ((runs,),) = writer.execute("SELECT count(*) FROM runs").fetchall()
+    so_far, of = 0, sums + (runs if version < RECOUNTED_AT else 0)
+
+    def done(number: int) -> None:
+        nonlocal so_far
+        so_far += number
+        if progress is not None:
+            progress(min(so_far, of), of)
+
+    repack(writer, done)
+    if version < RECOUNTED_AT:
+        rebuild_all(writer, done)

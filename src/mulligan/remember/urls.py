@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from mulligan.failure import SettingsError, StoreError
-from mulligan.remember.store import Store
+from mulligan.remember.store import Progress, Store
 from mulligan.remember.store import journals_of as journals_of
 
 SCHEMES = "memory:, sqlite:///PATH, a path, or the http(s) address of a server"
@@ -26,10 +26,13 @@ def place_of(url: str, home: Path) -> Path:
     return home / f"server-{blake2b(url.rstrip('/').encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
 
 
-def open_store(url: str, fsync: bool = False, token: str = "", spool: Path | None = None) -> Store:
+def open_store(
+    url: str, fsync: bool = False, token: str = "", spool: Path | None = None, progress: Progress | None = None
+) -> Store:
     """The store at this URL; with `fsync`, what it keeps survives the machine.
 
-    `token` and `spool`, the folder of the journals that are sent, are for a store behind a server.
+    `token` and `spool`, the folder of the journals that are sent, are for a store behind a server. `progress` is told
+    how far a store of an earlier version is brought up to date.
 
     Each is imported when it is named, so that nobody pays for the others.
     """
@@ -43,7 +46,7 @@ def open_store(url: str, fsync: bool = False, token: str = "", spool: Path | Non
         return RemoteStore(url, token, spool)
     from mulligan.remember.sqlite import SqliteStore
 
-    return SqliteStore(sqlite_path(url), fsync=fsync)
+    return SqliteStore(sqlite_path(url), fsync=fsync, progress=progress)
 
 
 def sqlite_path(url: str) -> Path:

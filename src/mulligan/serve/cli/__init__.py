@@ -40,6 +40,7 @@ COMMANDS = {
     "forget": ("upkeep", "forget", "Make a run, a tool, a session or a text as if it had never been recorded."),
     "backup": ("upkeep", "backup", "Copy the store while others write."),
     "copy": ("moving", "copy", "Copy a whole store into another one, and compare them."),
+    "migrate": ("moving", "migrate", "Bring a store of an earlier version up to date."),
     "doctor": ("doctor", "doctor", "Where things are kept, and whether they are well."),
     "settings": ("settings", "settings", "The settings in force here."),
     "completion": ("completion", "completion", "Completion for your shell."),

@@ -1,4 +1,4 @@
-"""mulligan copy: a store moves house."""
+"""mulligan copy, mulligan migrate: a store moves house, or is brought up to date."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 import click
 
 from mulligan.failure import SettingsError
-from mulligan.remember import databases
+from mulligan.remember import databases, migrating
+from mulligan.remember.migrating import Plan
 from mulligan.remember.moving import Copied, Difference, Move
 from mulligan.remember.urls import is_remote, sqlite_path
 from mulligan.report.tables import count, line
-from mulligan.serve.cli.options import as_json, opened, print_json, settings_with
-from mulligan.serve.cli.upkeep import progress
+from mulligan.serve.cli.options import as_json, opened, print_json, progress, settings_with, store_option
 
 
 @click.command(
@@ -123,3 +123,41 @@ def _difference(each: Difference) -> str:
     told = ", ".join(f"{number:,} {how}" for number, how in parts if number)
     whose = f" of {line(each.tenant, 60)!r}" if each.tenant else ""
     return f"{each.table}{whose}: {told}\n" + "\n".join(f"  {line(row, 200)}" for row in each.rows)
+
+
+@click.command(epilog="Examples:\n\n  mulligan migrate --dry-run\n\n  mulligan migrate --store ./failures.db --json")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done; exits 1 if there is anything.")
+@store_option
+@as_json
+def migrate(dry_run: bool, store: str | None, as_json: bool) -> None:
+    """Bring a store that an earlier version of mulligan made up to date, or make a new one.
+
+    It is done as a whole or not at all. There is no way back: make a copy first, with mulligan backup.
+    """
+    url = settings_with(store).store_url
+    _check(url)
+    if dry_run:
+        plan = migrating.plan(url)
+    else:
+        with progress("bringing the store up to date") as told:
+            plan = migrating.migrate(url, told)
+    if as_json:
+        print_json({name: getattr(plan, name) for name in plan.__struct_fields__} | {"dry_run": dry_run})
+    else:
+        click.echo(_told(plan, dry_run))
+    sys.exit(1 if dry_run and plan.is_due else 0)
+
+
+def _told(plan: Plan, dry_run: bool) -> str:
+    if not plan.is_due:
+        return f"{plan.where} is up to date (schema {plan.schema})."
+    work = [
+        count(plan.statements, "statement"),
+        f"{count(plan.sums, 'sum')} packed anew" if plan.sums else "",
+        f"{count(plan.runs, 'run')} counted anew" if plan.runs else "",
+    ]
+    told = ", ".join(filter(None, work))
+    if not plan.schema:
+        return f"{'Would make' if dry_run else 'Made'} {plan.where} with schema {plan.newest}: {told}."
+    verb = "Would bring" if dry_run else "Brought"
+    return f"{verb} {plan.where} from schema {plan.schema} to {plan.newest}: {told}."

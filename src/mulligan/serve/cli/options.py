@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import click
@@ -16,7 +17,7 @@ from mulligan.classify.taxonomy import KINDS, TYPES
 from mulligan.failure import SettingsError, StoreError
 from mulligan.records import encode
 from mulligan.remember.adoption import adopt
-from mulligan.remember.store import LOCAL, Store
+from mulligan.remember.store import LOCAL, Progress, Store
 from mulligan.remember.urls import is_remote, journals_of, open_store, sqlite_path
 from mulligan.report import moments
 from mulligan.report.tables import wrapped
@@ -75,13 +76,33 @@ def opened(settings: Settings) -> Store | None:
         return None
     except OSError as error:
         raise StoreError(f"{path} cannot be read ({error.strerror}). Check its rights, or set MULLIGAN_HOME.") from None
-    store = open_store(url, settings.fsync)  # or what is adopted would survive less than its journal
+    with progress("bringing the store up to date") as told:  # where an earlier version made it; else nothing is shown
+        store = open_store(url, settings.fsync, progress=told)  # or what is adopted would survive less than its journal
     if journals:
         try:
             adopt(store, LOCAL, journals_of(path))
         except (OSError, StoreError) as error:
             click.echo(f"warning: what earlier processes left in {journals_of(path)} waits: {error}", err=True)
     return store
+
+
+@contextlib.contextmanager
+def progress(label: str) -> Iterator[Progress]:
+    """A bar on the terminal's error output, once there is anything to tell; nothing where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, of: None
+        return
+    with contextlib.ExitStack() as shown:
+        bar: Any = None
+
+        def told(done: int, of: int) -> None:
+            nonlocal bar
+            if bar is None:
+                bar = shown.enter_context(click.progressbar(length=1, label=label, file=sys.stderr))
+            bar.length = max(of, 1)
+            bar.update(max(0, min(done, bar.length) - bar.pos))
+
+        yield told
 
 
 def now() -> int:

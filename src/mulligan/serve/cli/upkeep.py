@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from mulligan.failure import SettingsError
 from mulligan.records import builtins
-from mulligan.remember.store import DAY, LOCAL, Forget, Progress, Pruned, Retention, Store
+from mulligan.remember.store import DAY, LOCAL, Forget, Pruned, Retention, Store
 from mulligan.remember.urls import is_remote
 from mulligan.report.tables import count, line
-from mulligan.serve.cli.options import as_json, now, opened, print_json, settings_with, store_option
+from mulligan.serve.cli.options import as_json, now, opened, print_json, progress, settings_with, store_option
 
 
 def _opened(store: str | None) -> Store:
@@ -23,21 +21,6 @@ def _opened(store: str | None) -> Store:
     if kept is None:
         raise SettingsError(f"there is no {settings.store_url} yet, and nothing to do. Name another: --store.")
     return kept
-
-
-@contextlib.contextmanager
-def progress(label: str) -> Iterator[Progress]:
-    """A bar on the terminal's error output; nothing where that is no terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done, of: None
-        return
-    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
-
-        def told(done: int, of: int) -> None:
-            bar.length = max(of, 1)
-            bar.update(max(0, min(done, bar.length) - bar.pos))
-
-        yield told
 
 
 def _tenants(kept: Store, url: str, tenant: str | None, is_all: bool) -> list[tuple[str, Retention]]:
