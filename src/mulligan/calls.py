@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -163,14 +163,14 @@ def wilson(worked: int, tried: int, z: float = 1.28) -> float:
     return (middle - spread) / (1 + z * z / tried)
 
 
-class Open(NamedTuple):
+class Open(msgspec.Struct, frozen=True):
     """A failed call that nothing has overcome yet, and the names of what has succeeded since, models apart."""
 
     call: Call
     between: tuple[str, ...] = ()
 
 
-class Done(NamedTuple):
+class Done(msgspec.Struct, frozen=True):
     """A call that worked while something was open: what may have been missing."""
 
     call: int
@@ -179,7 +179,7 @@ class Done(NamedTuple):
     """In brief: a long text or a nested value is None."""
 
 
-class Standing(NamedTuple):
+class Standing(msgspec.Struct, frozen=True):
     """Where a run stands after some of its calls. A value: one may go back to an earlier one, and on from there."""
 
     open: tuple[Open, ...] = ()
@@ -207,10 +207,10 @@ class Standing(NamedTuple):
             if not has_failed:
                 return self, []
             if call.first.type == "run":
-                return self._replace(failed=self.failed + 1, has_own=True), []
+                return msgspec.structs.replace(self, failed=self.failed + 1, has_own=True), []
             recent = self.recent if self.open else ()
             still = (*self.open[1 - OPEN :], Open(call))
-            return self._replace(open=still, failed=self.failed + 1, recent=recent), []
+            return msgspec.structs.replace(self, open=still, failed=self.failed + 1, recent=recent), []
         links: list[Link] = []
         if has_failed:
             how: Overcome = "repair" if call.changes else "retry"

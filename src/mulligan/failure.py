@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from mulligan.redaction import quote
+from mulligan.redaction.expressions import Expression
 
 
 class Remedy(enum.Enum):
@@ -175,7 +176,7 @@ class InfraError(Exception):
         )
 
 
-_CODE = re.compile(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
+_CODE = Expression(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
 """A code is one word: a sentence in its place would be read as one."""
 
 

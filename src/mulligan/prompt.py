@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from mulligan.calls import TOOL
 from mulligan.failure import Failure, Ran
 from mulligan.records import LAST_PART, Ahead, Change, Fix, Link, Precedent, Recovery
 from mulligan.redaction import FOREIGN, clean, plain, quote
+from mulligan.redaction.expressions import Expression
 
 if TYPE_CHECKING:
     from mulligan.redaction import Redactor
@@ -442,10 +445,10 @@ class Prompt:
         )
 
 
-_CODE = re.compile(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
+_CODE = Expression(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
 
 
-_NAME = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*", re.ASCII)
+_NAME = Expression(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*", re.ASCII)
 
 
 def _is_closed(value: Any, closed: Collection[str]) -> bool:
@@ -457,7 +460,7 @@ def _unmarked(text: str) -> str:
     return _MARKS.sub("(", text)
 
 
-_MARKS = re.compile(r"\[(?=\s{0,9}(?:said|end)\b)", re.IGNORECASE)
+_MARKS = Expression(r"\[(?=\s{0,9}(?:said|end)\b)", re.IGNORECASE)
 
 
 _A = {"integer": "a whole number", "number": "a number", "string": "a text", "boolean": "true or false"}
@@ -466,7 +469,7 @@ _A = {"integer": "a whole number", "number": "a number", "string": "a text", "bo
 _TYPES = {int: "the number", float: "the number", bool: "true or false:", str: "the text"}
 
 
-class Told(NamedTuple):
+class Told(msgspec.Struct, frozen=True):
     """A call of a loop, and what came of it."""
 
     tool: str
@@ -491,7 +494,7 @@ def retell(text: str, limit: int) -> str:
     )
 
 
-class _Line(NamedTuple):
+class _Line(msgspec.Struct, frozen=True):
     text: str
     foreign: int
     """Characters of it that strangers chose, names included."""

@@ -403,18 +403,24 @@ def repeated_id(step: Step) -> str:
 
 def pattern_id(tool: str, fingerprint: str) -> str:
     """`pat_` and 12 digits, the same in every store."""
-    from hashlib import blake2b  # only failures come here, and it loads OpenSSL
-
     said = f"{fingerprint}\n{tool}".encode("utf-8", "surrogatepass")
-    return f"pat_{blake2b(said, digest_size=6).hexdigest()}"
+    return f"pat_{digest(said, 6).hex()}"
 
 
 def fix_id(tool: str, fingerprint: str, form: object) -> str:
     """`fix_` and 12 digits, the same in every store."""
-    from hashlib import blake2b  # only what overcame a failure comes here
-
     said = f"{fingerprint}\n{tool}\n".encode("utf-8", "surrogatepass") + encode(form)
-    return f"fix_{blake2b(said, digest_size=6).hexdigest()}"
+    return f"fix_{digest(said, 6).hex()}"
+
+
+def digest(said: bytes, size: int) -> bytes:
+    """So many bytes that only this has; blake2b. On the first failure, not on import."""
+    try:
+        from _blake2 import blake2b  # hashlib would load OpenSSL too, and take as long as a hook takes to classify
+    except ImportError:
+        from hashlib import blake2b
+
+    return blake2b(said, digest_size=size).digest()
 
 
 def lesson_id(tool: str, key: str) -> str:

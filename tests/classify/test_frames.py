@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mulligan.classify.classifier import classify
-from mulligan.classify.frames import framed
+from mulligan.classify.frames import Framed, framed
 from mulligan.failure import Ran
 
 SAID = "mkdir: cannot create directory 'build': File exists"
@@ -33,12 +33,12 @@ def test_the_same_output_is_the_same_failure_in_every_agents_frame(text: str) ->
 
 def test_the_frames_words_are_not_the_programs() -> None:
     text = "Command: timeout 5 make\nDirectory: (root)\nOutput: nothing to say\nExit Code: 3"
-    assert framed(text) == ("nothing to say", 3)
+    assert framed(text) == Framed("nothing to say", 3)
     assert classify(text=text, tool="run_shell_command").kind == "tool/execution_failed"
 
 
 def test_a_text_without_a_frame_is_left_alone() -> None:
-    assert framed("The order 17 does not exist.") == ("The order 17 does not exist.", None)
+    assert framed("The order 17 does not exist.") == Framed("The order 17 does not exist.", None)
 
 
 @pytest.mark.parametrize("tool", ["Bash", "run_shell_command", "execute_bash", "terminal"])

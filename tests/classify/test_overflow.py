@@ -99,8 +99,9 @@ OTHERS = [
 
 @pytest.mark.parametrize(("text", "window", "requested"), OVERFLOWS)
 def test_the_window_and_what_was_asked_for_are_read(text: str, window: int | None, requested: int | None) -> None:
-    assert overflow(text) is not None
-    assert overflow(text)[:2] == (window, requested)
+    said = overflow(text)
+    assert said is not None
+    assert (said.window, said.requested) == (window, requested)
 
 
 @pytest.mark.parametrize("text", OTHERS)

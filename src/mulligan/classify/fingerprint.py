@@ -11,6 +11,9 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from mulligan.records import digest
+from mulligan.redaction import expressions
+
 VERSION = "3"
 """Grows whenever the same text may give another fingerprint. Stores compare only within one version."""
 
@@ -104,17 +107,15 @@ def _without(absent: frozenset[str]) -> str:
 
 @cache
 def _compiled(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
-    return re.compile(pattern, flags)
+    return expressions.compiled(pattern, flags)
 
 
 def fingerprint(kind: str, tool: str | None, text: str, arguments: Mapping[str, Any] | None = None) -> str:
     """A short name that two failures share when they are the same failure: `3:9f2c41d07ab3`."""
-    from hashlib import blake2b  # on the first failure, not on import: it loads OpenSSL
-
     # Of what is no failure, only which it is counts: a person may refuse a call in any words.
     masked = "" if kind.startswith("none/") else template(text, arguments)
     said = f"{kind}\n{tool or ''}\n{masked}"
-    return f"{VERSION}:{blake2b(said.encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
+    return f"{VERSION}:{digest(said.encode('utf-8', 'replace'), 6).hex()}"
 
 
 def template(text: str, arguments: Mapping[str, Any] | None = None) -> str:

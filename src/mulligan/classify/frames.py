@@ -5,12 +5,12 @@ Every agent has its own frame, and the frame's words are not the program's: `Com
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from mulligan.classify.rules import compiled
 
 
-class Framed(NamedTuple):
+class Framed(msgspec.Struct, frozen=True):
     """A program's own output, and the exit code its frame tells."""
 
     output: str

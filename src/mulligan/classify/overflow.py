@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import NamedTuple
+
+import msgspec
+
+from mulligan.redaction import expressions
 
 
-class Overflow(NamedTuple):
+class Overflow(msgspec.Struct, frozen=True):
     """Both in tokens unless the provider counts otherwise; None where it did not say."""
 
     window: int | None
@@ -22,7 +25,7 @@ class Overflow(NamedTuple):
 
 @cache
 def _re(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
+    return expressions.compiled(pattern, re.IGNORECASE)
 
 
 # Without one of these no text is about an overflow; they spare every other text the patterns below.

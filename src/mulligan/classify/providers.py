@@ -15,6 +15,7 @@ from mulligan.classify.evidence import Evidence
 from mulligan.classify.overflow import Overflow, overflow
 from mulligan.classify.rules import Rule, ends, matching
 from mulligan.failure import Kind
+from mulligan.redaction import expressions
 
 __all__ = ["Overflow", "is_from_a_model", "named", "overflow"]
 
@@ -386,7 +387,7 @@ _BEDROCK = r"\b(?:InvokeModel|Converse|InvokeAgent)\w{0,30} operation|bedrock"
 
 @cache
 def _re(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE | re.MULTILINE)
+    return expressions.compiled(pattern, re.IGNORECASE | re.MULTILINE)
 
 
 def is_from_a_model(evidence: Evidence, is_envelope: bool = False) -> bool:

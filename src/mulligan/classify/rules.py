@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import NamedTuple
+
+import msgspec
 
 from mulligan.failure import Kind, Ran
+from mulligan.redaction import expressions
 
 HEAD, TAIL = 8_192, 2_048
 
 
-class Rule(NamedTuple):
+class Rule(msgspec.Struct, frozen=True):
     """Speaks for `kind` when one of `words` stands in the text and `pattern`, if there is one, matches.
 
     The words are there for speed: most rules are dismissed by a substring search, and most patterns never compiled.
@@ -50,7 +52,7 @@ class Rule(NamedTuple):
 
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE | re.MULTILINE)
+    return expressions.compiled(pattern, re.IGNORECASE | re.MULTILINE)
 
 
 def matching(rules: Iterable[Rule], text: str, tool: str = "") -> Iterator[tuple[Rule, int]]:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import NamedTuple
+
+import msgspec
+
+from mulligan.redaction import expressions
 
 LONGEST = 300
 """Characters of a message. A longer one is cut at the end of a sentence or a word."""
@@ -22,7 +25,7 @@ _CODES = ("code", "type", "__type", "error_code", "errorcode", "status", "error"
 _STATUSES = ("status", "statuscode", "status_code", "http_status", "code", "httpstatuscode", "error_code", "error")
 
 
-class Said(NamedTuple):
+class Said(msgspec.Struct, frozen=True):
     """What a text says, once its wrapping is off."""
 
     sentence: str
@@ -38,7 +41,7 @@ class Said(NamedTuple):
 
 @cache
 def _re(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
-    return re.compile(pattern, flags)
+    return expressions.compiled(pattern, flags)
 
 
 def plain_marks(text: str) -> str:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
+from mulligan.redaction import expressions
+
 LONGEST = 7 * 24 * 3600.0
 """Seconds. What asks for more than a week is a mistake, or a date in another calendar."""
 
@@ -26,7 +28,7 @@ _FIELD = (
 
 @cache
 def _re(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
+    return expressions.compiled(pattern, re.IGNORECASE)
 
 
 def asked(headers: Mapping[str, str], text: str = "", now: float | None = None) -> float | None:

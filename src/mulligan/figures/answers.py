@@ -6,7 +6,7 @@ A store keeps sums by hour and by day; `stats` counts histories anew, and must c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -91,7 +91,7 @@ class Stats(Record, frozen=True):
     until: int | None = None
 
 
-class Span(NamedTuple):
+class Span(msgspec.Struct, frozen=True):
     """Sums to be read from and until a bucket, and to be added or taken away."""
 
     grain: Grain
@@ -100,7 +100,7 @@ class Span(NamedTuple):
     sign: Literal[1, -1] = 1
 
 
-class Reading(NamedTuple):
+class Reading(msgspec.Struct, frozen=True):
     """Which sums are needed: of the grain, from and until a bucket, of a slice, of these values or of all."""
 
     grain: Grain
@@ -126,11 +126,11 @@ def readings(query: StatsQuery) -> tuple[Reading, Reading | None]:
     if by is None:
         return whole, None
     if asked:
-        return whole._replace(slice="place", values=None), None
+        return msgspec.structs.replace(whole, slice="place", values=None), None
     outline = not (query.detail or query.kind)
     # Of a tool every counter is of a call. Elsewhere an outline may be empty, and what is left of a day seem nothing.
     spans = _spans(query, *span, takes=query.by == "tool" or not outline)
-    return whole._replace(slice="all", values=("",)), Reading(*span, by, None, outline, spans)
+    return msgspec.structs.replace(whole, slice="all", values=("",)), Reading(*span, by, None, outline, spans)
 
 
 def _spans(
@@ -202,7 +202,7 @@ def _span(query: StatsQuery) -> tuple[Grain, int | None, int | None]:
     return "hour" if by_hour else "day", since, until
 
 
-class Row(NamedTuple):
+class Row(msgspec.Struct, frozen=True):
     """A sum as it is kept: the bucket is the hour or day it is of, in UTC milliseconds."""
 
     bucket: int

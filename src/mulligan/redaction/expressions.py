@@ -6,6 +6,18 @@ import re
 from collections.abc import Callable, Iterator
 
 Match = re.Match[str]
+_compile: Callable[[str, int], re.Pattern[str]] = re.compile
+
+
+def compiled(pattern: str, flags: int = 0) -> re.Pattern[str]:
+    """An expression of our source or of settings. Never one made of a text that was met: they may be kept in a file."""
+    return _compile(pattern, flags)
+
+
+def take_from(maker: Callable[[str, int], re.Pattern[str]]) -> None:
+    """Lets expressions come from somewhere else: who lives for a tenth of a second has no time to compile."""
+    global _compile
+    _compile = maker
 
 
 class Expression:
@@ -28,7 +40,7 @@ class Expression:
         self.flags = flags
 
     def __getattr__(self, name: str) -> object:
-        compiled = re.compile(self.pattern, self.flags)
+        made = compiled(self.pattern, self.flags)
         for method in ("match", "search", "fullmatch", "finditer", "sub", "split", "findall"):
-            setattr(self, method, getattr(compiled, method))  # found directly from now on
-        return getattr(compiled, name)
+            setattr(self, method, getattr(made, method))  # found directly from now on
+        return getattr(made, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
@@ -42,7 +42,7 @@ class Form(Record, frozen=True):
 RETRY = Form(sort="retry")
 
 
-class Trial(NamedTuple):
+class Trial(msgspec.Struct, frozen=True):
     """What was done after a failure, and whether it worked. Known by the two calls or attempts."""
 
     failed: int
@@ -178,7 +178,7 @@ def _is_word(value: Any) -> bool:
 # Votes and what they come to
 
 
-class Vote(NamedTuple):
+class Vote(msgspec.Struct, frozen=True):
     """One run's trial of a fix."""
 
     run: str
@@ -309,7 +309,7 @@ def decided(before: Verdict, approved: bool, at: int) -> Verdict:
     return Verdict(approved=max(at, before.revoked + 1)) if approved else Verdict(revoked=max(at, before.approved + 1))
 
 
-class Crowd(NamedTuple):
+class Crowd(msgspec.Struct, frozen=True):
     """Who writes into this store, imported logs apart: how many ever did, and who in the last 30 days."""
 
     ever: int = 1

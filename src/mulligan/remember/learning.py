@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -29,7 +29,7 @@ REPORTED = -1
 Read = Callable[..., list[Any]]
 
 
-class News(NamedTuple):
+class News(msgspec.Struct, frozen=True):
     """What a batch says about fixes in one run: all trials from this call on."""
 
     run: Run

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 from mulligan.records import Step
+from mulligan.redaction.expressions import Expression
 
 READERS = frozenset(
     "read glob grep ls notebookread webfetch websearch bashoutput "  # Claude Code
@@ -28,10 +29,10 @@ MISSES = frozenset(("not_found", "file_not_found", "no_results"))
 LONG = 2000
 """Characters of a command that are looked at: whoever writes more does more than look."""
 
-_SILENT = re.compile(r"(?:command failed with )?exit (?:code|status):? 1\.?", re.IGNORECASE)
-_WRITES = re.compile(r"`|\$\(|<\(|>(?!\s{0,4}/dev/null\b|&\d)|\s-(?:delete|exec|ok|fprint|fls)")
-_PARTS = re.compile(r"\|\||&&|[;|\n]|(?<!>)&(?!\d)")
-_WORD = re.compile(r"[a-z]+|[A-Z]+[a-z]*")
+_SILENT = Expression(r"(?:command failed with )?exit (?:code|status):? 1\.?", re.IGNORECASE)
+_WRITES = Expression(r"`|\$\(|<\(|>(?!\s{0,4}/dev/null\b|&\d)|\s-(?:delete|exec|ok|fprint|fls)")
+_PARTS = Expression(r"\|\||&&|[;|\n]|(?<!>)&(?!\d)")
+_WORD = Expression(r"[a-z]+|[A-Z]+[a-z]*")
 
 
 def only_looks(step: Step) -> bool:

@@ -7,6 +7,8 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
+from msgspec.structs import replace
+
 from mulligan import calls, figures
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.failure import StoreError
@@ -300,7 +302,7 @@ class MemoryStore:
             place: cell for place, cell in counted.items() if not (place.type and place.name == what.tool)
         }
         if what.text is not None:
-            left = [each._replace(step=forgetting.without(each.step, what.text)) for each in left]
+            left = [replace(each, step=forgetting.without(each.step, what.text)) for each in left]
         self._pruned[tenant] = left
 
     def _forget_votes(self, tenant: str, what: Forget) -> None:
@@ -312,8 +314,8 @@ class MemoryStore:
             if what.text is not None:
                 if what.text in vote.run or forgetting.holds(encode(fixes.Tally.of(trial)), what.text):
                     continue
-                trial = trial._replace(done=() if forgetting.holds(encode(trial.done), what.text) else trial.done)
-                vote = vote._replace(agent=vote.agent.replace(what.text, forgetting.FORGOTTEN))
+                trial = replace(trial, done=() if forgetting.holds(encode(trial.done), what.text) else trial.done)
+                vote = replace(vote, agent=vote.agent.replace(what.text, forgetting.FORGOTTEN))
             left.append((trial, vote))
         self._votes[tenant] = left
         known = {trial.fix for trial, _ in self._all_votes(tenant)}
@@ -465,7 +467,7 @@ class MemoryStore:
             vote = fixes.Vote.reported(report)
             revoked = self._revocations.get(tenant, ())
             if not any(fixes.is_revoked(each, vote.principal, known.step.name, vote.at) for each in revoked):
-                trial = known._replace(failed=learning.REPORTED, tried=vote.at, at=vote.at, worked=vote.worked, done=())
+                trial = replace(known, failed=learning.REPORTED, tried=vote.at, at=vote.at, worked=vote.worked, done=())
                 self._votes.setdefault(tenant, []).append((trial, vote))
             return True
 

@@ -7,7 +7,6 @@ come to the same.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 import msgspec
 
@@ -24,7 +23,7 @@ MESSAGE = 500
 """Characters of the message that are kept with a pattern; the whole of it is in the steps."""
 
 
-class Sighting(NamedTuple):
+class Sighting(msgspec.Struct, frozen=True):
     """A failed attempt, as far as its pattern is concerned."""
 
     step: Step

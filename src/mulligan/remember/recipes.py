@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -33,7 +33,7 @@ EACH = 8
 Samples = Sequence[Sequence[tuple[str, dict[str, Any]]]]
 
 
-class Learned(NamedTuple):
+class Learned(msgspec.Struct, frozen=True):
     """A recipe with the tallies that bear it out; the first is that of the recipe alone."""
 
     tally: Tally
@@ -142,7 +142,7 @@ def _is_told(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float)
 
 
-class Known(NamedTuple):
+class Known(msgspec.Struct, frozen=True):
     """What is known beside the tallies, by whoever keeps them."""
 
     crowd: Crowd

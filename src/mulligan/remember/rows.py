@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from mulligan import figures
 from mulligan.calls import Call, Standing
@@ -17,7 +19,7 @@ FIRST = -(2**63)
 """Before every call."""
 
 
-class Insert(NamedTuple):
+class Insert(msgspec.Struct, frozen=True):
     """A row into a table, and many of them in one statement."""
 
     one: str

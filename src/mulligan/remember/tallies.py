@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import sqlite3
 from collections.abc import Container, Iterable
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from mulligan.records import Run, Step, pattern_id
 from mulligan.remember import bodies
@@ -27,7 +29,7 @@ Met = dict[tuple[str, int, str, str], int]
 """How often a run met a pattern, by the pattern, when the run began, its id and the kind of the failure."""
 
 
-class Seen(NamedTuple):
+class Seen(msgspec.Struct, frozen=True):
     """A failed attempt that is counted, or no longer is."""
 
     run: Run

@@ -14,6 +14,7 @@ import msgspec
 from mulligan import calls
 from mulligan.prompt import Prompt
 from mulligan.records import Link, Step, decode, encode, repeated_id
+from mulligan.redaction.expressions import Expression
 from mulligan.remember import lookups
 
 CAPACITY = 10
@@ -303,15 +304,15 @@ def _path(arguments: object) -> str:
 
 
 # What test runners and compilers call what went wrong. Their words are in the message or in the rest of the output.
-_TESTS = re.compile(
+_TESTS = Expression(
     r"^(?:FAILED|ERROR) (\S{1,200}::\S{1,200})"  # pytest
     r"|^\s{0,12}--- FAIL: (\S{1,200})"  # go test
     r"|^test (\S{1,200}) \.\.\. FAILED"  # cargo test
     r"|^\s{0,8}(?:FAIL|not ok \d{1,6} -?)\s{1,4}(\S{1,200})",  # jest and vitest; TAP
     re.MULTILINE,
 )
-_CODE = re.compile(r"\b(?:error(?:\[|:? )|fatal error )?((?:TS|CS|E|C|LNK|F)\d{3,5})\b")
-_PLACE = re.compile(r"(?<![\w./-])((?:[\w.-]{1,80}/){0,12}[\w.-]{1,80}\.[a-zA-Z]\w{0,9}):\d{1,7}\b")
+_CODE = Expression(r"\b(?:error(?:\[|:? )|fatal error )?((?:TS|CS|E|C|LNK|F)\d{3,5})\b")
+_PLACE = Expression(r"(?<![\w./-])((?:[\w.-]{1,80}/){0,12}[\w.-]{1,80}\.[a-zA-Z]\w{0,9}):\d{1,7}\b")
 READ = 8000
 """Characters of an output in which a name is looked for."""
 

@@ -169,3 +169,19 @@ def test_nothing_to_do_imports_next_to_nothing(tmp_path, agent):
     }  # fmt: skip
     assert not loaded & {"json", "re", "typing", "sqlite3", "msgspec", "site", "enum"}
     assert (tmp_path / "hooks" / "s1.calls").read_text().endswith(" Read:t1\n")
+
+
+def test_expressions_are_kept_for_the_next_process_and_nothing_of_the_event_with_them(tmp_path):
+    ended(begun(tmp_path), failing(1).replace("make part", "deploy --to kestrel-7 part"))
+    (kept,) = (tmp_path / "hooks").glob("expressions.*")
+    data = kept.read_bytes()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert b"(?" in data
+    assert not any(word in data for word in (b"kestrel", b"shop", b"toolu", b"part1", b"s1"))
+    before = kept.stat().st_mtime_ns
+    ended(begun(tmp_path), failing(2).replace("make part", "deploy --to kestrel-7 part"))
+    assert kept.stat().st_mtime_ns == before  # nothing was missing, so nothing was written
+    kept.write_bytes(data[: len(data) // 2])
+    ended(begun(tmp_path), failing(3))
+    assert kept.stat().st_size > len(data) // 2
+    assert not (tmp_path / "hooks" / "faults").exists()

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from mulligan.serve.hooks.heard import Call, Heard, about, beginning, named, text
 
 OPENING, CLOSING = "<tool_use_error>", "</tool_use_error>"
@@ -18,8 +20,10 @@ def read(event: Mapping[str, Any]) -> Heard | None:
     match event.get("hook_event_name"):
         case "PostToolUseFailure":
             said = text(event.get("error")) or "failed"
-            one = _call(event, said)._replace(
-                seconds=_seconds(event.get("duration_ms")), is_interrupted=event.get("is_interrupt") is True
+            one = msgspec.structs.replace(
+                _call(event, said),
+                seconds=_seconds(event.get("duration_ms")),
+                is_interrupted=event.get("is_interrupt") is True,
             )
             return about(event, "calls", calls=(one,), ends_turn=False)
         case "PostToolBatch":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
@@ -15,7 +15,7 @@ What = Literal["calls", "compacting", "compacted", "prompted", "ended"]
 """`compacting` is told before it is done, and nothing may be said then; `prompted`, that something may be said now."""
 
 
-class Call(NamedTuple):
+class Call(msgspec.Struct, frozen=True):
     """A call of a tool, and what came of it."""
 
     id: str
@@ -31,7 +31,7 @@ class Call(NamedTuple):
     """Whether it is known that it was refused before it did anything."""
 
 
-class Heard(NamedTuple):
+class Heard(msgspec.Struct, frozen=True):
     """What an agent tells."""
 
     what: What

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+
+import msgspec
 
 from mulligan.serve.hooks import first
 
@@ -13,7 +14,7 @@ MOST = 1_048_576
 """Bytes that are read at a time."""
 
 
-class Worked(NamedTuple):
+class Worked(msgspec.Struct, frozen=True):
     """Calls of one turn that worked, by tool and id."""
 
     at: int

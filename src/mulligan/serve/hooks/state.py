@@ -6,6 +6,8 @@ from typing import ClassVar
 
 import msgspec
 
+from mulligan.records import digest
+
 KIND = "hook"
 """What it is called on the shelf, under the id of the session."""
 SESSION = "session"
@@ -50,7 +52,4 @@ class State(msgspec.Struct, omit_defaults=True):
 
 
 def _letters(text: str, count: int) -> str:
-    from hashlib import blake2b  # it loads OpenSSL, and a fingerprint has done so by then
-
-    digest = blake2b(text.encode("utf-8", "replace"), digest_size=count).digest()
-    return bytes(_LETTERS[byte % 32] for byte in digest).decode()
+    return bytes(_LETTERS[byte % 32] for byte in digest(text.encode("utf-8", "replace"), count)).decode()
