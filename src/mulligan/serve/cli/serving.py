@@ -17,7 +17,7 @@ from mulligan.failure import MissingExtra, SettingsError
 from mulligan.redaction import Redactor
 from mulligan.remember.adoption import adopt
 from mulligan.remember.store import LOCAL, Store
-from mulligan.remember.urls import journals_of, open_store, sqlite_path
+from mulligan.remember.urls import is_remote, journals_of, open_store, sqlite_path
 from mulligan.report.alerts import Alerts
 from mulligan.serve.api.tenants import Tenant, Tenants
 from mulligan.serve.cli.options import now, settings_with, store_option
@@ -66,6 +66,8 @@ def serve(
     if open_to_all and not is_local:
         raise SettingsError("--no-auth is for loopback alone: beyond it, make tokens with mulligan token create.")
     settings = settings_with(store)
+    if is_remote(settings.store_url):
+        raise SettingsError(f"{settings.store_url} is a server itself. Name a store of your own: --store PATH")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     alerts = {"command": alert_command, "webhook": alert_webhook}
     _serve(settings, host, port, opens, names, level, logs, open_to_all, is_local, alerts)
