@@ -371,6 +371,7 @@ ASKED: dict[str, str | list[tuple[str, ...]]] = {
     "demo": NOTHING, "scan": NOTHING, "install": NOTHING, "uninstall": NOTHING, "env": NOTHING, "proxy": NOTHING,
     "explain": NOTHING, "classify": NOTHING, "redact": NOTHING, "settings": NOTHING, "completion": NOTHING,
     "serve": OWNER, "token": OWNER, "tenant": OWNER, "backup": OWNER, "copy": OWNER,
+    "migrate": OWNER,
     "runs": [("--limit", "100"), ("--agent", "{agent}"), ("--tool", "{tool}"), ("--pattern", "{pattern}"),
              ("--session", "{session}"), ("--json",)],
     "show": [("{run}",), ("{run}", "--json"), ("last",)],
@@ -428,6 +429,7 @@ def test_what_is_the_owners_is_not_done_through_a_server(world, types, monkeypat
             ("remove", OURS, "--yes"),
             ("create", "x"),
         ],
+        "migrate": [()],
         "backup": [(str(tmp_path / "copy.db"),)],
         "copy": [(f"http://127.0.0.1:{world.running.port}", str(tmp_path / "copy.db"), "--tenant", OURS)],
     }[command]
