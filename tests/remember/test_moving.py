@@ -18,7 +18,7 @@ from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, St
 from mulligan.failure import Failure, Kind, Remedy, StoreError
 from mulligan.figures import StatsQuery
 from mulligan.records import Compaction, Run, Step
-from mulligan.remember import databases, moving
+from mulligan.remember import moving, sides
 from mulligan.remember.moving import Copied, Move
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import (
@@ -52,17 +52,17 @@ def write(store: SqliteStore, id: str, tenant: str = LOCAL, at: int = 1, princip
 @contextlib.contextmanager
 def both(source: Path, to: Path) -> Iterator[tuple[Any, Any]]:
     with contextlib.ExitStack() as opened:
-        sides = []
+        found = []
         for path, is_source in ((source, True), (to, False)):
-            side = databases.opened(str(path), is_source)
+            side = sides.opened(str(path), is_source)
             opened.callback(side.close)
-            sides.append(side)
-        yield sides[0], sides[1]
+            found.append(side)
+        yield found[0], found[1]
 
 
 def copy(source: Path, to: Path, *tenant: str) -> Copied:
-    with both(source, to) as sides:
-        return Move(*sides, *tenant).copy()
+    with both(source, to) as pair:
+        return Move(*pair, *tenant).copy()
 
 
 def rows(path: Path, is_numbered: bool = True) -> dict[str, list[Any]]:
@@ -73,7 +73,7 @@ def rows(path: Path, is_numbered: bool = True) -> dict[str, list[Any]]:
         for name in names:
             number = "rowid, " if is_numbered and name in ("runs", "links") else ""
             found[name] = sorted(connection.execute(f"SELECT {number}* FROM {name}"), key=repr)
-        found["meta"] = [row for row in found["meta"] if row[1] != databases.OWN]
+        found["meta"] = [row for row in found["meta"] if row[1] != sides.OWN]
     return found
 
 
@@ -174,13 +174,13 @@ def test_a_copy_answers_every_question_as_the_store_does(tmp_path):
 
 KILLED = """
     import os, signal, sys
-    from mulligan.remember import databases, moving
+    from mulligan.remember import sides, moving
     moving.CHUNK = 5
     at = int(sys.argv[3])
     def told(done, of):
         if done >= at:
             os.kill(os.getpid(), signal.SIGKILL)
-    source, to = databases.opened(sys.argv[1], True), databases.opened(sys.argv[2], False)
+    source, to = sides.opened(sys.argv[1], True), sides.opened(sys.argv[2], False)
     move = moving.Move(source, to, progress=told)
     move._tell = lambda rows=1: (setattr(move, "_done", move._done + rows), told(move._done, move._all))
     move.copy()
@@ -233,9 +233,9 @@ def test_a_copy_is_of_one_moment_while_others_write_and_the_next_brings_what_is_
     for n in range(10):
         write(store, f"run_{n}")
     before = rows(source)
-    with both(source, to) as sides:
+    with both(source, to) as pair:
         write(store, "run_meanwhile")
-        copied = Move(*sides).copy()
+        copied = Move(*pair).copy()
     assert not copied.differences
     assert rows(to) == before
     again = copy(source, to)
@@ -333,8 +333,8 @@ def test_what_differs_is_named(tmp_path):
         connection.execute("DELETE FROM shelf WHERE kind LIKE '00002%'")
         connection.execute("INSERT INTO journals VALUES ('other', 'j', 1)")
         connection.execute("INSERT INTO revocations VALUES ('local', 'mallory', NULL, 1, 2)")
-    with both(source, to) as sides:
-        compared = Move(*sides).compare()
+    with both(source, to) as pair:
+        compared = Move(*pair).compare()
     told = {each.table: each for each in compared.differences}
     assert {name: (each.missing, each.changed, each.extra) for name, each in told.items()} == {
         "steps": (0, 1, 0), "shelf": (1, 0, 0), "journals": (0, 0, 1), "revocations": (0, 0, 1),

@@ -272,3 +272,49 @@ def test_a_store_that_was_imported_into_answers_like_any_other(types, tmp_path):
     code, out, _ = types("runs", "--store", tmp_path / "k.db")
     assert code == 0
     assert "2 runs: 2 recovered" in out
+
+
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "gemini"])
+def test_what_hooks_recorded_is_not_counted_again_when_the_logs_are_imported(types, tmp_path, agent):
+    """The log of a session that its hooks told of, and that of one from before there were any."""
+    from session_logs import ClaudeCode, Codex, at
+
+    from mulligan.serve.hooks import main as hooks
+
+    event = {
+        "session_id": "5e55-10", "transcript_path": "/none", "cwd": "/home/ada/shop", "tool_name": "Bash",
+        "tool_input": {"command": "make"}, "tool_use_id": "t1",
+    }  # fmt: skip
+    if agent == "claude-code":
+        event |= {"hook_event_name": "PostToolUseFailure", "error": "Exit code 2", "is_interrupt": False}
+    elif agent == "codex":
+        event |= {"hook_event_name": "PostToolUse", "tool_response": "no", "tool_name": "apply_patch"}
+    else:
+        answer = {"llmContent": "no", "returnDisplay": "no", "error": {"message": "no such file", "type": "x"}}
+        event |= {"hook_event_name": "AfterTool", "tool_name": "read_file", "tool_response": answer}
+    hooks.heard(agent, json.dumps(event, separators=(",", ":")).encode())
+    hooks.heard(agent, json.dumps({**event, "hook_event_name": "SessionEnd"}, separators=(",", ":")).encode())
+    store = Path(os.environ["MULLIGAN_HOME"]) / "mulligan.db"
+
+    def log(session):
+        path = tmp_path / f"{session}.jsonl"
+        if agent == "claude-code":
+            of = ClaudeCode(session)
+            return write(path, of.call("t1", "Bash", 1, command="make"), of.result("t1", "Exit code 2", 2, True))
+        if agent == "codex":
+            of = Codex()
+            return write(path, of.meta(session), of.call("t1", "shell", 1, command="x"), of.output("t1", "no", 2))
+        answer = {"functionResponse": {"id": "t1", "name": "read_file", "response": {"error": "no"}}}
+        call = {"id": "t1", "name": "read_file", "args": {}, "status": "error", "timestamp": at(1), "result": [answer]}
+        told = {"id": "m1", "timestamp": at(1), "type": "gemini", "content": "", "toolCalls": [call]}
+        return write(path, {"sessionId": session, "projectHash": "p", "startTime": at(0)}, told)
+
+    assert json.loads(types("runs", "--json", "--store", store)[1])
+    before = json.loads(types("stats", "--json", "--store", store)[1])
+    code, out, err = types("import", log("5e55-10"), "--store", store)
+    assert (code, out) == (0, "Nothing was imported.\n")
+    assert "1 session was recorded by hooks already and not imported" in err
+    assert json.loads(types("stats", "--json", "--store", store)[1])["total"] == before["total"]
+    code, out, err = types("import", log("5e55-10"), log("0-before-hooks"), "--store", store, "--json")
+    told = json.loads(out)
+    assert (told["new"], told["hooked"]) == (2, 1)

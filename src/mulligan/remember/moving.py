@@ -15,7 +15,7 @@ import msgspec
 
 from mulligan.failure import StoreError
 from mulligan.records import Record, decode, encode
-from mulligan.remember.databases import NUMBER, Database, Row, Table
+from mulligan.remember.sides import NUMBER, Row, Side, Table
 from mulligan.remember.store import Progress
 
 CHUNK = 10_000
@@ -95,7 +95,7 @@ class Move:
     """One copy of a database into another: of all tenants, or of one of them, there perhaps by another name."""
 
     def __init__(
-        self, source: Database, to: Database, tenant: str | None = None, renamed: str | None = None,
+        self, source: Side, to: Side, tenant: str | None = None, renamed: str | None = None,
         progress: Progress | None = None,
     ) -> None:  # fmt: skip
         self._source, self._to, self._only = source, to, tenant

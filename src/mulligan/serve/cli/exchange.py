@@ -29,9 +29,12 @@ from mulligan.remember.store import LOCAL, Store
 from mulligan.remember.urls import open_store
 from mulligan.report import terminal
 from mulligan.serve.cli.options import as_json, moment, now, opened, print_json, settings_with, store_option
+from mulligan.serve.hooks.state import KIND, beginning_of
 
 BATCH = 1000
 """Records that are kept together."""
+HOOKED = {"claude-code": "claude-code", "codex": "codex", "gemini-cli": "gemini"}
+"""Formats of agents that may have hooks, and what those call the agent."""
 BY_RUN = (exported.NAME, rows.NAME)
 """Formats that hold a run after the other: reading goes on where it ended. Others grow, and are read anew."""
 
@@ -48,6 +51,9 @@ class Importer:
         """Records the store did not have."""
         self.skipped = 0
         """Files of which something was kept before."""
+        self.hooked: set[str] = set()
+        """Sessions that the hooks of their agent recorded as they happened: their logs would count them twice."""
+        self._asked: dict[tuple[str, str], bool] = {}
 
     def histories(
         self, lines: Lines, format: formats.Format, reading: Reading, skips: bool = False
@@ -71,10 +77,30 @@ class Importer:
             yield history
             self.runs += 1
             self.steps += len(history.steps)
-            if mark > known:
+            if mark > known and not self._is_hooked(format.name, history.run.session):
                 batch += self._events(history, is_whole=format.name == exported.NAME)
         if batch or lines.offset > max(mark, known):
             self._append(batch, journal, max(mark, lines.offset))
+
+    def _is_hooked(self, format: str, session: str | None) -> bool:
+        agent = HOOKED.get(format)
+        if agent is None or not session:
+            return False
+        if (agent, session) not in self._asked:
+            known = self._store.find(LOCAL, beginning_of(agent, session), limit=1)
+            # Where its run was pruned, its figures were not.
+            self._asked[agent, session] = bool(known) or self._store.get(LOCAL, KIND, session) is not None
+        if self._asked[agent, session]:
+            self.hooked.add(session)
+        return self._asked[agent, session]
+
+    def told_hooked(self) -> str:
+        """A sentence about what was left out; empty where nothing was."""
+        if not self.hooked:
+            return ""
+        number = terminal.count(len(self.hooked), "session")
+        were = "was" if len(self.hooked) == 1 else "were"
+        return f"{number} {were} recorded by hooks already and not imported: the figures would count every call twice."
 
     def _append(self, batch: list[AnyEvent], journal: str, mark: int) -> None:
         self.new += self._store.append(LOCAL, batch, journal, mark)
@@ -145,17 +171,21 @@ def import_(files: tuple[str, ...], wanted: str | None, store: str | None, as_js
         raise
     finally:
         kept.close()
-    facts = {"runs": importer.runs, "steps": importer.steps, "new": importer.new}
+    facts = {"runs": importer.runs, "steps": importer.steps, "new": importer.new, "hooked": len(importer.hooked)}
     if as_json:
         print_json({**facts, "lines": reading.lines, "unknown": reading.unknown, "store": settings.store_url})
         return
     if importer.new:
         runs, steps = terminal.count(importer.runs, "run"), terminal.count(importer.steps, "step")
         click.echo(f"{runs} with {steps} read, {terminal.count(importer.new, 'record')} new in {settings.store_url}.")
+    elif importer.hooked and not importer.skipped:
+        click.echo("Nothing was imported.")
     elif importer.runs or importer.skipped:
         click.echo(f"Nothing new: all of it is in {settings.store_url} already.")
     else:
         click.echo("There is no run in it." if len(files) == 1 else "There is no run in them.")
+    if left_out := importer.told_hooked():
+        click.echo(left_out, err=True)
     if reading.unknown:
         were = "was" if reading.unknown == 1 else "were"
         click.echo(f"{terminal.count(reading.unknown, 'line')} could not be read and {were} passed over.", err=True)

@@ -7,7 +7,7 @@ import sys
 import click
 
 from mulligan.failure import SettingsError
-from mulligan.remember import databases, migrating
+from mulligan.remember import migrating, sides
 from mulligan.remember.migrating import Plan
 from mulligan.remember.moving import Copied, Difference, Move
 from mulligan.remember.urls import is_remote, sqlite_path
@@ -40,9 +40,9 @@ def copy(source: str, to: str, tenant: str | None, renamed: str | None, check: b
     _adopt(source)
     if check and not _is_there(to):
         raise SettingsError(f"there is no {to} to be checked. Copy it first: mulligan copy FROM TO")
-    origin = databases.opened(source, is_source=True)
+    origin = sides.opened(source, is_source=True)
     try:
-        other = databases.opened(to, is_source=False)
+        other = sides.opened(to, is_source=False)
         try:
             with progress("comparing" if check else "copying") as told:
                 move = Move(origin, other, tenant, renamed, told)

@@ -168,7 +168,8 @@ def _facts(
         "unreadable": [{"path": redactor.text(str(path)), "why": why} for path, why in logs.unreadable],
     }
     if importer is not None:
-        facts["imported"] = {"runs": importer.runs, "steps": importer.steps, "new": importer.new}
+        facts["imported"] = {name: getattr(importer, name) for name in ("runs", "steps", "new")}
+        facts["imported"]["hooked"] = len(importer.hooked)
     return facts
 
 
@@ -218,6 +219,8 @@ def _next(html: str | None, importer: Importer | None, paths: tuple[str, ...], s
     if importer is not None:
         new = terminal.count(importer.new, "record")
         click.echo(f"Kept: {new} new in {terminal.line(store, 200)}. Ask about them: mulligan stats", err=True)
+        if left_out := importer.told_hooked():
+            click.echo(left_out, err=True)
     typed = " ".join(["mulligan scan", *(_typed(path) for path in paths)])
     rows = [] if html else [(f"{typed} --html report.html", "all of it as a page, to look at or to pass on")]
     rows += [] if importer is not None else [(f"{typed} --import", "keep it, so that what helped is known next time")]

@@ -43,12 +43,17 @@ class State(msgspec.Struct, omit_defaults=True):
 
     def run_of(self, session: str) -> str:
         """The id of its run, the same in every process. Runs in one folder end alike: `place`."""
-        return f"run_{_letters(f'{self.agent} {session}', 10)}{self.place}"
+        return f"{beginning_of(self.agent, session)}{self.place}"
 
     @property
     def place(self) -> str:
         """By what the ids of runs in this folder end."""
         return _letters(self.folder, 6)
+
+
+def beginning_of(agent: str, session: str) -> str:
+    """How the id of the run begins that a session of an agent is, in whatever folder."""
+    return f"run_{_letters(f'{agent} {session}', 10)}"
 
 
 def _letters(text: str, count: int) -> str:

@@ -45,7 +45,7 @@ class Table(NamedTuple):
         return self._replace(columns=tuple(name for name in self.columns if name != NUMBER))
 
 
-class Database(Protocol):
+class Side(Protocol):
     """What a copy needs of either side. It is opened for one copy, by one thread."""
 
     where: str
@@ -79,7 +79,7 @@ class Database(Protocol):
     def close(self) -> None: ...
 
 
-class SqliteDatabase:
+class SqliteSide:
     """One file. As a source it is read as it is at one moment, while others write."""
 
     def __init__(self, path: Path, is_source: bool) -> None:
@@ -197,6 +197,6 @@ def _where(table: Table) -> str:
     return f"tenant = ? AND key <> '{OWN}'" if table.name == "meta" else "tenant = ?"
 
 
-def opened(url: str, is_source: bool) -> Database:
+def opened(url: str, is_source: bool) -> Side:
     """The database of a store."""
-    return SqliteDatabase(sqlite_path(url), is_source)
+    return SqliteSide(sqlite_path(url), is_source)
