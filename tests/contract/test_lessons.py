@@ -379,3 +379,41 @@ def test_lessons_of_forgotten_runs_are_made_anew_of_what_is_left(store, write):
     assert (lesson.tried, lesson.seen) == (2, 2)
     store.forget(LOCAL, Forget(run="run_1"))
     assert learned(store) == []
+
+
+def seed(correction: str = "Do it so.", **fields: Any) -> Lesson:
+    """As it comes with a version of mulligan."""
+    about = {"id": lesson_id("seed", "a"), "tool": "Bash", "mistake": "Doing it.", "source": "seed", "origin": "a"}
+    return Lesson(**(about | fields), correction=correction)
+
+
+def test_a_newer_seed_takes_the_place_of_an_older_one_and_what_was_said_of_it_stays(store):
+    assert store.keep_lesson(LOCAL, seed())
+    assert not store.keep_lesson(LOCAL, seed())
+    assert store.decide_lesson(LOCAL, seed().id, "disable", NOW).state == "disabled"
+    assert store.keep_lesson(LOCAL, seed("Do it better.", kind="tool/timeout"))
+    (kept,) = store.lessons(LOCAL, LessonQuery(source="seed", now=NOW))
+    assert (kept.correction, kept.kind, kept.state, kept.edited) == ("Do it better.", "tool/timeout", "disabled", False)
+
+
+def test_a_newer_seed_does_not_overwrite_what_a_person_wrote(store):
+    store.keep_lesson(LOCAL, seed())
+    assert store.keep_lesson(LOCAL, seed("Do it our way.", edited=True))
+    assert not store.keep_lesson(LOCAL, seed("Do it better."))
+    assert store.lesson(LOCAL, seed().id, NOW).correction == "Do it our way."
+
+
+def test_seeds_are_proposals_without_evidence_until_a_person_approves_them(store):
+    store.keep_lesson(LOCAL, seed(tried=9, worked=9, state="active"))
+    kept = store.lesson(LOCAL, seed().id, NOW)
+    assert (kept.state, kept.tried, kept.worked, kept.confidence) == ("proposed", 0, 0, 0)
+    assert store.fixes(LOCAL, FixQuery(now=NOW)) == []
+
+
+def test_lessons_of_one_source_can_be_removed_and_no_others(store):
+    other = Lesson(id=lesson_id("file", "b"), tool="Bash", mistake="Doing it.", correction="Not.", source="file")
+    for each in (seed(), other):
+        store.keep_lesson(LOCAL, each)
+    assert store.remove_lessons(LOCAL, "seed") == 1
+    assert [each.id for each in store.lessons(LOCAL, LessonQuery(now=NOW))] == [other.id]
+    assert store.remove_lessons(LOCAL, "seed") == 0

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mulligan.prompt import Prompt
-from mulligan.records import Fix, Lesson, LessonVerdict, encode, pattern_id
+from mulligan.records import Fix, Lesson, LessonSource, LessonVerdict, encode, pattern_id
 from mulligan.remember import fixes, forgetting, lessons, patterns, recipes
 from mulligan.remember.fixes import Trial, Vote
 from mulligan.remember.lessons import Ground, Kept
@@ -56,6 +56,12 @@ class LessonList:
         if kept is not None:
             self._kept[lesson.id] = kept
         return kept is not None
+
+    def remove(self, source: LessonSource) -> int:
+        gone = [id for id, kept in self._kept.items() if kept.lesson.source == source]
+        for id in gone:
+            del self._kept[id]
+        return len(gone)
 
     def decide(self, id: str, verdict: LessonVerdict, at: int) -> Kept | None:
         known = self.whole_id(id)

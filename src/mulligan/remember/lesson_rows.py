@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from mulligan.prompt import Prompt
-from mulligan.records import Fix, Lesson, LessonVerdict, Pattern, Step, decode, encode
+from mulligan.records import Fix, Lesson, LessonSource, LessonVerdict, Pattern, Step, decode, encode
 from mulligan.remember import bodies, learning, lessons, patterns, recipes
 from mulligan.remember.fixes import Tally
 from mulligan.remember.lessons import Kept
@@ -136,6 +136,13 @@ def keep(writer: Any, tenant: str, lesson: Lesson, now: int) -> bool:
     if kept is not None:
         put(writer, tenant, kept)
     return kept is not None
+
+
+def remove(writer: Any, tenant: str, source: LessonSource) -> int:
+    place = (tenant, source)
+    (count,) = writer.execute("SELECT count(*) FROM lessons WHERE tenant = ? AND source = ?", place).fetchone()
+    writer.execute("DELETE FROM lessons WHERE tenant = ? AND source = ?", place)
+    return int(count)
 
 
 def put(writer: Any, tenant: str, kept: Kept) -> None:

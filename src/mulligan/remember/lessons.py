@@ -209,7 +209,7 @@ def written(given: Lesson) -> Lesson:
         works=texts["works"],
         changes=tuple(map(closed, given.changes)),
         first=given.first,
-        edited=True,
+        edited=given.edited or given.source != "seed",
         source=given.source,
         origin=on_one_line(given.origin),
         created=given.created,
@@ -222,6 +222,11 @@ def taken(before: Kept | None, given: Lesson, now: int) -> Kept | None:
     if before is None:
         return Kept(lesson=msgspec.structs.replace(new, created=new.created or now))
     old = before.lesson
+    if new.source == "seed" and not new.edited:
+        # It came with a version of mulligan: it takes the place of an earlier one, never of a person's words.
+        new = msgspec.structs.replace(new, created=old.created)
+        is_ours = old.source == "seed" and not old.edited
+        return msgspec.structs.replace(before, lesson=new) if is_ours and new != old else None
     if all(getattr(old, name) == getattr(new, name) for name in TEXTS):
         return None
     texts = {name: getattr(new, name) for name in TEXTS}

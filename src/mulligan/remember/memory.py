@@ -18,6 +18,7 @@ from mulligan.records import (
     Fix,
     History,
     Lesson,
+    LessonSource,
     LessonVerdict,
     Link,
     Pattern,
@@ -522,6 +523,10 @@ class MemoryStore:
     def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
         with self._lock:
             return self._lessons_of(tenant).keep(lesson, self._clock())
+
+    def remove_lessons(self, tenant: str, source: LessonSource) -> int:
+        with self._lock:
+            return self._lessons_of(tenant).remove(source)
 
     def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
         with self._lock:

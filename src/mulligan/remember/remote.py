@@ -25,7 +25,19 @@ import msgspec
 from mulligan.events import AnyEvent
 from mulligan.failure import SettingsError, StoreError
 from mulligan.figures import Stats, StatsQuery
-from mulligan.records import Fix, History, Lesson, LessonVerdict, Pattern, Precedent, Run, decode, encode, new_id
+from mulligan.records import (
+    Fix,
+    History,
+    Lesson,
+    LessonSource,
+    LessonVerdict,
+    Pattern,
+    Precedent,
+    Run,
+    decode,
+    encode,
+    new_id,
+)
 from mulligan.remember import wire
 from mulligan.remember.store import (
     Batch,
@@ -302,6 +314,9 @@ class RemoteStore:
 
     def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
         return bool(self._ask("keep_lesson", lesson))
+
+    def remove_lessons(self, tenant: str, source: LessonSource) -> int:
+        return int(self._ask("remove_lessons", source))
 
     def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
         return self._ask("decide_lesson", id, verdict, at)  # type: ignore[no-any-return]

@@ -17,7 +17,19 @@ from mulligan import calls, forks
 from mulligan.events import AnyEvent
 from mulligan.failure import StoreError
 from mulligan.figures import Stats, StatsQuery
-from mulligan.records import Fix, History, Lesson, LessonVerdict, Link, Pattern, Precedent, Run, encode, pattern_id
+from mulligan.records import (
+    Fix,
+    History,
+    Lesson,
+    LessonSource,
+    LessonVerdict,
+    Link,
+    Pattern,
+    Precedent,
+    Run,
+    encode,
+    pattern_id,
+)
 from mulligan.remember import bodies, fixes, forgetting, found, learning, patterns, rollups, rows
 from mulligan.remember.ledger import Ledger
 from mulligan.remember.network import remote
@@ -384,6 +396,12 @@ class SqliteStore:
 
         with self._writing() as writer:
             return lesson_rows.keep(writer, tenant, lesson, self._clock())
+
+    def remove_lessons(self, tenant: str, source: LessonSource) -> int:
+        from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do
+
+        with self._writing() as writer:
+            return lesson_rows.remove(writer, tenant, source)
 
     def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
         from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do

@@ -383,6 +383,9 @@ class Memory(Protocol):
         a proposal. Figures, state and verdicts are never taken: a file proves nothing.
         """
 
+    def remove_lessons(self, tenant: str, source: LessonSource) -> int:
+        """Takes out all lessons that came from there, and what was said of them; how many those were."""
+
     def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
         """The lesson after what a person said of it; None where there is none of this id."""
 

@@ -10,7 +10,7 @@ import msgspec
 from mulligan.failure import Kind
 from mulligan.figures import Stats, StatsQuery
 from mulligan.figures.histogram import Histogram
-from mulligan.records import Fix, History, Lesson, LessonVerdict, Pattern, Precedent, Record, Run
+from mulligan.records import Fix, History, Lesson, LessonSource, LessonVerdict, Pattern, Precedent, Record, Run
 from mulligan.remember.store import (
     Command,
     Consolidated,
@@ -69,6 +69,7 @@ METHODS: dict[str, Method] = {
     "revoke": Method("admin", (Revocation,), Revoked),
     "change": Method("admin", (Command,), Pattern | None),
     "keep_lesson": Method("admin", (Lesson,), bool),
+    "remove_lessons": Method("admin", (LessonSource,), int),
     "decide_lesson": Method("admin", (str, LessonVerdict, int), Lesson | None),
     "consolidate": Method("admin", (int, None, int | None), Consolidated),
 }
