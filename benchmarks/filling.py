@@ -25,7 +25,7 @@ from mulligan.figures import DAY, HOUR, Cells
 from mulligan.records import Change, History, Recovery, Run, Step, encode
 from mulligan.remember import fixes, rollups, rows, tallies
 from mulligan.remember.ledger import part_of
-from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.sqlite import SqliteConnection, SqliteStore
 from mulligan.remember.store import LOCAL
 from mulligan.remember.tallies import Seen, Sum
 
@@ -242,7 +242,7 @@ class Filler:
         for left in self.path.parent.glob(f"{part.name}*"):
             left.unlink()
         SqliteStore(part).close()
-        connection = sqlite3.connect(part, isolation_level=None)
+        connection = sqlite3.connect(part, isolation_level=None, factory=SqliteConnection)
         for pragma in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-1000000", "temp_store=MEMORY"):
             connection.execute(f"PRAGMA {pragma}").fetchall()
         # What is looked up by is made at the end, in order, and not row by row.
@@ -265,7 +265,7 @@ class Filler:
         connection.close()
         part.rename(self.path)
 
-    def _put_templates(self, connection: sqlite3.Connection) -> None:
+    def _put_templates(self, connection: SqliteConnection) -> None:
         for table, columns in SHAPES.items():
             connection.execute(f"CREATE TEMP TABLE made_{table} ({columns})")
             marks = ", ".join("?" * (columns.count(",") + 1))
@@ -300,7 +300,7 @@ class Filler:
             "ORDER BY 2, 3, 4, 5"
         )
 
-    def _put_sums(self, connection: sqlite3.Connection) -> None:
+    def _put_sums(self, connection: SqliteConnection) -> None:
         days: dict[int, Sums] = {}
         hourly = [(hour.base, self.blocks[hour.block].packed) for hour in self.hours]
         whole: dict[tuple[int, ...], Sums] = {}
@@ -319,7 +319,7 @@ class Filler:
                 values = [value for slice, of, *cell in ordered for value in (LOCAL, grain, slice, at, of, *cell)]
                 rollups.put(connection, values)
 
-    def _put_patterns(self, connection: sqlite3.Connection) -> None:
+    def _put_patterns(self, connection: SqliteConnection) -> None:
         totals: dict[str, Sum] = {}
         runs: dict[str, int] = {}
         for hour in self.hours:

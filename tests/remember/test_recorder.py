@@ -27,7 +27,7 @@ from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded, Stream
 from mulligan.failure import Failure, Kind, StoreError
 from mulligan.records import Run, Step, encode
 from mulligan.redaction import Redactor
-from mulligan.remember import backlog, intake, rows, worker
+from mulligan.remember import backlog, connection, intake, worker
 from mulligan.remember import journal as journals
 from mulligan.remember import recorder as recording
 from mulligan.remember.adoption import adopt, events_of
@@ -35,7 +35,7 @@ from mulligan.remember.journal import frames
 from mulligan.remember.losses import dropped
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.recorder import Recorder
-from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.sqlite import SqliteConnection, SqliteStore
 from mulligan.remember.store import LOCAL
 from mulligan.success import Success
 
@@ -714,7 +714,7 @@ def in_the_store(error: Exception, is_kept: bool = False) -> Callable[[pytest.Mo
 def in_sqlite(patch: pytest.MonkeyPatch, faults: Faults) -> None:
     error = sqlite3.OperationalError("disk I/O error")
 
-    class Connection(sqlite3.Connection):
+    class Connection(SqliteConnection):
         def execute(self, sql: str, *args: Any) -> Any:
             if sql.startswith(("BEGIN IMMEDIATE", "COMMIT")):
                 faults(error)
@@ -725,7 +725,7 @@ def in_sqlite(patch: pytest.MonkeyPatch, faults: Faults) -> None:
             return super().executemany(*args)
 
     really = sqlite3.connect
-    patch.setattr(sqlite3, "connect", lambda *args, **more: really(*args, **more, factory=Connection))
+    patch.setattr(sqlite3, "connect", lambda *args, **more: really(*args, **{**more, "factory": Connection}))
 
 
 @pytest.mark.parametrize(
@@ -783,7 +783,7 @@ def test_whichever_write_fails_no_caller_is_harmed_nothing_uncounted_is_missing_
 def in_statements(patch: pytest.MonkeyPatch, faults: Faults) -> None:
     error = sqlite3.OperationalError("database or disk is full")
 
-    class Connection(sqlite3.Connection):
+    class Connection(SqliteConnection):
         def execute(self, sql: str, *args: Any) -> Any:
             if sql.startswith(("INSERT", "UPDATE", "DELETE", "SAVEPOINT", "RELEASE", "COMMIT")):
                 faults(error)
@@ -794,13 +794,13 @@ def in_statements(patch: pytest.MonkeyPatch, faults: Faults) -> None:
             return super().executemany(*args)
 
     really = sqlite3.connect
-    patch.setattr(sqlite3, "connect", lambda *args, **more: really(*args, **more, factory=Connection))
+    patch.setattr(sqlite3, "connect", lambda *args, **more: really(*args, **{**more, "factory": Connection}))
 
 
 def test_whichever_statement_of_a_large_batch_fails_all_of_it_is_kept_in_the_end_and_once(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "PAUSE", 0.001)
     SqliteStore(tmp_path / "empty.db").close()
-    count = 2 * rows.TOGETHER + 1
+    count = 2 * connection.TOGETHER + 1
     k = 0
     while True:
         place = Place(tmp_path / str(k))

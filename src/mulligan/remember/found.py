@@ -200,7 +200,7 @@ def _as_kept(read: Read, tenant: str, query: PatternQuery, more: int) -> list[Pa
     counted, values = _counted(read, tenant, query, where, limit)
     order = {"count": "n", "given_up": "n - o"}.get(query.order, f"p.{query.order}")
     sql = (
-        f"SELECT {_COUNTED} FROM ({counted}) CROSS JOIN patterns p ON p.id = of WHERE {where} "
+        f"SELECT {_COUNTED} FROM ({counted}) c CROSS JOIN patterns p ON p.id = of WHERE {where} "
         f"ORDER BY {order} DESC, p.id LIMIT ?"
     )
     return [_pattern(row) for row in read(sql, (*values, *where.values, limit))]
@@ -222,8 +222,8 @@ def _counted(read: Read, tenant: str, query: PatternQuery, where: _Where, limit:
         if chosen is not None:
             sql = (
                 f"SELECT d.id AS of, sum(d.count) AS n, sum(d.overcome) AS o FROM ({chosen[0]}) c "
-                "CROSS JOIN json_each(?) CROSS JOIN pattern_days d ON d.tenant = ? AND d.day = value AND d.id = c.id "
-                "GROUP BY d.id"
+                "CROSS JOIN json_each(?) CROSS JOIN pattern_days d ON d.tenant = ? AND d.day = CAST(value AS BIGINT) "
+                "AND d.id = c.id GROUP BY d.id"
             )
             return sql, (*chosen[1], given, tenant)
     sql = "SELECT id AS of, sum(count) AS n, sum(overcome) AS o FROM pattern_days WHERE tenant = ? AND day >= ?"
@@ -253,15 +253,15 @@ def _frequent(
         return None
     sums = read(
         f"SELECT sum({counts}) FROM json_each(?) i CROSS JOIN json_each(?) j CROSS JOIN pattern_days d "
-        "ON d.tenant = ? AND d.day = j.value AND d.id = i.value GROUP BY d.id",
+        "ON d.tenant = ? AND d.day = CAST(j.value AS BIGINT) AND d.id = i.value GROUP BY d.id",
         (encode(sorted(tops)).decode(), given, tenant),
     )
     least = -(-sorted((count for (count,) in sums), reverse=True)[limit - 1] // len(days))
     if least <= 0:
         return None  # so few were given up that any pattern may be among them
     sql = (
-        "SELECT DISTINCT k.id FROM json_each(?) CROSS JOIN pattern_days k ON k.tenant = ? AND k.day = value "
-        "AND k.size >= ? AND k.count >= ?"
+        "SELECT DISTINCT k.id FROM json_each(?) CROSS JOIN pattern_days k ON k.tenant = ? "
+        "AND k.day = CAST(value AS BIGINT) AND k.size >= ? AND k.count >= ?"
     )
     return sql, (given, tenant, size_of(least), least)
 
@@ -294,7 +294,7 @@ def _days(read: Read, tenant: str, id: str, over: Pattern, since: int | None) ->
     days = range(first, over.last + 1, DAY)[-DAYS:]
     return read(
         "SELECT day, count, overcome FROM pattern_days WHERE tenant = ? AND id = ? "
-        "AND day IN (SELECT value FROM json_each(?))",
+        "AND day IN (SELECT CAST(value AS BIGINT) FROM json_each(?))",
         (tenant, id, encode(list(days)).decode()),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from mulligan import calls
 from mulligan.calls import Standing, wilson
 from mulligan.records import Fix, Run, Step, decode, encode
 from mulligan.remember import bodies, exemplars, fixes, patterns, recipes, schemas, similar
+from mulligan.remember.connection import Connection, upsert
 from mulligan.remember.fixes import Crowd, Tally, Trial, Verdict, Vote
 from mulligan.remember.rows import FIRST
 from mulligan.remember.store import Evidence, FixQuery, Revocation, Revoked, Shape, shape_of
@@ -27,6 +27,9 @@ REPORTED = -1
 """Stands for the failed call in a vote that somebody reported."""
 
 Read = Callable[..., list[Any]]
+_VOTE = upsert("votes", "tenant run tried failed fix", "worked at principal agent automatic body")
+_VERDICT = upsert("verdicts", "tenant id", "body")
+_FIX = upsert("fixes", "tenant id", "tool pattern last body")
 
 
 class News(msgspec.Struct, frozen=True):
@@ -48,7 +51,7 @@ def trials_of(steps: Iterable[Step]) -> list[Trial]:
     return found
 
 
-def add(writer: sqlite3.Connection, tenant: str, news: Sequence[News], principal: str | None = None) -> None:
+def add(writer: Connection, tenant: str, news: Sequence[News], principal: str | None = None) -> None:
     """Takes the votes of some runs; those of the same calls that are no longer true are taken back."""
     revoked: list[Revocation] | None = None
     for about in news:
@@ -89,12 +92,12 @@ def add(writer: sqlite3.Connection, tenant: str, news: Sequence[News], principal
                     about.run.id, who, about.run.agent, trial.at, trial.worked, trial.is_automatic))  # fmt: skip
 
 
-def _principal(writer: sqlite3.Connection, tenant: str, run: str) -> str:
+def _principal(writer: Connection, tenant: str, run: str) -> str:
     row = writer.execute("SELECT principal FROM runs WHERE tenant = ? AND id = ?", (tenant, run)).fetchone()
     return (row[0] if row else "") or fixes.OWN
 
 
-def _vote(writer: sqlite3.Connection, tenant: str, trial: Trial, vote: Vote) -> None:
+def _vote(writer: Connection, tenant: str, trial: Trial, vote: Vote) -> None:
     fix = trial.fix
     earlier = writer.execute(
         "SELECT min(worked), min(at) FROM votes WHERE tenant = ? AND fix = ? AND run = ? AND principal = ?",
@@ -102,7 +105,7 @@ def _vote(writer: sqlite3.Connection, tenant: str, trial: Trial, vote: Vote) -> 
     ).fetchone()
     body = encode(trial.done) if trial.done else None
     writer.execute(
-        "INSERT OR REPLACE INTO votes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        _VOTE,
         (
             tenant, vote.run, trial.tried, trial.failed, fix, int(vote.worked), vote.at, vote.principal, vote.agent,
             int(vote.is_automatic), body,
@@ -132,22 +135,22 @@ def _roughly(count: int) -> int:
     return count if count < 8 else 8 * count.bit_length()
 
 
-def _put(writer: sqlite3.Connection, tenant: str, tally: Tally, is_news: bool = True) -> None:
+def _put(writer: Connection, tenant: str, tally: Tally, is_news: bool = True) -> None:
     pattern = id_of(tally.tool, tally.fingerprint)
     if is_news:
         note_news(writer, tenant, pattern)
     writer.execute(
-        "INSERT OR REPLACE INTO fixes VALUES (?, ?, ?, ?, ?, ?)",
+        _FIX,
         (tenant, tally.id, tally.tool, pattern, tally.last, encode(tally)),
     )
 
 
-def note_news(writer: sqlite3.Connection, tenant: str, pattern: str) -> None:
+def note_news(writer: Connection, tenant: str, pattern: str) -> None:
     """What there is to learn of a pattern has changed: consolidation looks at it when there is time."""
-    writer.execute("INSERT INTO unlearned VALUES (?, ?) ON CONFLICT DO NOTHING", (tenant, pattern))
+    writer.execute("INSERT INTO unlearned (tenant, pattern) VALUES (?, ?) ON CONFLICT DO NOTHING", (tenant, pattern))
 
 
-def _note_pattern(writer: sqlite3.Connection, tenant: str, trial: Trial) -> None:
+def _note_pattern(writer: Connection, tenant: str, trial: Trial) -> None:
     """What the pattern of a new fix looks like, so that others like it find the way here."""
     pattern = id_of(trial.step.name, trial.fingerprint)
     place = (tenant, trial.step.name, pattern)
@@ -155,10 +158,13 @@ def _note_pattern(writer: sqlite3.Connection, tenant: str, trial: Trial) -> None
     if known is None:
         row = writer.execute("SELECT template FROM patterns WHERE tenant = ? AND id = ?", (tenant, pattern)).fetchone()
         text = row[0] if row is not None else patterns.worded(trial.step)[1]
-        writer.execute("INSERT INTO fixed VALUES (?, ?, ?, ?)", (*place, similar.packed(similar.sketch(text))))
+        writer.execute(
+            "INSERT INTO fixed (tenant, tool, pattern, sketch) VALUES (?, ?, ?, ?)",
+            (*place, similar.packed(similar.sketch(text))),
+        )
 
 
-def refresh(writer: sqlite3.Connection, tenant: str, fix: str) -> None:
+def refresh(writer: Connection, tenant: str, fix: str) -> None:
     """Counts a fix anew from its votes."""
     row = writer.execute("SELECT body FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
     if row is None:
@@ -178,7 +184,7 @@ def refresh(writer: sqlite3.Connection, tenant: str, fix: str) -> None:
     _put(writer, tenant, old.anew(votes))
 
 
-def _votes(read: Read, tenant: str, fix: str, since: int = FIRST, without: str = "", most: int = -1) -> list[Vote]:
+def _votes(read: Read, tenant: str, fix: str, since: int = FIRST, without: str = "", most: int = 2**62) -> list[Vote]:
     """The votes for a fix that count, in the order of their time; of very many the latest."""
     rows = read(
         "SELECT tried, run, principal, agent, at, worked, automatic FROM votes "
@@ -191,15 +197,15 @@ def _votes(read: Read, tenant: str, fix: str, since: int = FIRST, without: str =
     )
 
 
-def relearn(writer: sqlite3.Connection, tenant: str, run: Run, steps: Iterable[Step]) -> None:
+def relearn(writer: Connection, tenant: str, run: Run, steps: Iterable[Step]) -> None:
     """The votes of a run, from its steps as they are now."""
     add(writer, tenant, [News(run, FIRST, trials_of(steps))])
 
 
-def note_principal(writer: sqlite3.Connection, tenant: str, principal: str, now: int) -> None:
+def note_principal(writer: Connection, tenant: str, principal: str, now: int) -> None:
     writer.execute(
-        "INSERT INTO principals VALUES (?, ?, ?) ON CONFLICT (tenant, principal) DO UPDATE "
-        "SET last = max(last, excluded.last)",
+        "INSERT INTO principals (tenant, principal, last) VALUES (?, ?, ?) ON CONFLICT (tenant, principal) DO UPDATE "
+        "SET last = excluded.last WHERE principals.last < excluded.last",
         (tenant, principal, now),
     )
 
@@ -207,7 +213,7 @@ def note_principal(writer: sqlite3.Connection, tenant: str, principal: str, now:
 # Taken back
 
 
-def forget_run(writer: sqlite3.Connection, tenant: str, run: str) -> None:
+def forget_run(writer: Connection, tenant: str, run: str) -> None:
     touched = writer.execute("SELECT DISTINCT fix FROM votes WHERE tenant = ? AND run = ?", (tenant, run)).fetchall()
     writer.execute("DELETE FROM votes WHERE tenant = ? AND run = ?", (tenant, run))
     for (fix,) in touched:
@@ -215,13 +221,13 @@ def forget_run(writer: sqlite3.Connection, tenant: str, run: str) -> None:
         _forget_verdict(writer, tenant, fix)
 
 
-def _forget_verdict(writer: sqlite3.Connection, tenant: str, fix: str) -> None:
+def _forget_verdict(writer: Connection, tenant: str, fix: str) -> None:
     """What operators said goes with the last that it was about."""
     if writer.execute("SELECT 1 FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone() is None:
         writer.execute("DELETE FROM verdicts WHERE tenant = ? AND id = ?", (tenant, fix))
 
 
-def forget_where(writer: sqlite3.Connection, tenant: str, is_gone: Callable[[Tally, bytes], bool]) -> None:
+def forget_where(writer: Connection, tenant: str, is_gone: Callable[[Tally, bytes], bool]) -> None:
     """Fixes that outlived their rows and hold what is to be forgotten."""
     rows = writer.execute("SELECT id, body FROM fixes WHERE tenant = ?", (tenant,)).fetchall()
     for id, body in rows:
@@ -236,10 +242,10 @@ def revocations(read: Read, tenant: str) -> list[Revocation]:
     return [Revocation(principal=who, tool=tool, since=since, until=until) for who, tool, since, until in rows]
 
 
-def revoke(writer: sqlite3.Connection, tenant: str, what: Revocation) -> Revoked:
+def revoke(writer: Connection, tenant: str, what: Revocation) -> Revoked:
     """Takes back everything that rests on these records: memory answers as if it had never seen them."""
     row = (tenant, what.principal, what.tool, what.since, what.until)
-    writer.execute("INSERT INTO revocations VALUES (?, ?, ?, ?, ?)", row)
+    writer.execute("INSERT INTO revocations (tenant, principal, tool, since, until) VALUES (?, ?, ?, ?, ?)", row)
     rows = writer.execute(
         "SELECT v.run, v.failed, v.tried, v.fix, v.principal, f.tool, coalesce(r.started, v.at) FROM votes v "
         "JOIN fixes f ON f.tenant = v.tenant AND f.id = v.fix "
@@ -260,7 +266,7 @@ def revoke(writer: sqlite3.Connection, tenant: str, what: Revocation) -> Revoked
     return Revoked(runs=len({each[0] for each in gone}), votes=len(gone), fixes=len(touched))
 
 
-def report(writer: sqlite3.Connection, tenant: str, fix: str, vote: Vote) -> bool:
+def report(writer: Connection, tenant: str, fix: str, vote: Vote) -> bool:
     """A vote that somebody else's trial gave; whether there is such a fix."""
     row = writer.execute("SELECT body FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
     if row is None:
@@ -269,7 +275,7 @@ def report(writer: sqlite3.Connection, tenant: str, fix: str, vote: Vote) -> boo
     revoked = revocations(lambda sql, values: writer.execute(sql, values).fetchall(), tenant)
     if not any(fixes.is_revoked(each, vote.principal, tally.tool, vote.at) for each in revoked):
         writer.execute(
-            "INSERT OR REPLACE INTO votes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            _VOTE,
             (
                 tenant, vote.run, vote.at, REPORTED, fix, int(vote.worked), vote.at, vote.principal, vote.agent,
                 int(vote.is_automatic), None,
@@ -279,7 +285,7 @@ def report(writer: sqlite3.Connection, tenant: str, fix: str, vote: Vote) -> boo
     return True
 
 
-def decide(writer: sqlite3.Connection, tenant: str, fix: str, approved: bool, at: int) -> bool:
+def decide(writer: Connection, tenant: str, fix: str, approved: bool, at: int) -> bool:
     """What an operator says of a fix; whether there is such a fix."""
     row = writer.execute("SELECT pattern FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
     if row is None:
@@ -287,7 +293,7 @@ def decide(writer: sqlite3.Connection, tenant: str, fix: str, approved: bool, at
     known = writer.execute("SELECT body FROM verdicts WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
     verdict = fixes.decided(decode(known[0], Verdict) if known else Verdict(), approved, at)
     writer.execute(
-        "INSERT INTO verdicts VALUES (?, ?, ?) ON CONFLICT (tenant, id) DO UPDATE SET body = excluded.body",
+        _VERDICT,
         (tenant, fix, encode(verdict)),
     )
     note_news(writer, tenant, row[0])

@@ -8,7 +8,6 @@ first call that changes, so that a long run costs as much for each call as a sho
 
 from __future__ import annotations
 
-import sqlite3
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, St
 from mulligan.figures import HOUR, Cells
 from mulligan.records import Compaction, History, Link, Run, Status, Step, encode
 from mulligan.remember import bodies, fixes, learning, tallies
+from mulligan.remember.connection import Connection, Insert
 from mulligan.remember.rollups import Rollups
 from mulligan.remember.rows import (
     FIRST,
@@ -30,9 +30,7 @@ from mulligan.remember.rows import (
     forget_used,
     history_of,
     links_since,
-    put,
     put_links,
-    put_plain,
     put_statuses,
     run_row,
     step_row,
@@ -46,6 +44,10 @@ TRAIL = 100
 """How many calls one may go back in a run without reading all of it."""
 TRAILS = 200
 """Runs with failures that are remembered so."""
+
+
+_ORPHAN = Insert.of("orphans", "tenant run")
+_COMPACTION = Insert.of("compactions", "tenant sort owner at body")
 
 
 class _Trail:
@@ -235,9 +237,8 @@ class Ledger:
         self._heard.clear()
         self.rollups.let_go()
 
-    def begin(self, writer: sqlite3.Connection) -> None:
-        """At the beginning of a transaction: has another process written since the last?"""
-        (version,) = writer.execute("PRAGMA data_version").fetchone()
+    def begin(self, writer: Connection, version: int) -> None:
+        """At the beginning of a transaction. The version of what is kept is another one if others wrote since."""
         if version == self._version:
             return
         self._version = version
@@ -252,7 +253,7 @@ class Ledger:
 
     def append(
         self,
-        writer: sqlite3.Connection,
+        writer: Connection,
         tenant: str,
         batch: Sequence[AnyEvent],
         now: int,
@@ -281,15 +282,15 @@ class Ledger:
             learning.add(writer, tenant, account.news, principal)
         return kept
 
-    def _note(self, writer: sqlite3.Connection, tenant: str, principal: str, now: int) -> None:
+    def _note(self, writer: Connection, tenant: str, principal: str, now: int) -> None:
         """Who writes here, looked at once an hour."""
         if now - self._heard.get((tenant, principal), -HOUR) >= HOUR:
             learning.note_principal(writer, tenant, principal, now)
             self._heard[tenant, principal] = now
 
-    def settle(self, writer: sqlite3.Connection, tenant: str, account: Account) -> set[str]:
+    def settle(self, writer: Connection, tenant: str, account: Account) -> set[str]:
         """Brings sums and patterns up to date; the patterns of which nothing is left."""
-        put(writer, USED, [(tenant, *used) for used in account.used])
+        writer.put(USED, [(tenant, *used) for used in account.used])
         self.rollups.add(writer, tenant, account.counted())
         return tallies.add(writer, tenant, account.seen, account.begun) if account.seen else set()
 
@@ -300,7 +301,7 @@ class Ledger:
             self._known.clear()
             self._doubted.clear()
 
-    def _looked_up(self, writer: sqlite3.Connection, tenant: str, news: dict[str, _News]) -> dict[str, Known]:
+    def _looked_up(self, writer: Connection, tenant: str, news: dict[str, _News]) -> dict[str, Known]:
         """The runs of the batch that are there already. One that begins in it is taken for new until it is not."""
         found: dict[str, Known] = {}
         for id, about in news.items():
@@ -311,7 +312,7 @@ class Ledger:
                 found[id] = known
         return found
 
-    def look_up(self, writer: sqlite3.Connection, tenant: str, id: str) -> Known | None:
+    def look_up(self, writer: Connection, tenant: str, id: str) -> Known | None:
         row = writer.execute(
             "SELECT body, status, plain FROM runs WHERE tenant = ? AND id = ?", (tenant, id)
         ).fetchone()
@@ -325,7 +326,7 @@ class Ledger:
 
     def _put_runs(
         self,
-        writer: sqlite3.Connection,
+        writer: Connection,
         tenant: str,
         news: dict[str, _News],
         before: dict[str, Known],
@@ -341,7 +342,7 @@ class Ledger:
         rows = [run_row(tenant, run, now, is_imported, principal) for run in begun.values() if run is not None]
         if rows:
             writer.execute("SAVEPOINT beginning")
-            if put(writer, RUN, rows) != len(rows):  # some were there
+            if writer.put(RUN, rows) != len(rows):  # some were there
                 writer.execute("ROLLBACK TO beginning")
                 for row in rows:
                     known = self.look_up(writer, tenant, row[1])
@@ -366,20 +367,20 @@ class Ledger:
                 about.ended = []
         return kept
 
-    def update_run(self, writer: sqlite3.Connection, tenant: str, run: Run) -> None:
+    def update_run(self, writer: Connection, tenant: str, run: Run) -> None:
         writer.execute(
             "UPDATE runs SET agent = ?, session = ?, started = ?, body = ?, version = ?, environment = ? "
             "WHERE tenant = ? AND id = ?",
             (run.agent, run.session, run.started, encode(run), run.version, run.environment, tenant, run.id),
         )
 
-    def _put_steps(self, writer: sqlite3.Connection, tenant: str, news: dict[str, _News]) -> int:
+    def _put_steps(self, writer: Connection, tenant: str, news: dict[str, _News]) -> int:
         plain = [step for about in news.values() if about.is_plain for step in about.steps]
         others = [step_row(tenant, step) for about in news.values() if not about.is_plain for step in about.steps]
         if not plain and not others:
             return 0
         writer.execute("SAVEPOINT steps")
-        kept = put_plain(writer, tenant, plain) + put(writer, STEP, others)
+        kept = writer.put_plain(tenant, plain) + writer.put(STEP, others)
         if kept != len(plain) + len(others):  # some were there: which?
             writer.execute("ROLLBACK TO steps")
             for about in news.values():
@@ -392,7 +393,7 @@ class Ledger:
 
     def _account_for(
         self,
-        writer: sqlite3.Connection,
+        writer: Connection,
         tenant: str,
         id: str,
         old: Known | None,
@@ -405,7 +406,7 @@ class Ledger:
         """What the news of a run change in everything that is derived from it."""
         steps = about.steps
         if run is None:
-            writer.execute("INSERT OR IGNORE INTO orphans VALUES (?, ?)", (tenant, id))
+            writer.execute(_ORPHAN.one, (tenant, id))
             return
         if is_orphan:
             writer.execute("DELETE FROM orphans WHERE tenant = ? AND run = ?", (tenant, id))
@@ -439,7 +440,7 @@ class Ledger:
 
     def _recounted(
         self,
-        writer: sqlite3.Connection,
+        writer: Connection,
         tenant: str,
         old: Known | None,
         run: Run,
@@ -502,9 +503,7 @@ class Ledger:
             account.add_used(run, earlier, now.used)
         return now
 
-    def _put_compactions(
-        self, writer: sqlite3.Connection, tenant: str, compactions: list[Compaction], account: Account
-    ) -> int:
+    def _put_compactions(self, writer: Connection, tenant: str, compactions: list[Compaction], account: Account) -> int:
         """Keeps when conversations were made smaller. What failed later, and had failed before, is a repeat."""
         kept = 0
         for compaction in compactions:
@@ -518,7 +517,7 @@ class Ledger:
             runs = [known for id in affected if (known := self.look_up(writer, tenant, id)) and not known.is_plain]
             earlier = [history_of(writer, tenant, known.run) for known in runs]
             row = (tenant, sort, owner, compaction.at, encode(compaction))
-            if not writer.execute("INSERT OR IGNORE INTO compactions VALUES (?, ?, ?, ?, ?)", row).rowcount:
+            if not writer.execute(_COMPACTION.one, row).rowcount:
                 continue
             kept += 1
             for before in earlier:

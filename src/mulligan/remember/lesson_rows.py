@@ -15,6 +15,7 @@ import msgspec
 from mulligan.prompt import Prompt
 from mulligan.records import Fix, Lesson, LessonSource, LessonVerdict, Pattern, Step, decode, encode
 from mulligan.remember import bodies, learning, lessons, patterns, recipes
+from mulligan.remember.connection import upsert
 from mulligan.remember.fixes import Tally
 from mulligan.remember.lessons import Kept
 from mulligan.remember.store import DAY, Consolidated, FixQuery, LessonQuery, Progress
@@ -23,8 +24,10 @@ AT_ONCE = 50
 """Patterns that are looked at in one transaction: others may write in between."""
 NOTHING = Pattern(id="", tool="", fingerprint="", kind="")
 
+_LESSON = upsert("lessons", "tenant id", "tool pattern source body")
+
 Read = Callable[..., list[Any]]
-Writing = Callable[[], contextlib.AbstractContextManager[Any]]
+Writing = Callable[..., contextlib.AbstractContextManager[Any]]
 """A transaction, with something that has `execute`."""
 
 
@@ -147,11 +150,8 @@ def remove(writer: Any, tenant: str, source: LessonSource) -> int:
 
 def put(writer: Any, tenant: str, kept: Kept) -> None:
     lesson = kept.lesson
-    writer.execute(
-        "INSERT INTO lessons VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, id) DO UPDATE SET tool = excluded.tool, "
-        "pattern = excluded.pattern, source = excluded.source, body = excluded.body",
-        (tenant, lesson.id, lesson.tool, lesson.pattern, lesson.source, encode(kept)),
-    )
+    row = (tenant, lesson.id, lesson.tool, lesson.pattern, lesson.source, encode(kept))
+    writer.execute(_LESSON, row)
 
 
 def decide(writer: Any, tenant: str, id: str, verdict: LessonVerdict, at: int) -> str | None:
@@ -205,7 +205,7 @@ def consolidate(
     told: list[Lesson] = []
     done = 0
     while done < todo:
-        with writing() as writer:
+        with writing(tenant) as writer:
             some, made = _some(writer, tenant, now, min(AT_ONCE, todo - done), words)
         if not some:  # another process was here
             break

@@ -6,13 +6,15 @@ A little at a time: others write in between. Sums and patterns stay as they were
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
+
+import msgspec
 
 from mulligan import figures
 from mulligan.records import History, Run
 from mulligan.remember import bodies, retention
+from mulligan.remember.connection import Connection, Rows
 from mulligan.remember.ledger import Account
 from mulligan.remember.rows import (
     STEP,
@@ -22,7 +24,6 @@ from mulligan.remember.rows import (
     history_of,
     note,
     noted,
-    put,
     remove_run,
     replace_steps,
     runs_since,
@@ -31,22 +32,33 @@ from mulligan.remember.store import Progress, Pruned, Retention
 
 ROWS = 1000
 """Rows that are removed in one transaction, so that nobody waits long for it."""
-PAGES = 2000
-"""Pages that are given back at a time."""
-Using = Callable[[], contextlib.AbstractContextManager[sqlite3.Connection]]
+Using = Callable[..., contextlib.AbstractContextManager[Connection]]
+
+
+class Space(Protocol):
+    """How much room a database takes."""
+
+    def size(self, connection: Any) -> int:
+        """Bytes of all of it."""
+
+    def used(self, connection: Any) -> int:
+        """Bytes without what has become free."""
+
+    def removed(self, history: History) -> None:
+        """This run was taken out: for who cannot see at once what became free."""
 
 
 class Pruning:
     """One round of retention."""
 
-    def __init__(self, writing: Using, reading: Using, tenant: str, policy: Retention, now: int) -> None:
-        self._writing, self._reading = writing, reading
+    def __init__(self, writing: Using, reading: Using, space: Space, tenant: str, policy: Retention, now: int) -> None:
+        self._writing, self._reading, self._space = writing, reading, space
         self._tenant, self._policy, self._now = tenant, policy, now
         self.runs = self.steps = self.sampled = self.compressed = self.counters = 0
 
     def rehearse(self, progress: Progress | None = None) -> Pruned:
         with self._reading() as connection:
-            before = size_of(connection)
+            before = self._space.size(connection)
             for row in self._old(connection, self._oldest(), progress):
                 if self._is_expired(row):
                     self.runs, self.steps = self.runs + 1, self.steps + _steps(connection, self._tenant, row[1])
@@ -71,9 +83,7 @@ class Pruning:
             ages.append(self._policy.sample_after)
         return self._now - min((age for age in ages if age is not None), default=self._now)
 
-    def _old(
-        self, connection: sqlite3.Connection, until: int, progress: Progress | None, after: int = 0
-    ) -> Iterator[Any]:
+    def _old(self, connection: Connection, until: int, progress: Progress | None, after: int = 0) -> Iterator[Any]:
         (total,) = connection.execute("SELECT count(*) FROM runs WHERE tenant = ?", (self._tenant,)).fetchone()
         done = 0
         while rows := runs_since(connection, self._tenant, after):
@@ -86,7 +96,7 @@ class Pruning:
             if progress is not None:
                 progress(done, total)
 
-    def _history(self, connection: sqlite3.Connection, row: Any) -> History:
+    def _history(self, connection: Connection, row: Any) -> History:
         return history_of(connection, self._tenant, bodies.read(row[5], Run))
 
     def _is_expired(self, row: Any) -> bool:
@@ -106,31 +116,31 @@ class Pruning:
 
     def perform(self, progress: Progress | None = None) -> Pruned:
         with self._reading() as connection:
-            before = size_of(connection)
+            before = self._space.size(connection)
         self._by_age(progress)
         if self._policy.size is not None:
             self._by_size(self._policy.size)
-        with self._writing() as writer:
+        with self._writing(self._tenant) as writer:
             self.counters = self._hours(writer, "DELETE").rowcount
             self._forget_sessions(writer)
-            return self._told(before, used_of(writer))
+            return self._told(before, self._space.used(writer))
 
-    def _forget_sessions(self, writer: sqlite3.Connection) -> None:
+    def _forget_sessions(self, writer: Connection) -> None:
         """Sessions of which nothing was heard for as long as failed runs are kept: a coding agent's say when that was,
         of others the last failure does.
         """
         if self._policy.failures is None:
             return
-        text = "CAST(value AS TEXT)"
-        old = f"SELECT key FROM shelf WHERE tenant = ? AND kind = ? AND json_valid({text}) AND {text} ->> ? < ?"
         until = self._now - self._policy.failures
-        hooks = (self._tenant, "hook", "$.at", until)
-        sessions = (self._tenant, "session", "$.failures[#-1].step.started", until)
-        alive = "SELECT key FROM shelf WHERE tenant = ? AND kind = 'hook'"
-        writer.execute(
-            f"DELETE FROM shelf WHERE tenant = ? AND kind IN ('session', 'hook') AND (key IN ({old}) "
-            f"OR (key IN ({old}) AND key NOT IN ({alive})))",
-            (self._tenant, *hooks, *sessions, self._tenant),
+        kept = "SELECT key, value FROM shelf WHERE tenant = ? AND kind = ?"
+        hooks = {key: _heard(value) for key, value in writer.execute(kept, (self._tenant, "hook"))}
+        gone = {key for key, at in hooks.items() if at < until}
+        for key, value in writer.execute(kept, (self._tenant, "session")):
+            if key not in hooks and _heard(value) < until:
+                gone.add(key)
+        writer.executemany(
+            "DELETE FROM shelf WHERE tenant = ? AND kind IN ('session', 'hook') AND key = ?",
+            [(self._tenant, key) for key in gone],
         )
 
     def _by_age(self, progress: Progress | None) -> None:
@@ -138,7 +148,7 @@ class Pruning:
         after = 0
         while True:
             # Each round a transaction of its own, begun where the last one ended: others write in between.
-            with self._writing() as writer:
+            with self._writing(self._tenant) as writer:
                 budget = ROWS
                 is_done = True
                 # What was sampled and compressed in an earlier round is passed over.
@@ -162,7 +172,7 @@ class Pruning:
             if is_done:
                 return
 
-    def _tidy(self, writer: sqlite3.Connection, row: Any) -> int:
+    def _tidy(self, writer: Connection, row: Any) -> int:
         """Samples and compresses what stays of a run; about how many rows that was."""
         rows = 1
         if self._is_sampled(row):
@@ -178,38 +188,41 @@ class Pruning:
                 replace_steps(writer, self._tenant, history.run.id, left.steps)
                 account = Account()
                 account.add_used(history.run, left.steps, set())
-                put(writer, USED, [(self._tenant, *used) for used in account.used])
+                writer.put(USED, [(self._tenant, *used) for used in account.used])
         if self._is_cold(row):
             packed = self._pack(writer, row[1])
             self.compressed, rows = self.compressed + packed, rows + packed
         return rows
 
-    def _remove(self, writer: sqlite3.Connection, history: History) -> int:
+    def _remove(self, writer: Connection, history: History) -> int:
         self._take_out(writer, history)
         self.runs, self.steps = self.runs + 1, self.steps + len(history.steps)
         return 1 + len(history.steps)
 
-    def _take_out(self, writer: sqlite3.Connection, history: History) -> None:
+    def _take_out(self, writer: Connection, history: History) -> None:
         self._note_horizon(writer, history)
+        self._space.removed(history)
         forget_met(writer, self._tenant, history)
         remove_run(writer, self._tenant, history)
 
-    def _note_horizon(self, writer: sqlite3.Connection, history: History) -> None:
+    def _note_horizon(self, writer: Connection, history: History) -> None:
         """Remembers until when sums are more than the rows can tell."""
         last = max([history.run.started, *(step.started for step in history.steps)])
         if last >= int(noted(writer, self._tenant, "pruned") or -1):
             note(writer, self._tenant, "pruned", str(last))
 
-    def _pack(self, writer: sqlite3.Connection, run: str) -> int:
+    def _pack(self, writer: Connection, run: str) -> int:
         """Compresses the steps of a run; how many."""
         place = (self._tenant, run)
-        rows = writer.execute("SELECT * FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", place).fetchall()
+        rows = writer.execute(
+            f"SELECT {', '.join(STEP.columns)} FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", place
+        ).fetchall()
         packed = [(*row[:-1], bodies.packed(row[-1])) for row in rows]
         count = sum(len(new[-1]) < len(old[-1]) for new, old in zip(packed, rows, strict=True))
         if count:
             # Put anew and not changed in place: there each page would stay, with holes in it.
             writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", place)
-            put(writer, STEP, packed)
+            writer.put(STEP, packed)
         return count
 
     def _by_size(self, size: int) -> None:
@@ -217,8 +230,8 @@ class Pruning:
         for is_any in (False, True):
             after = 0
             while True:
-                with self._writing() as writer:
-                    if used_of(writer) <= size:
+                with self._writing(self._tenant) as writer:
+                    if self._space.used(writer) <= size:
                         return
                     rows = runs_since(writer, self._tenant, after, 100)
                     for rowid, _, status, _, imported, body in rows:
@@ -228,7 +241,7 @@ class Pruning:
                 if not rows:
                     break
 
-    def _rehearse_size(self, connection: sqlite3.Connection, excess: int) -> None:
+    def _rehearse_size(self, connection: Connection, excess: int) -> None:
         """About as many of the oldest as make up what is too much."""
         for is_any in (False, True):
             for row in self._old(connection, 2**62, None):
@@ -242,7 +255,7 @@ class Pruning:
                     excess -= 300 + size + 200 * count
                     self.runs, self.steps = self.runs + 1, self.steps + count
 
-    def _hours(self, connection: sqlite3.Connection, what: str) -> sqlite3.Cursor:
+    def _hours(self, connection: Connection, what: str) -> Rows:
         # A question by the hour may take from the sum of a day the hours before it: those of a day more must be there.
         least = figures.HOURS + figures.DAY
         until = self._now - max(self._policy.hours, least) if self._policy.hours is not None else -(2**62)
@@ -250,30 +263,23 @@ class Pruning:
         return connection.execute(sql, (self._tenant, until))
 
 
-def _steps(connection: sqlite3.Connection, tenant: str, run: str) -> int:
+def _steps(connection: Connection, tenant: str, run: str) -> int:
     sql = "SELECT count(*) FROM steps WHERE tenant = ? AND run = ?"
     return int(connection.execute(sql, (tenant, run)).fetchone()[0])
 
 
-def give_back(writer: sqlite3.Connection) -> None:
-    """Gives free pages back to the file system, some at a time; outside of any transaction."""
-    (left,) = writer.execute("PRAGMA freelist_count").fetchone()
-    while left:
-        before = left
-        # As a script: to execute this statement is to free one page.
-        writer.executescript(f"PRAGMA incremental_vacuum({PAGES})")
-        (left,) = writer.execute("PRAGMA freelist_count").fetchone()
-        if left >= before:
-            return
+class _Last(msgspec.Struct):
+    """Of what a session keeps, when something was last heard of it."""
+
+    at: int | None = None
+    failures: list[dict[str, Any]] = []
 
 
-def size_of(connection: sqlite3.Connection) -> int:
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    (size,) = connection.execute("PRAGMA page_size").fetchone()
-    return int(pages * size)
-
-
-def used_of(connection: sqlite3.Connection) -> int:
-    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-    (size,) = connection.execute("PRAGMA page_size").fetchone()
-    return size_of(connection) - int(free * size)
+def _heard(value: bytes) -> float:
+    """When a session was last heard of; of what cannot be read, never mind."""
+    try:
+        last = msgspec.json.decode(value, type=_Last)
+        at = last.at if last.at is not None else last.failures[-1]["step"]["started"] if last.failures else None
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return float("inf")
+    return at if isinstance(at, int) else float("inf")

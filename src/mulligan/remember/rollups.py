@@ -5,12 +5,12 @@ What is counted, and of which sums a question is made, is in `mulligan.figures`;
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 from mulligan import figures
 from mulligan.figures import DAY, Cell, Cells, Reading, Row, Stats, StatsQuery
+from mulligan.remember.connection import Connection
 
 Key = tuple[str, str, str, int, str]
 """Tenant, grain, slice, bucket and value: where a sum is kept."""
@@ -23,7 +23,8 @@ REPACKED = 10_000
 _COLUMNS = ("tenant", "grain", "slice", "bucket", "value", "cell", "rest")
 WIDTH = len(_COLUMNS)
 _ROW = f"({', '.join('?' * WIDTH)})"
-_PUT = f"INSERT OR REPLACE INTO rollups ({', '.join(_COLUMNS)}) VALUES "
+_PUT = f"INSERT INTO rollups ({', '.join(_COLUMNS)}) VALUES "
+_INSTEAD = " ON CONFLICT (tenant, grain, slice, bucket, value) DO UPDATE SET cell = excluded.cell, rest = excluded.rest"
 _WHERE = "WHERE tenant = ? AND grain = ? AND slice = ? AND bucket = ? AND value = ?"
 _NOTHING = Cell()
 
@@ -48,9 +49,7 @@ class Rollups:
         """Another process has written, or what was added was taken back: what is in hand may not be what is kept."""
         self._known.clear()
 
-    def add(
-        self, writer: sqlite3.Connection, tenant: str, counted: Cells, grains: tuple[str, ...] = ("hour", "day")
-    ) -> None:
+    def add(self, writer: Connection, tenant: str, counted: Cells, grains: tuple[str, ...] = ("hour", "day")) -> None:
         """Adds what was counted, which may be less than nothing, to every sum it is part of."""
         if len(self._known) > IN_HAND:
             self._known.clear()
@@ -73,7 +72,7 @@ class Rollups:
         put(writer, rows)
         writer.executemany(f"DELETE FROM rollups {_WHERE}", gone)
 
-    def move(self, writer: sqlite3.Connection, key: Key, value: str, cell: Cell) -> None:
+    def move(self, writer: Connection, key: Key, value: str, cell: Cell) -> None:
         """Keeps a sum under another value, together with what is there."""
         self._known.clear()
         writer.execute(f"DELETE FROM rollups {_WHERE}", key)
@@ -82,12 +81,12 @@ class Rollups:
         put(writer, [*other, *figures.pack(cell)])
 
 
-def _kept(writer: sqlite3.Connection, key: Key) -> _Sum:
+def _kept(writer: Connection, key: Key) -> _Sum:
     found = writer.execute(f"SELECT cell, rest FROM rollups {_WHERE}", key).fetchone()
     return _Sum(figures.unpack(*found), found[1]) if found else _Sum(Cell(), None)
 
 
-def repack(writer: sqlite3.Connection, done: Callable[[int], None] = lambda sums: None) -> None:
+def repack(writer: Connection, done: Callable[[int], None] = lambda sums: None) -> None:
     """Takes the outline out of each sum of a store that was kept as a whole: `tables.REPACKED_AT`."""
     keys = ", ".join(_COLUMNS[:5])
     after: tuple[Any, ...] = ("", "", "", -(2**63), "")
@@ -99,15 +98,15 @@ def repack(writer: sqlite3.Connection, done: Callable[[int], None] = lambda sums
         done(len(some))
 
 
-def put(writer: sqlite3.Connection, rows: list[Any]) -> None:
+def put(writer: Connection, rows: list[Any]) -> None:
     """The values of all columns of each row, many rows a statement: each lets go of the interpreter's lock."""
     size = WIDTH * TOGETHER
     whole = len(rows) - len(rows) % size
-    many = _PUT + ", ".join([_ROW] * TOGETHER)
+    many = _PUT + ", ".join([_ROW] * TOGETHER) + _INSTEAD
     for start in range(0, whole, size):
         writer.execute(many, rows[start : start + size])
     if left := rows[whole:]:
-        writer.execute(_PUT + ", ".join([_ROW] * (len(left) // WIDTH)), left)
+        writer.execute(_PUT + ", ".join([_ROW] * (len(left) // WIDTH)) + _INSTEAD, left)
 
 
 def _sums(tenant: str, counted: Cells) -> dict[Key, Cell]:

@@ -2,73 +2,26 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import msgspec
 
 from mulligan import figures
 from mulligan.calls import Call, Standing
 from mulligan.records import Compaction, History, Link, Run, Status, Step, encode
 from mulligan.remember import bodies, tallies
+from mulligan.remember.connection import Connection, Insert, upsert
 
-TOGETHER = 50
-"""Rows that are kept by one statement."""
 FIRST = -(2**63)
 """Before every call."""
 
-
-class Insert(msgspec.Struct, frozen=True):
-    """A row into a table, and many of them in one statement."""
-
-    one: str
-    many: str
-
-    @classmethod
-    def of(cls, table: str, columns: int) -> Insert:
-        start, row = f"INSERT OR IGNORE INTO {table} VALUES ", f"({', '.join('?' * columns)})"
-        return cls(start + row, start + ", ".join([row] * TOGETHER))
-
-
-STEP = Insert.of("steps", 10)
-RUN = Insert.of("runs", 13)
-USED = Insert.of("used", 5)
-
-
-def put(writer: sqlite3.Connection, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> int:
-    """Many rows a statement: each statement lets go of the interpreter's lock, and a busy host gives it back late.
-
-    Answers how many were not there yet.
-    """
-    before = writer.total_changes
-    whole = len(rows) - len(rows) % TOGETHER
-    for start in range(0, whole, TOGETHER):
-        writer.execute(insert.many, [value for row in rows[start : start + TOGETHER] for value in row])
-    writer.executemany(insert.one, rows[whole:])
-    return writer.total_changes - before
-
-
-_PLAIN_ONE = "INSERT OR IGNORE INTO steps VALUES (?1, ?2, ?3, ?3, ?4, 'success', NULL, NULL, ?5, ?6)"
-_PLAIN_MANY = "INSERT OR IGNORE INTO steps VALUES " + ", ".join(
-    f"(?1, ?{place}, ?{place + 1}, ?{place + 1}, ?{place + 2}, 'success', NULL, NULL, ?{place + 3}, ?{place + 4})"
-    for place in range(2, 2 + 5 * TOGETHER, 5)
+STEP = Insert.of("steps", "tenant run seq call name outcome kind fingerprint started body")
+RUN = Insert.of(
+    "runs",
+    "tenant id agent session started body version environment status kept imported plain principal",
 )
-
-
-def put_plain(writer: sqlite3.Connection, tenant: str, steps: Sequence[Step]) -> int:
-    """The same for steps of calls that worked at once: half of what there is to say of them says the statement."""
-    before = writer.total_changes
-    whole = len(steps) - len(steps) % TOGETHER
-    for start in range(0, whole, TOGETHER):
-        given: list[Any] = [tenant]
-        for step in steps[start : start + TOGETHER]:
-            # As a bytearray, which the driver takes as it is: of bytes it asks whether they are to be adapted.
-            given += (step.run, step.seq, step.name, step.started, bytearray(encode(step)))
-        writer.execute(_PLAIN_MANY, given)
-    left = [(tenant, step.run, step.seq, step.name, step.started, encode(step)) for step in steps[whole:]]
-    writer.executemany(_PLAIN_ONE, left)
-    return writer.total_changes - before
+USED = Insert.of("used", "tenant sort name started run")
+_LINK = upsert("links", "tenant run failed", "name fingerprint body overcame")
+_NOTE = upsert("meta", "tenant key", "value")
 
 
 def step_row(tenant: str, step: Step) -> tuple[Any, ...]:
@@ -89,24 +42,24 @@ def run_row(tenant: str, run: Run, kept: int, is_imported: bool, principal: str)
     )  # fmt: skip
 
 
-def put_statuses(writer: sqlite3.Connection, statuses: Sequence[tuple[Status, int, str, str]]) -> None:
+def put_statuses(writer: Connection, statuses: Sequence[tuple[Status, int, str, str]]) -> None:
     """Of many runs at once: the status, whether it is plain, of which tenant and run."""
     if statuses:
         writer.executemany("UPDATE runs SET status = ?, plain = ? WHERE tenant = ? AND id = ?", statuses)
 
 
-def set_status(writer: sqlite3.Connection, tenant: str, id: str, status: Status, is_plain: bool) -> None:
+def set_status(writer: Connection, tenant: str, id: str, status: Status, is_plain: bool) -> None:
     put_statuses(writer, [(status, int(is_plain), tenant, id)])
 
 
-def extent(writer: sqlite3.Connection, tenant: str, id: str) -> tuple[int, int]:
+def extent(writer: Connection, tenant: str, id: str) -> tuple[int, int]:
     count, sum = writer.execute(
         "SELECT count(*), coalesce(sum(seq), 0) FROM steps WHERE tenant = ? AND run = ?", (tenant, id)
     ).fetchone()
     return count, sum
 
 
-def steps_since(writer: sqlite3.Connection, tenant: str, run: str, start: int, new: list[Step]) -> list[Step]:
+def steps_since(writer: Connection, tenant: str, run: str, start: int, new: list[Step]) -> list[Step]:
     """The steps of the calls from this one on, the new ones among them as they are in hand."""
     at_hand = {step.seq: step for step in new}
     rows = writer.execute(
@@ -116,7 +69,7 @@ def steps_since(writer: sqlite3.Connection, tenant: str, run: str, start: int, n
     return [step for step in steps if step.call >= start]
 
 
-def links_since(writer: sqlite3.Connection, tenant: str, run: str, start: int) -> dict[int, Link]:
+def links_since(writer: Connection, tenant: str, run: str, start: int) -> dict[int, Link]:
     rows = writer.execute(
         "SELECT failed, body FROM links WHERE tenant = ? AND run = ? AND (failed >= ? OR overcame >= ?)",
         (tenant, run, start, start),
@@ -125,7 +78,7 @@ def links_since(writer: sqlite3.Connection, tenant: str, run: str, start: int) -
 
 
 def put_links(
-    writer: sqlite3.Connection,
+    writer: Connection,
     tenant: str,
     run: str,
     known: dict[int, Link],
@@ -142,10 +95,10 @@ def put_links(
         row = (failed_calls[failed].name, failure.fingerprint if failure else "", encode(link), link.overcame)
         rows.append((tenant, run, failed, *row))
     if rows:
-        writer.executemany("INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        writer.executemany(_LINK, rows)
 
 
-def compactions_of(connection: sqlite3.Connection, tenant: str, run: Run) -> tuple[Compaction, ...]:
+def compactions_of(connection: Connection, tenant: str, run: Run) -> tuple[Compaction, ...]:
     """When a conversation was made smaller: that of a run, or of its session since it began and last before that."""
     rows = connection.execute(
         "SELECT body FROM compactions WHERE tenant = ? AND sort = 'run' AND owner = ? ORDER BY at", (tenant, run.id)
@@ -160,7 +113,7 @@ def compactions_of(connection: sqlite3.Connection, tenant: str, run: Run) -> tup
     return tuple(sorted((bodies.read(body, Compaction) for (body,) in rows), key=lambda compaction: compaction.at))
 
 
-def history_of(connection: sqlite3.Connection, tenant: str, run: Run) -> History:
+def history_of(connection: Connection, tenant: str, run: Run) -> History:
     place = (tenant, run.id)
     steps = connection.execute("SELECT body FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", place)
     links = connection.execute("SELECT body FROM links WHERE tenant = ? AND run = ? ORDER BY failed", place)
@@ -172,7 +125,7 @@ def history_of(connection: sqlite3.Connection, tenant: str, run: Run) -> History
     )
 
 
-def runs_since(connection: sqlite3.Connection, tenant: str, after: int = 0, limit: int = 1000) -> list[Any]:
+def runs_since(connection: Connection, tenant: str, after: int = 0, limit: int = 1000) -> list[Any]:
     """Runs in the order in which they came, from this row on."""
     sql = (
         "SELECT rowid, id, status, kept, imported, body FROM runs WHERE tenant = ? AND rowid > ? ORDER BY rowid LIMIT ?"
@@ -180,7 +133,7 @@ def runs_since(connection: sqlite3.Connection, tenant: str, after: int = 0, limi
     return connection.execute(sql, (tenant, after, limit)).fetchall()
 
 
-def remove_run(writer: sqlite3.Connection, tenant: str, history: History) -> None:
+def remove_run(writer: Connection, tenant: str, history: History) -> None:
     """A run with its rows. Sums, patterns and which of these it met are the affair of who removes it."""
     place = (tenant, history.run.id)
     forget_used(writer, tenant, history)
@@ -190,7 +143,7 @@ def remove_run(writer: sqlite3.Connection, tenant: str, history: History) -> Non
     writer.execute("DELETE FROM runs WHERE tenant = ? AND id = ?", place)
 
 
-def forget_used(writer: sqlite3.Connection, tenant: str, history: History) -> None:
+def forget_used(writer: Connection, tenant: str, history: History) -> None:
     run = history.run
     used = {("tool", step.name) for step in history.steps}
     used |= {("model", figures.model_of(run, step)) for step in history.steps}
@@ -200,7 +153,7 @@ def forget_used(writer: sqlite3.Connection, tenant: str, history: History) -> No
     )
 
 
-def forget_met(writer: sqlite3.Connection, tenant: str, history: History) -> None:
+def forget_met(writer: Connection, tenant: str, history: History) -> None:
     """The run is no longer found by its patterns; they count it all the same."""
     run = history.run
     failures = [(step, step.failure) for step in history.steps if step.has_failed and step.failure]
@@ -211,16 +164,16 @@ def forget_met(writer: sqlite3.Connection, tenant: str, history: History) -> Non
     )
 
 
-def replace_steps(writer: sqlite3.Connection, tenant: str, run: str, steps: Sequence[Step]) -> None:
+def replace_steps(writer: Connection, tenant: str, run: str, steps: Sequence[Step]) -> None:
     """The same run with other steps."""
     writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", (tenant, run))
-    put(writer, STEP, [step_row(tenant, step) for step in steps])
+    writer.put(STEP, [step_row(tenant, step) for step in steps])
 
 
-def noted(connection: sqlite3.Connection, tenant: str, key: str) -> str:
+def noted(connection: Connection, tenant: str, key: str) -> str:
     row = connection.execute("SELECT value FROM meta WHERE tenant = ? AND key = ?", (tenant, key)).fetchone()
     return row[0] if row else ""
 
 
-def note(writer: sqlite3.Connection, tenant: str, key: str, value: str) -> None:
-    writer.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", (tenant, key, value))
+def note(writer: Connection, tenant: str, key: str, value: str) -> None:
+    writer.execute(_NOTE, (tenant, key, value))

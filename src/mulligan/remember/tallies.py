@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sqlite3
 from collections.abc import Container, Iterable
 from typing import Any
 
@@ -11,6 +10,7 @@ import msgspec
 
 from mulligan.records import Run, Step, pattern_id
 from mulligan.remember import bodies
+from mulligan.remember.connection import Connection, upsert
 from mulligan.remember.patterns import day_of, order_of, worded
 
 id_of = functools.lru_cache(maxsize=10_000)(pattern_id)
@@ -24,6 +24,16 @@ def size_of(count: int) -> int:
 
 SIZE = "10 * length(CAST(count AS TEXT)) + CAST(substr(CAST(count AS TEXT), 1, 1) AS INTEGER)"
 """The same in a database."""
+
+AGENT = (
+    "INSERT INTO pattern_agents (tenant, id, agent, count) VALUES (?, ?, ?, ?) ON CONFLICT (tenant, id, agent) "
+    "DO UPDATE SET count = pattern_agents.count + excluded.count"
+)
+_MET = upsert("met", "tenant pattern started run kind", "count")
+_PATTERN = (
+    "INSERT INTO patterns (tenant, id, tool, fingerprint, kind, server, message, template, count, overcome, runs, "
+    "first, first_run, first_seq, last) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 Met = dict[tuple[str, int, str, str], int]
 """How often a run met a pattern, by the pattern, when the run began, its id and the kind of the failure."""
@@ -64,15 +74,13 @@ class Sum:
                 self.first = step
 
 
-def add(
-    writer: sqlite3.Connection, tenant: str, changes: Iterable[Seen], begun: Container[str] = frozenset()
-) -> set[str]:
+def add(writer: Connection, tenant: str, changes: Iterable[Seen], begun: Container[str] = frozenset()) -> set[str]:
     """Adds and takes back; the ids of the patterns of which nothing is left. Of runs begun nothing was kept before."""
     sums, met = summed(changes)
     fresh = {place: count for place, count in met.items() if count > 0 and place[2] in begun}
     runs = _add_met(writer, tenant, {place: count for place, count in met.items() if place not in fresh})
     writer.executemany(
-        "INSERT OR REPLACE INTO met VALUES (?, ?, ?, ?, ?, ?)",
+        _MET,
         [(tenant, *place, count) for place, count in fresh.items()],
     )
     for id, _ in {(id, run) for id, _, run, _ in fresh}:
@@ -97,14 +105,14 @@ def summed(changes: Iterable[Seen]) -> tuple[dict[str, Sum], Met]:
     return sums, met
 
 
-def keep(writer: sqlite3.Connection, tenant: str, sums: dict[str, Sum], runs: dict[str, int]) -> set[str]:
+def keep(writer: Connection, tenant: str, sums: dict[str, Sum], runs: dict[str, int]) -> set[str]:
     """Adds sums, and how many more runs met each pattern; the patterns of which nothing is left."""
     gone = {id for id, sum in sums.items() if not _add_sum(writer, tenant, id, sum, runs.get(id, 0))}
     _add_parts(writer, tenant, sums)
     return gone
 
 
-def _add_met(writer: sqlite3.Connection, tenant: str, met: Met) -> dict[str, int]:
+def _add_met(writer: Connection, tenant: str, met: Met) -> dict[str, int]:
     """Which runs met what; how many more runs each pattern was met in."""
     more: dict[str, int] = {}
     for (id, started, run, kind), count in met.items():
@@ -117,9 +125,7 @@ def _add_met(writer: sqlite3.Connection, tenant: str, met: Met) -> dict[str, int
         known = dict(rows.fetchall())
         left = known.get(kind, 0) + count
         if left > 0:
-            writer.execute(
-                "INSERT OR REPLACE INTO met VALUES (?, ?, ?, ?, ?, ?)", (tenant, id, started, run, kind, left)
-            )
+            writer.execute(_MET, (tenant, id, started, run, kind, left))
             more[id] = more.get(id, 0) + (not known)
         else:
             writer.execute(
@@ -130,7 +136,7 @@ def _add_met(writer: sqlite3.Connection, tenant: str, met: Met) -> dict[str, int
     return more
 
 
-def _add_sum(writer: sqlite3.Connection, tenant: str, id: str, sum: Sum, runs: int) -> bool:
+def _add_sum(writer: Connection, tenant: str, id: str, sum: Sum, runs: int) -> bool:
     """Adds to a pattern, or makes it; whether anything is left of it."""
     # In two statements: RETURNING is newer than the SQLite of some systems.
     known = writer.execute(
@@ -141,16 +147,16 @@ def _add_sum(writer: sqlite3.Connection, tenant: str, id: str, sum: Sum, runs: i
             return False
         about = _about(sum.first)
         row = (tenant, id, sum.name, sum.fingerprint, *about[:4], sum.count, sum.overcome, runs, *about[4:], sum.last)
-        writer.execute(f"INSERT INTO patterns VALUES ({', '.join('?' * len(row))})", row)
+        writer.execute(_PATTERN, row)
         return True
     if known[3] + sum.count <= 0:
         writer.execute("DELETE FROM patterns WHERE tenant = ? AND id = ?", (tenant, id))
         return False
     if sum.count or sum.overcome or runs:
         writer.execute(
-            "UPDATE patterns SET count = count + ?, overcome = overcome + ?, runs = runs + ?, last = max(last, ?) "
-            "WHERE tenant = ? AND id = ?",
-            (sum.count, sum.overcome, runs, sum.last, tenant, id),
+            "UPDATE patterns SET count = count + ?, overcome = overcome + ?, runs = runs + ?, "
+            "last = CASE WHEN last < ? THEN ? ELSE last END WHERE tenant = ? AND id = ?",
+            (sum.count, sum.overcome, runs, sum.last, sum.last, tenant, id),
         )
     if sum.first is not None and order_of(sum.first) < known[:3]:
         _set_first(writer, tenant, id, sum.first)
@@ -162,7 +168,7 @@ def _about(first: Step) -> tuple[Any, ...]:
     return (str(first.failure.kind) if first.failure else "", first.server, *worded(first), *order_of(first))
 
 
-def _set_first(writer: sqlite3.Connection, tenant: str, id: str, first: Step) -> None:
+def _set_first(writer: Connection, tenant: str, id: str, first: Step) -> None:
     writer.execute(
         "UPDATE patterns SET kind = ?, server = ?, message = ?, template = ?, first = ?, first_run = ?, first_seq = ? "
         "WHERE tenant = ? AND id = ?",
@@ -170,19 +176,18 @@ def _set_first(writer: sqlite3.Connection, tenant: str, id: str, first: Step) ->
     )
 
 
-def _add_parts(writer: sqlite3.Connection, tenant: str, sums: dict[str, Sum]) -> None:
+def _add_parts(writer: Connection, tenant: str, sums: dict[str, Sum]) -> None:
     _add_days(writer, tenant, sums)
     agents = [(tenant, id, agent, count) for id, sum in sums.items() for agent, count in sum.agents.items() if count]
     writer.executemany(
-        "INSERT INTO pattern_agents VALUES (?, ?, ?, ?) ON CONFLICT (tenant, id, agent) DO UPDATE "
-        "SET count = count + excluded.count",
+        AGENT,
         agents,
     )
     less = [(tenant, id, agent) for _, id, agent, count in agents if count < 0]
     writer.executemany("DELETE FROM pattern_agents WHERE tenant = ? AND id = ? AND agent = ? AND count <= 0", less)
 
 
-def _add_days(writer: sqlite3.Connection, tenant: str, sums: dict[str, Sum]) -> None:
+def _add_days(writer: Connection, tenant: str, sums: dict[str, Sum]) -> None:
     days = [
         (tenant, day, id, count, overcome)
         for id, sum in sums.items()
@@ -192,7 +197,7 @@ def _add_days(writer: sqlite3.Connection, tenant: str, sums: dict[str, Sum]) -> 
     writer.executemany(
         "INSERT INTO pattern_days (tenant, day, id, count, overcome, size) VALUES (?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (tenant, day, id) DO UPDATE "
-        "SET count = count + excluded.count, overcome = overcome + excluded.overcome",
+        "SET count = pattern_days.count + excluded.count, overcome = pattern_days.overcome + excluded.overcome",
         [(*day, size_of(day[3])) for day in days],
     )
     # By itself, because it seldom changes: then the index by size is not written either.
@@ -204,7 +209,7 @@ def _add_days(writer: sqlite3.Connection, tenant: str, sums: dict[str, Sum]) -> 
     writer.executemany("DELETE FROM pattern_days WHERE tenant = ? AND day = ? AND id = ? AND count <= 0", less)
 
 
-def add_days(writer: sqlite3.Connection, tenant: str, changes: Iterable[Seen]) -> None:
+def add_days(writer: Connection, tenant: str, changes: Iterable[Seen]) -> None:
     """Adds to the days of patterns alone: all else about them is known better than the rows can tell."""
     sums: dict[str, Sum] = {}
     for seen in changes:
@@ -214,7 +219,7 @@ def add_days(writer: sqlite3.Connection, tenant: str, changes: Iterable[Seen]) -
     _add_days(writer, tenant, sums)
 
 
-def sum_days(writer: sqlite3.Connection, tenant: str) -> None:
+def sum_days(writer: Connection, tenant: str) -> None:
     """Patterns count what their days come to."""
     for column in ("count", "overcome"):
         writer.execute(
@@ -224,7 +229,7 @@ def sum_days(writer: sqlite3.Connection, tenant: str) -> None:
         )
 
 
-def refresh(writer: sqlite3.Connection, tenant: str, id: str) -> None:
+def refresh(writer: Connection, tenant: str, id: str) -> None:
     """Finds the first and the last failure of a pattern anew, after some of it was taken back or changed."""
     known = writer.execute(
         "SELECT tool, fingerprint FROM patterns WHERE tenant = ? AND id = ?", (tenant, id)

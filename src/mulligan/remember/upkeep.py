@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,6 +11,7 @@ from mulligan import calls, figures
 from mulligan.figures import Cell, Cells, Place
 from mulligan.records import Compaction, History, Run, Step, encode
 from mulligan.remember import bodies, forgetting, learning, lesson_rows, lessons, tallies
+from mulligan.remember.connection import Connection
 from mulligan.remember.ledger import NOTHING, Account, Known, Ledger, part_of
 from mulligan.remember.patterns import day_of
 from mulligan.remember.rollups import Rollups, repack
@@ -24,7 +23,6 @@ from mulligan.remember.rows import (
     links_since,
     note,
     noted,
-    put,
     put_links,
     remove_run,
     replace_steps,
@@ -34,26 +32,27 @@ from mulligan.remember.rows import (
 from mulligan.remember.store import DAY, Forget, Forgotten, Progress
 from mulligan.remember.tables import RECOUNTED_AT
 
-PATIENCE = 5.0
-"""Seconds to wait until nobody reads the write-ahead log any more."""
-
 
 class Forgetting:
     """Takes something out of everything that is kept, in one transaction."""
 
-    def __init__(self, writer: sqlite3.Connection, ledger: Ledger, tenant: str, what: Forget) -> None:
+    def __init__(self, writer: Connection, ledger: Ledger, tenant: str, what: Forget) -> None:
         self._writer, self._ledger, self._tenant, self._what = writer, ledger, tenant, what
         self._account = Account()
         self.runs = self.steps = 0
         self.gone: set[str] = {what.run} if what.run is not None else set()
         """The runs that are forgotten as a whole."""
-        writer.create_function("held", 1, self._is_held, deterministic=True)
 
     def _is_held(self, body: Any) -> bool:
         if self._what.text is None or body is None:
             return False
         data = bodies.plain(body) if isinstance(body, bytes) else str(body).encode("utf-8", "replace")
         return forgetting.holds(data, self._what.text)
+
+    def _holding(self, sql: str, *places: int) -> list[Any]:
+        """The rows that hold the text in one of these places. Whoever asks may change them: none is being read then."""
+        rows = self._writer.stream(sql, (self._tenant,))
+        return [row for row in rows if any(self._is_held(row[place]) for place in places)]
 
     def perform(self) -> Forgotten:
         for id in self._touched():
@@ -92,9 +91,12 @@ class Forgetting:
             used = self._ask("SELECT run FROM used WHERE tenant = ? AND sort = 'tool' AND name = ?", what.tool)
             orphans = self._ask("SELECT run FROM orphans WHERE tenant = ?")
             return sorted({id for (id,) in (*used, *orphans)})
-        steps = self._ask("SELECT DISTINCT run FROM steps WHERE tenant = ? AND held(body)")
-        runs = self._ask("SELECT id FROM runs WHERE tenant = ? AND (held(body) OR held(id))")
-        return sorted({id for (id,) in (*steps, *runs)})
+        held = (self._writer.stream(sql, (self._tenant,)) for sql in (
+            "SELECT run, body FROM steps WHERE tenant = ?", "SELECT id, body FROM runs WHERE tenant = ?"
+        ))  # fmt: skip
+        steps, runs = held
+        found = {id for id, body in steps if self._is_held(body)}
+        return sorted(found | {id for id, body in runs if self._is_held(body) or self._is_held(id)})
 
     def _forget_in(self, id: str) -> None:
         what = self._what
@@ -153,12 +155,19 @@ class Forgetting:
             )
         elif text is not None:
             learning.forget_where(self._writer, self._tenant, lambda _, body: forgetting.holds(body, text))
-            self._writer.execute(
-                "UPDATE votes SET body = NULL WHERE tenant = ? AND body IS NOT NULL AND held(body)", (self._tenant,)
-            )
-            self._writer.execute(
-                "UPDATE votes SET agent = replace(agent, ?, ?) WHERE tenant = ? AND held(agent)",
-                (text, forgetting.FORGOTTEN, self._tenant),
+            votes = self._holding("SELECT run, tried, failed, fix, agent, body FROM votes WHERE tenant = ?", 4, 5)
+            self._writer.executemany(
+                "UPDATE votes SET agent = ?, body = ? WHERE tenant = ? AND run = ? AND tried = ? AND failed = ? "
+                "AND fix = ?",
+                [
+                    (
+                        agent.replace(text, forgetting.FORGOTTEN),
+                        None if self._is_held(body) else body,
+                        self._tenant,
+                        *key,
+                    )
+                    for *key, agent, body in votes
+                ],
             )
 
     def _forget_lessons(self, patterns: set[str]) -> None:
@@ -193,29 +202,19 @@ class Forgetting:
     def _forget_counted_text(self, text: str) -> int:
         """Names and messages that outlived their rows; how many patterns had it."""
         columns = ("tool", "kind", "server", "message", "template")
-        where = " OR ".join(f"held({column})" for column in columns)
-        patterns = self._ask(f"SELECT id, {', '.join(columns)} FROM patterns WHERE tenant = ? AND ({where})")
+        patterns = self._holding(f"SELECT id, {', '.join(columns)} FROM patterns WHERE tenant = ?", 1, 2, 3, 4, 5)
         for id, *values in patterns:
             cleaned = [value and value.replace(text, forgetting.FORGOTTEN) for value in values]
             self._writer.execute(
                 f"UPDATE patterns SET {' = ?, '.join(columns)} = ? WHERE tenant = ? AND id = ?",
                 (*cleaned, self._tenant, id),
             )
-        for id, agent, count in self._ask(
-            "SELECT * FROM (SELECT id, agent, count FROM pattern_agents WHERE tenant = ? AND held(agent))"
-        ):
+        for id, agent, count in self._holding("SELECT id, agent, count FROM pattern_agents WHERE tenant = ?", 1):
             self._writer.execute(
                 "DELETE FROM pattern_agents WHERE tenant = ? AND id = ? AND agent = ?", (self._tenant, id, agent)
             )
-            self._writer.execute(
-                "INSERT INTO pattern_agents VALUES (?, ?, ?, ?) ON CONFLICT (tenant, id, agent) DO UPDATE "
-                "SET count = count + excluded.count",
-                (self._tenant, id, agent.replace(text, forgetting.FORGOTTEN), count),
-            )
-        rows = self._ask(
-            "SELECT grain, slice, bucket, value, cell, rest FROM rollups "
-            "WHERE tenant = ? AND (held(value) OR held(rest))"
-        )
+            self._writer.execute(tallies.AGENT, (self._tenant, id, agent.replace(text, forgetting.FORGOTTEN), count))
+        rows = self._holding("SELECT grain, slice, bucket, value, cell, rest FROM rollups WHERE tenant = ?", 3, 5)
         for grain, slice, bucket, value, cell, rest in rows:
             self._ledger.rollups.move(
                 self._writer,
@@ -223,9 +222,7 @@ class Forgetting:
                 value.replace(text, forgetting.FORGOTTEN),
                 _without(figures.unpack(cell, rest), text),
             )
-        for sort, owner, at, body in self._ask(
-            "SELECT sort, owner, at, body FROM compactions WHERE tenant = ? AND held(body)"
-        ):
+        for sort, owner, at, body in self._holding("SELECT sort, owner, at, body FROM compactions WHERE tenant = ?", 3):
             cleaned_body = encode(forgetting.without(bodies.read(body, Compaction), text))
             self._writer.execute(
                 "UPDATE compactions SET owner = ?, body = ? WHERE tenant = ? AND sort = ? AND owner = ? AND at = ?",
@@ -261,29 +258,10 @@ def _without(cell: Cell, text: str) -> Cell:
     return clean
 
 
-def erase(writer: sqlite3.Connection, tenant: str) -> int:
-    """Removes every row of a tenant, from whichever table has rows of tenants; how many those were."""
-    tables = writer.execute(
-        "SELECT t.name FROM sqlite_schema t JOIN pragma_table_info(t.name) c ON c.name = 'tenant' "
-        "WHERE t.type = 'table'"
-    ).fetchall()
-    return sum(writer.execute(f'DELETE FROM "{table}" WHERE tenant = ?', (tenant,)).rowcount for (table,) in tables)
-
-
-def wipe(writer: sqlite3.Connection) -> bool:
-    """Brings what was overwritten into the file and empties the write-ahead log; whether nobody stood in the way."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if not busy or time.monotonic() > deadline:
-            return not busy
-        time.sleep(0.05)
-
-
 # Counting anew
 
 
-def relinked(writer: sqlite3.Connection, tenant: str, run: str, steps: Iterable[Step]) -> dict[int, Any]:
+def relinked(writer: Connection, tenant: str, run: str, steps: Iterable[Step]) -> dict[int, Any]:
     steps = tuple(steps)
     links = {link.failed: link for link in calls.overcame(steps)}
     failed = {call.id: call for call in calls.joined(steps)}
@@ -291,7 +269,7 @@ def relinked(writer: sqlite3.Connection, tenant: str, run: str, steps: Iterable[
     return links
 
 
-def rebuild(writer: sqlite3.Connection, tenant: str, done: Callable[[int], None] = lambda runs: None) -> None:
+def rebuild(writer: Connection, tenant: str, done: Callable[[int], None] = lambda runs: None) -> None:
     """Counts links, statuses, patterns and sums anew from the rows.
 
     Where rows were pruned, the sums of those days are more than rows can tell: they stay.
@@ -311,7 +289,7 @@ def rebuild(writer: sqlite3.Connection, tenant: str, done: Callable[[int], None]
         for rowid, _, status, _, _, body in rows:
             after = rowid
             _count_anew(writer, tenant, Known(bodies.read(body, Run), status), account)
-        put(writer, USED, [(tenant, *used) for used in account.used])
+        writer.put(USED, [(tenant, *used) for used in account.used])
         counted = {place: cell for place, cell in account.counted().items() if place.hour >= horizon}
         sums.add(writer, tenant, counted)
         if pruned:
@@ -323,7 +301,7 @@ def rebuild(writer: sqlite3.Connection, tenant: str, done: Callable[[int], None]
         tallies.sum_days(writer, tenant)
 
 
-def _count_anew(writer: sqlite3.Connection, tenant: str, known: Known, account: Account) -> None:
+def _count_anew(writer: Connection, tenant: str, known: Known, account: Account) -> None:
     run = known.run
     before = history_of(writer, tenant, run)
     links = relinked(writer, tenant, run.id, before.steps)
@@ -339,17 +317,17 @@ def _count_anew(writer: sqlite3.Connection, tenant: str, known: Known, account: 
     account.add_run(None, run, status)
 
 
-def rebuild_all(writer: sqlite3.Connection, done: Callable[[int], None] = lambda runs: None) -> None:
+def rebuild_all(writer: Connection, done: Callable[[int], None] = lambda runs: None) -> None:
     """For a store of an earlier schema, which had none of it."""
     writer.execute(
-        "INSERT OR IGNORE INTO orphans SELECT DISTINCT tenant, run FROM steps s "
-        "WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.tenant = s.tenant AND r.id = s.run)"
+        "INSERT INTO orphans (tenant, run) SELECT DISTINCT tenant, run FROM steps s "
+        "WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.tenant = s.tenant AND r.id = s.run) ON CONFLICT DO NOTHING"
     )
     for (tenant,) in writer.execute("SELECT tenant FROM runs UNION SELECT tenant FROM orphans").fetchall():
         rebuild(writer, tenant, done)
 
 
-def count_anew(writer: sqlite3.Connection, version: int, progress: Progress | None) -> None:
+def count_anew(writer: Connection, version: int, progress: Progress | None) -> None:
     """What migrations cannot say in SQL, for a store that had this schema."""
     ((sums,),) = writer.execute("SELECT count(*) FROM rollups").fetchall()
     ((runs,),) = writer.execute("SELECT count(*) FROM runs").fetchall()

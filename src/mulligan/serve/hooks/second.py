@@ -22,7 +22,8 @@ from mulligan.records import Compaction, Run, Step, encode
 from mulligan.redaction import Redactor
 from mulligan.redaction.values import shortened
 from mulligan.remember import tracker
-from mulligan.remember.sqlite import Desk, SqliteStore
+from mulligan.remember.database import Desk
+from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL
 from mulligan.remember.tracker import RECENT, Remembered, Tracker
 from mulligan.remember.urls import sqlite_path

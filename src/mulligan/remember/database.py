@@ -1,0 +1,335 @@
+"""What every Store in a database does: questions and changes, in SQL that all of them understand.
+
+Which database it is, how it is opened and how it is cleaned up is in `sqlite.py` and `postgres.py`.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from mulligan import calls
+from mulligan.events import AnyEvent
+from mulligan.figures import Stats, StatsQuery
+from mulligan.records import (
+    Fix,
+    History,
+    Lesson,
+    LessonSource,
+    LessonVerdict,
+    Link,
+    Pattern,
+    Precedent,
+    Run,
+    encode,
+    pattern_id,
+)
+from mulligan.remember import bodies, fixes, found, learning, patterns, rollups, rows
+from mulligan.remember.connection import Connection, upsert
+from mulligan.remember.ledger import Ledger
+from mulligan.remember.patterns import Decision
+from mulligan.remember.store import (
+    IMPORTED,
+    Batch,
+    Command,
+    Consolidated,
+    Evidence,
+    FixQuery,
+    LessonQuery,
+    PatternQuery,
+    Progress,
+    Question,
+    Revocation,
+    Revoked,
+    RunQuery,
+)
+
+EXPORTED = 500
+"""Runs that are read at a time."""
+
+_JOURNAL = upsert("journals", "tenant journal", "upto")
+_DECISION = upsert("decisions", "tenant id", "body")
+_SHELVED = upsert("shelf", "tenant kind key", "value")
+
+
+class DatabaseStore(abc.ABC):
+    """A Store over one connection that writes and some that read."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._ledger = Ledger()
+
+    @abc.abstractmethod
+    def _writing(self, *tenants: str) -> contextlib.AbstractContextManager[Connection]:
+        """A transaction, which one at a time has for these tenants. The ledger knows what is kept at its beginning."""
+
+    @abc.abstractmethod
+    def _reading(self) -> contextlib.AbstractContextManager[Connection]:
+        """A connection for questions, for a while."""
+
+    @abc.abstractmethod
+    def _moment(self) -> contextlib.AbstractContextManager[Connection]:
+        """The same, in which everything is as it was at one moment."""
+
+    def _read(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
+        with self._reading() as connection:
+            return connection.execute(sql, tuple(values)).fetchall()
+
+    def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
+        with self._writing(tenant) as writer:
+            return self._append(writer, tenant, batch, journal, offset, principal)
+
+    def append_all(self, batches: Sequence[Batch]) -> list[int]:
+        with self._writing(*{each.tenant for each in batches}) as writer:
+            return [self._append(writer, *each) for each in batches]
+
+    def _append(
+        self, writer: Connection, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int,
+        principal: str,
+    ) -> int:  # fmt: skip
+        place = (tenant, journal)
+        known = writer.execute("SELECT upto FROM journals WHERE tenant = ? AND journal = ?", place).fetchone()
+        if offset <= (known[0] if known else 0):
+            return 0
+        writer.execute(_JOURNAL, (*place, offset))
+        is_imported = journal.startswith(IMPORTED)
+        return self._ledger.append(writer, tenant, batch, self._clock(), is_imported, principal)
+
+    def offset(self, tenant: str, journal: str) -> int:
+        rows = self._read("SELECT upto FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))
+        return int(rows[0][0]) if rows else 0
+
+    def journals(self, tenant: str) -> list[str]:
+        return [journal for (journal,) in self._read("SELECT journal FROM journals WHERE tenant = ?", (tenant,))]
+
+    def release(self, tenant: str, journals: Sequence[str]) -> None:
+        with self._writing(tenant) as writer:
+            writer.executemany(
+                "DELETE FROM journals WHERE tenant = ? AND journal = ?", [(tenant, journal) for journal in journals]
+            )
+
+    def runs(self, tenant: str, query: RunQuery) -> list[History]:
+        if query.limit <= 0:
+            return []
+        return [self._history(tenant, run) for run in self._found(tenant, query, query.limit)]
+
+    def _found(self, tenant: str, query: RunQuery, limit: int) -> list[Run]:
+        asked: set[str] = set()
+        if query.pattern is not None:
+            known = self.pattern(tenant, query.pattern)
+            if known is None:
+                return []
+            asked = {known.id, *known.merged}
+        return found.runs(self._read, tenant, query, asked, limit)
+
+    def run(self, tenant: str, id: str) -> History | None:
+        known = self._read("SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))
+        return self._history(tenant, bodies.read(known[0][0], Run)) if known else None
+
+    def _history(self, tenant: str, run: Run) -> History:
+        with self._moment() as connection:
+            return rows.history_of(connection, tenant, run)
+
+    def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
+        return found.beginning(self._read, tenant, prefix, max(limit, 0))
+
+    def export(self, tenant: str, since: int = 0) -> Iterator[History]:
+        after: tuple[int, str] = (since, "")
+        while True:
+            some = self._read(
+                "SELECT body FROM runs WHERE tenant = ? AND (started, id) > (?, ?) ORDER BY started, id LIMIT ?",
+                (tenant, *after, EXPORTED),
+            )
+            for (body,) in some:
+                run = bodies.read(body, Run)
+                after = (run.started, run.id)
+                yield self._history(tenant, run)
+            if len(some) < EXPORTED:
+                return
+
+    def rebuild(self, tenant: str) -> None:
+        """Counts links, patterns and sums anew, from the rows."""
+        from mulligan.remember import upkeep  # once in a while; not for those who only write, as hooks do
+
+        with self._writing(tenant) as writer:
+            self._ledger.let_go()
+            upkeep.rebuild(writer, tenant)
+
+    def recall(self, tenant: str, question: Question) -> list[Precedent]:
+        asked = (tenant, question.tool, question.fingerprint)
+        rows = self._read(
+            "SELECT body FROM links WHERE tenant = ? AND name = ? AND fingerprint = ? ORDER BY rowid DESC LIMIT 200",
+            asked,
+        )
+        links = [bodies.read(body, Link) for (body,) in rows]
+        if not links:
+            return []
+        pattern = pattern_id(question.tool, question.fingerprint)
+        if revoked := self._revoked(tenant, question.tool, pattern):
+            links = [link for link in links if link.run not in revoked]
+        counted = self._read("SELECT runs FROM patterns WHERE tenant = ? AND id = ?", (tenant, pattern))
+        own = self._read(
+            "SELECT 1 FROM runs r CROSS JOIN met m ON m.tenant = r.tenant AND m.pattern = ? AND m.started = r.started "
+            "AND m.run = r.id WHERE r.tenant = ? AND r.id = ? LIMIT 1",
+            (pattern, tenant, question.run),
+        )
+        is_own_revoked = question.run in revoked
+        others = (counted[0][0] if counted else 0) - len(revoked) - (0 if is_own_revoked else len(own))
+        seen = others + any(link.run == question.run for link in links)
+        return calls.precedents(links, seen)[: max(question.limit, 0)]
+
+    def _revoked(self, tenant: str, tool: str, pattern: str) -> set[str]:
+        """The runs that met a pattern and that memory must not rest on."""
+        revoked = learning.revocations(self._read, tenant)
+        if not revoked:
+            return set()
+        met = self._read(
+            "SELECT DISTINCT r.id, r.principal, r.started FROM met m JOIN runs r "
+            "ON r.tenant = m.tenant AND r.id = m.run WHERE m.tenant = ? AND m.pattern = ?",
+            (tenant, pattern),
+        )
+        return {
+            run
+            for run, principal, started in met
+            if any(fixes.is_revoked(each, principal, tool, started) for each in revoked)
+        }
+
+    def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
+        with self._reading() as connection:  # once, for the few short questions that it comes to
+
+            def read(sql: str, values: Iterable[Any] = ()) -> list[Any]:
+                return connection.execute(sql, tuple(values)).fetchall()
+
+            return learning.answer(read, tenant, query, time.monotonic)
+
+    def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
+        return learning.evidence(self._read, tenant, fix, max(limit, 0))
+
+    def outcome(self, tenant: str, fix: str, report: Evidence) -> bool:
+        with self._writing(tenant) as writer:
+            learning.note_principal(
+                writer, tenant, report.principal, self._clock()
+            )  # who reports is one of those active
+            return learning.report(writer, tenant, fix, fixes.Vote.reported(report))
+
+    def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
+        with self._writing(tenant) as writer:
+            return learning.decide(writer, tenant, fix, approved, at)
+
+    def revoke(self, tenant: str, what: Revocation) -> Revoked:
+        with self._writing(tenant) as writer:
+            return learning.revoke(writer, tenant, what)
+
+    def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
+        from mulligan.remember import lesson_rows  # not for those who only write, as hooks do
+
+        return lesson_rows.answer(self._read, tenant, query)
+
+    def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
+        from mulligan.remember import lesson_rows  # not for those who only write, as hooks do
+
+        return lesson_rows.find(self._read, tenant, id, now or self._clock())
+
+    def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
+        from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do
+
+        with self._writing(tenant) as writer:
+            return lesson_rows.keep(writer, tenant, lesson, self._clock())
+
+    def remove_lessons(self, tenant: str, source: LessonSource) -> int:
+        from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do
+
+        with self._writing(tenant) as writer:
+            return lesson_rows.remove(writer, tenant, source)
+
+    def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
+        from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do
+
+        with self._writing(tenant) as writer:
+            known = lesson_rows.decide(writer, tenant, id, verdict, at)
+        return self.lesson(tenant, known, at) if known is not None else None
+
+    def consolidate(
+        self, tenant: str, now: int, progress: Progress | None = None, most: int | None = None
+    ) -> Consolidated:
+        from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do
+
+        return lesson_rows.consolidate(self._read, self._writing, tenant, now, progress, most)
+
+    def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
+        return found.found(self._read, tenant, query)
+
+    def pattern(self, tenant: str, id: str) -> Pattern | None:
+        return found.pattern(self._read, tenant, id)
+
+    def change(self, tenant: str, command: Command) -> Pattern | None:
+        names = [command.pattern, *((command.into,) if command.into is not None else ())]
+        known = [id for name in names if (id := found.whole_id(self._read, tenant, name)) is not None]
+        with self._writing(tenant) as writer:
+            decisions = found.decisions_of(lambda sql, values: list(writer.execute(sql, tuple(values))), tenant)
+            meant = patterns.named(command, known, decisions)
+            if meant is None:
+                return None
+            command, changed = meant
+            current = self.pattern(tenant, changed)
+            if current is None:  # it was forgotten just now
+                return None
+            decision = patterns.decided(command, decisions.get(changed, Decision()), current)
+            writer.execute(_DECISION, (tenant, changed, encode(decision)))
+        return self.pattern(tenant, changed)
+
+    def stats(self, tenant: str, query: StatsQuery) -> Stats:
+        return rollups.stats(self._read, tenant, query)
+
+    def get(self, tenant: str, kind: str, key: str) -> bytes | None:
+        rows = self._read("SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, kind, key))
+        return bytes(rows[0][0]) if rows else None
+
+    def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
+        with self._writing(tenant) as writer:
+            writer.execute(_SHELVED, (tenant, kind, key, value))
+
+    def swap(self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes) -> bool:
+        with self.transaction(tenant) as desk:
+            is_known = desk.get(kind, key) == known
+            if is_known:
+                desk.put(kind, key, value)
+            return is_known
+
+    def keys(self, tenant: str, kind: str) -> list[str]:
+        rows = self._read("SELECT key FROM shelf WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind))
+        return [key for (key,) in rows]
+
+    @contextlib.contextmanager
+    def transaction(self, tenant: str) -> Iterator[Desk]:
+        """What is read, put and kept within it is so together, or not at all; other processes come before or after."""
+        with self._writing(tenant) as writer:
+            yield Desk(writer, self._ledger, tenant, self._clock())
+
+
+class Desk:
+    """A store within one transaction: its shelf, and records that come straight into it, with no journal."""
+
+    def __init__(self, writer: Connection, ledger: Ledger, tenant: str, now: int) -> None:
+        self._writer, self._ledger = writer, ledger
+        self._tenant, self._now = tenant, now
+
+    def get(self, kind: str, key: str) -> bytes | None:
+        row = self._writer.execute(
+            "SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (self._tenant, kind, key)
+        ).fetchone()
+        return bytes(row[0]) if row else None
+
+    def put(self, kind: str, key: str, value: bytes) -> None:
+        self._writer.execute(_SHELVED, (self._tenant, kind, key, value))
+
+    def run(self, id: str) -> Run | None:
+        row = self._writer.execute("SELECT body FROM runs WHERE tenant = ? AND id = ?", (self._tenant, id)).fetchone()
+        return bodies.read(row[0], Run) if row else None
+
+    def append(self, batch: Sequence[AnyEvent]) -> int:
+        """Keeps a batch; how many of its records were new."""
+        return self._ledger.append(self._writer, self._tenant, batch, self._now, is_imported=False)
