@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import msgspec
 
@@ -339,6 +339,22 @@ def _bytes(folder: Path, name: str) -> bytes:
         raise LessonFileError(
             f"{name}:1: {'this is a link, and links are not followed' if is_link else error.strerror}."
         ) from None
+
+
+Standing = Literal["new", "same", "edited", "older", "conflict"]
+"""How a file stands to what a store has: `older` says what the store once said, and the store says more by now."""
+
+
+def compared(file: Read, kept: Lesson | None) -> Standing:
+    """Whose words are the newer ones, by those that the file was made of."""
+    if kept is None:
+        return "new"
+    own, theirs = words_of(file.lesson), words_of(kept)
+    if own == theirs:
+        return "same"
+    if file.base == theirs:
+        return "edited"
+    return "older" if file.base == own else "conflict"
 
 
 def put(folder: Path, given: Iterable[Lesson]) -> tuple[int, int]:

@@ -19,6 +19,8 @@ COMMANDS = {
     "tail": ("tail", "tail", "Every attempt as it ends."),
     "patterns": ("patterns", "patterns", "What goes wrong again and again, and what overcame it."),
     "fixes": ("fixes", "fixes", "What turned failures into successes, and what is tried without asking."),
+    "lessons": ("lessons", "lessons", "What was learned, in words: list, decide, edit, write to files and read them."),
+    "consolidate": ("lessons", "consolidate", "Make lessons of what has overcome failures."),
     "stats": ("stats", "stats", "What failed, what overcame it, and what that suggests."),
     "scan": ("scan", "scan", "Read the session logs on this machine: what failed, and what overcame it."),
     "sessions": ("sessions", "sessions", "What is remembered of each conversation."),

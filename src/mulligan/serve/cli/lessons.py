@@ -1,0 +1,372 @@
+"""mulligan lessons, mulligan consolidate: what was learned, in words, and what people say about it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from mulligan.assembly import redactor_of
+from mulligan.events import LessonLearned, redacted
+from mulligan.failure import LessonFileError, SettingsError
+from mulligan.prompt import Prompt
+from mulligan.records import Lesson, LessonState, LessonVerdict, builtins
+from mulligan.remember import lesson_files
+from mulligan.remember.lessons import TEXTS, reworded
+from mulligan.remember.store import LOCAL, Consolidated, LessonQuery, Store
+from mulligan.remember.urls import open_store
+from mulligan.report import lessons as told
+from mulligan.report.tables import count, line
+from mulligan.serve.cli.options import (
+    as_json,
+    kind_option,
+    limit_option,
+    now,
+    opened,
+    print_json,
+    print_lines,
+    progress,
+    settings_with,
+    store_option,
+    told_more,
+    width,
+)
+from mulligan.settings import Settings
+
+EVERY = 5000
+STATES = ("proposed", "active", "disabled", "expired")
+SOURCES = ("learned", "file", "seed")
+
+
+@click.group(
+    invoke_without_command=True,
+    subcommand_metavar="[COMMAND]",
+    epilog="Examples:\n\n  mulligan lessons --state active\n\n  mulligan lessons show les_8f2c\n\n  "
+    "mulligan lessons approve les_8f2c\n\n  mulligan lessons export lessons/",
+)
+@click.option("--tool", help="Only this tool's.")
+@click.option("--state", type=click.Choice(STATES), help="Only those in this state.")
+@click.option("--source", type=click.Choice(SOURCES), help="Only those learned here, read from files, or seeds.")
+@click.option("--text", default="", help="Only those that say this, or are about an error that looks like it.")
+@kind_option("Only those about this kind of failure, or this type.")
+@limit_option
+@store_option
+@as_json
+@click.pass_context
+def lessons(
+    context: click.Context,
+    /,
+    tool: str | None,
+    state: LessonState | None,
+    source: Any,
+    text: str,
+    kind: str | None,
+    limit: int,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """What was learned: the mistake, what to do instead, and how well that is proven."""
+    if context.invoked_subcommand is not None:
+        context.obj = store
+        return
+    kept = opened(settings_with(store))
+    query = LessonQuery(tool=tool, state=state, source=source, text=text, kind=kind, now=now(), limit=limit)
+    found = kept.lessons(LOCAL, query) if kept is not None else []
+    if as_json:
+        print_json([told.facts(lesson) for lesson in found])
+    elif found:
+        print_lines(told.listed(found, now(), width()))
+        told_more(len(found), limit)
+    elif tool or state or source or text or kind:
+        click.echo("No lesson matches.")
+    else:
+        click.echo("Nothing was learned yet. Make lessons of what has overcome failures: mulligan consolidate")
+
+
+def _settings(context: click.Context, store: str | None) -> Settings:
+    return settings_with(store or context.obj)
+
+
+def _opened(settings: Settings) -> Store:
+    kept = opened(settings)
+    if kept is None:
+        raise SettingsError(f"there is no {settings.store_url} yet. Name another: --store.")
+    return kept
+
+
+def _found(kept: Store, id: str) -> Lesson:
+    found = kept.lesson(LOCAL, id, now())
+    if found is None:
+        raise SettingsError(f"there is no lesson {id!r}, or more than one begins so. See them: mulligan lessons")
+    return found
+
+
+def _tell(lesson: Lesson, as_json: bool) -> None:
+    if as_json:
+        print_json(told.facts(lesson))
+    else:
+        why = f" ({line(lesson.why, 100)})" if lesson.why else ""
+        click.echo(f"{lesson.id} is {lesson.state}{why}: {line(lesson.correction, 200)}")
+
+
+@lessons.command(epilog="Examples:\n\n  mulligan lessons show les_8f2c --json")
+@click.argument("lesson")
+@store_option
+@as_json
+@click.pass_context
+def show(context: click.Context, lesson: str, store: str | None, as_json: bool) -> None:
+    """One lesson: its words, its evidence, and the days before and after it came into force."""
+    found = _found(_opened(_settings(context, store)), lesson)
+    if as_json:
+        print_json(told.facts(found))
+    else:
+        print_lines(told.shown(found, now(), width()))
+
+
+def _verdict(name: LessonVerdict, help: str) -> None:
+    """Makes the command that says this of a lesson."""
+
+    @lessons.command(name, help=help, epilog=f"Examples:\n\n  mulligan lessons {name} les_8f2c")
+    @click.argument("lesson")
+    @store_option
+    @as_json
+    @click.pass_context
+    def command(context: click.Context, lesson: str, store: str | None, as_json: bool) -> None:
+        kept = _opened(_settings(context, store))
+        decided = kept.decide_lesson(LOCAL, _found(kept, lesson).id, name, now())
+        assert decided is not None
+        _tell(decided, as_json)
+
+
+_verdict(
+    "approve", "Puts a lesson in force, however little it is proven. Nothing is tried without asking because of it."
+)
+_verdict("disable", "Takes a lesson out of force. The fix that it rests on is still used.")
+_verdict("revoke", "Takes a lesson out of force, and back the fix that it rests on.")
+
+
+@lessons.command(
+    epilog="Examples:\n\n  mulligan lessons edit les_8f2c\n\n  "
+    "mulligan lessons edit les_8f2c --correction 'Ask for ten, then page.'"
+)
+@click.argument("lesson")
+@click.option("--mistake", help="What agents do that fails.")
+@click.option("--correction", help="What to do instead.")
+@store_option
+@as_json
+@click.pass_context
+def edit(
+    context: click.Context,
+    lesson: str,
+    mistake: str | None,
+    correction: str | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Changes the words of a lesson, in your editor or by these options. Its evidence stays what it is."""
+    settings = _settings(context, store)
+    kept = _opened(settings)
+    found = _found(kept, lesson)
+    if mistake is None and correction is None:
+        changed = _edited(found)
+    else:
+        given = {"mistake": mistake, "correction": correction}
+        changed = msgspec.structs.replace(found, **{name: text for name, text in given.items() if text is not None})
+    kept.keep_lesson(LOCAL, _redacted(changed, settings))
+    _tell(_found(kept, found.id), as_json)
+
+
+def _edited(lesson: Lesson) -> Lesson:
+    """The lesson as it comes back from the user's editor."""
+    text = click.edit(lesson_files.written(lesson), extension=".md")
+    if text is None:  # it was left as it is
+        return lesson
+    data = text.encode("utf-8", "surrogateescape")
+    try:
+        read = lesson_files.read(data, lesson_files.name_of(lesson)).lesson
+    except LessonFileError as error:
+        with tempfile.NamedTemporaryFile(prefix=f"{lesson.id}-", suffix=".md", delete=False) as left:
+            left.write(data)
+        raise LessonFileError(f"{error} What you wrote is in {left.name}.") from None
+    return msgspec.structs.replace(lesson, **{name: getattr(read, name) for name in TEXTS})
+
+
+def _redacted(lesson: Lesson, settings: Settings) -> Lesson:
+    """What a person wrote passes the same gate as what agents record."""
+    event = redacted(LessonLearned(lesson), redactor_of(settings))
+    assert isinstance(event, LessonLearned)
+    return event.lesson
+
+
+# Files
+
+
+@lessons.command(
+    epilog="Examples:\n\n  mulligan lessons export lessons/\n\n  mulligan lessons export lessons/ --state active"
+)
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--tool", help="Only this tool's.")
+@click.option("--state", type=click.Choice(STATES), help="Only those in this state.")
+@click.option("--source", type=click.Choice(SOURCES), help="Only those learned here, read from files, or seeds.")
+@store_option
+@as_json
+@click.pass_context
+def export(
+    context: click.Context,
+    folder: Path,
+    tool: str | None,
+    state: LessonState | None,
+    source: Any,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Writes each lesson into a file of its own, to be committed, reviewed and shared."""
+    kept = _opened(_settings(context, store))
+    query = LessonQuery(tool=tool, state=state, source=source, now=now(), limit=EVERY)
+    found = kept.lessons(LOCAL, query)
+    changed, same = lesson_files.put(folder, found)
+    if as_json:
+        print_json({"folder": str(folder), "written": changed, "same": same})
+    else:
+        click.echo(f"{count(changed, 'file')} written to {line(folder, 300)}, {same:,} were up to date.")
+
+
+@lessons.command(
+    "import", epilog="Examples:\n\n  mulligan lessons import lessons/\n\n  mulligan lessons import lessons/ --json"
+)
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--replace", is_flag=True, help="Take the file's words where both sides have changed them.")
+@store_option
+@as_json
+@click.pass_context
+def import_(context: click.Context, folder: Path, replace: bool, store: str | None, as_json: bool) -> None:
+    """Reads lessons from files. They are proposals: words, never evidence. One bad file, and nothing is read.
+
+    Exits with 1 where a lesson was changed both in its file and in the store: neither is lost, and both are told.
+    """
+    if not folder.is_dir():
+        raise SettingsError(f"there is no folder {str(folder)!r}. Make one: mulligan lessons export {folder}")
+    found, refused = lesson_files.load(folder)
+    if refused:
+        for each in refused[:50]:
+            click.echo(f"error: {line(each, 500)}", err=True)
+        more = f", {len(refused) - 50} more of them not shown" if len(refused) > 50 else ""
+        raise LessonFileError(f"{count(len(refused), 'file')} of {folder} cannot be read{more}; nothing was imported.")
+    settings = _settings(context, store)
+    kept = open_store(settings.store_url, settings.fsync, settings.token)
+    taken: dict[str, list[str]] = {"new": [], "edited": [], "same": [], "older": [], "conflict": []}
+    for file in found:
+        clean = _redacted(file.lesson, settings)
+        own = kept.lesson(LOCAL, file.lesson.id, now())
+        standing = lesson_files.compared(file._replace(lesson=clean), own)
+        taken[standing].append(file.name)
+        if standing in ("new", "edited") or (standing == "conflict" and replace):
+            source = own.source if own is not None else "file"
+            kept.keep_lesson(LOCAL, msgspec.structs.replace(clean, source=source))
+    kept.close()
+    rivals = _rivals([file.lesson for file in found])
+    _tell_imported(folder, taken, rivals, replace, as_json)
+    if taken["conflict"] and not replace:
+        sys.exit(1)
+
+
+def _rivals(found: list[Lesson]) -> list[tuple[str, str]]:
+    """Lessons that say different things about the same failure."""
+    first: dict[tuple[str, str], Lesson] = {}
+    rivals = []
+    for lesson in found:
+        if lesson.fingerprint:
+            other = first.setdefault((lesson.tool, lesson.fingerprint), lesson)
+            if other is not lesson and other.correction != lesson.correction:
+                rivals.append((other.id, lesson.id))
+    return rivals
+
+
+def _tell_imported(
+    folder: Path, taken: dict[str, list[str]], rivals: list[tuple[str, str]], replace: bool, as_json: bool
+) -> None:
+    if as_json:
+        print_json({"folder": str(folder), **taken, "replaced": replace, "rivals": rivals})
+        return
+    parts = [
+        f"{count(len(taken['new']), 'new lesson')}",
+        f"{len(taken['edited']):,} with other words",
+        f"{len(taken['same']):,} as they were",
+    ]
+    click.echo(f"{', '.join(parts)}. They are proposals: mulligan lessons --state proposed")
+    for name in taken["older"]:
+        click.echo(f"{line(name, 200)} says what this store once said; the store's own words are newer and stay.")
+    for name in taken["conflict"]:
+        done = "the file's words were taken" if replace else "neither was touched; take the file's with --replace"
+        click.echo(f"conflict: {line(name, 200)} and the store were both changed: {done}.")
+    for one, other in rivals:
+        click.echo(f"note: {one} and {other} say different things about the same failure.")
+
+
+# Made
+
+
+@click.command(epilog="Examples:\n\n  mulligan consolidate\n\n  mulligan consolidate --reword mymodels:cheap_model")
+@click.option(
+    "--reword", metavar="MODULE:FUNCTION", help="A model of yours that says new lessons better: text in, text out."
+)
+@store_option
+@as_json
+def consolidate(reword: str | None, store: str | None, as_json: bool) -> None:
+    """Make lessons of what has overcome failures since the last time.
+
+    It happens in the background too, a little at a time, while agents work.
+    """
+    model = _model(reword) if reword else None
+    settings = settings_with(store)
+    kept = _opened(settings)
+    began = time.process_time()
+    with progress("consolidating") as shown:
+        done = kept.consolidate(LOCAL, now(), shown)
+    spent = time.process_time() - began
+    better = _reworded(kept, done, model, settings) if model is not None else 0
+    if as_json:
+        lessons = [told.facts(each) for each in done.lessons]
+        print_json({**builtins(done), "patterns": done.patterns, "lessons": lessons, "reworded": better, "cpu": spent})
+        return
+    active = sum(lesson.state == "active" for lesson in done.lessons)
+    click.echo(
+        f"{count(done.patterns, 'pattern')} looked at: {count(len(done.lessons), 'lesson')} new or changed, "
+        f"{active} of them in force." + (f" {better} reworded." if better else "")
+    )
+    if done.lessons:
+        click.echo("See them: mulligan lessons")
+
+
+def _model(name: str) -> Callable[[str], str]:
+    """The function of this name, from the folder one is in or what is installed."""
+    module, colon, function = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), function) if colon and function else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingsError(f"--reword {name!r} cannot be found: {error}. It takes MODULE:FUNCTION.") from None
+    finally:
+        sys.path.pop(0)
+    if not callable(found):
+        raise SettingsError(f"--reword takes MODULE:FUNCTION, a function that takes a text, got {name!r}.")
+    return found  # type: ignore[no-any-return]
+
+
+def _reworded(kept: Store, done: Consolidated, model: Callable[[str], str], settings: Settings) -> int:
+    """Asks the model about what is new; how many of its answers could be used."""
+    words = Prompt(redactor_of(settings, "local", personal=False))
+    better = 0
+    for lesson in done.lessons:
+        if not lesson.edited:
+            changed = reworded(lesson, model, words)
+            better += changed is not None and kept.keep_lesson(LOCAL, _redacted(changed, settings))
+    return better
