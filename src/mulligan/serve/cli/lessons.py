@@ -180,7 +180,7 @@ def edit(
     else:
         given = {"mistake": mistake, "correction": correction}
         changed = msgspec.structs.replace(found, **{name: text for name, text in given.items() if text is not None})
-    kept.keep_lesson(LOCAL, _redacted(changed, settings))
+    kept.keep_lesson(LOCAL, _redacted(msgspec.structs.replace(changed, edited=True), settings))
     _tell(_found(kept, found.id), as_json)
 
 
