@@ -165,6 +165,18 @@ def test_the_doctor_says_where_things_are_and_that_all_is_well(types, store):
     assert facts["store"] == store
 
 
+def test_the_doctor_says_which_schema_a_store_has_and_which_table_how_large(types, store):
+    told = json.loads(types("doctor", "--store", store, "--json")[1])
+    assert told["schema"] == told["newest"] > 0
+    assert told["engine"].startswith("SQLite 3.")
+    assert told["bytes"] >= sum(each["bytes"] for each in told["tables"]) > 0
+    rows = {each["name"]: each["rows"] for each in told["tables"]}
+    assert (rows["runs"], rows["steps"]) == (told["runs"], told["steps"])
+    sizes = [each["bytes"] for each in told["tables"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert "schema    " in types("doctor", "--store", store)[1]
+
+
 def test_the_doctor_of_a_store_that_was_never_used_finds_nothing_ill_and_makes_no_file(types, tmp_path):
     code, out, _ = types("doctor", "--store", str(tmp_path / "never.db"))
     assert code == 0

@@ -12,6 +12,8 @@ import click
 
 from mulligan import __version__
 from mulligan.failure import StoreError
+from mulligan.remember import checkup
+from mulligan.remember.checkup import Checkup
 from mulligan.remember.journal import NewerJournal, frames, orphans
 from mulligan.remember.losses import dropped, hook_faults
 from mulligan.remember.store import LOCAL, RunQuery
@@ -21,6 +23,8 @@ from mulligan.report.tables import ago
 from mulligan.serve.cli.options import as_json, now, print_json, print_lines, settings_with, store_option
 from mulligan.settings import hook_folder
 
+LARGEST = 5
+"""Tables that are named; --json has them all."""
 RECENT = 500
 """Runs that are asked for what they were about."""
 
@@ -61,6 +65,7 @@ def _facts(path: Path) -> dict[str, Any]:
     try:
         kept = open_store(str(path))
         health = kept.health(LOCAL)
+        facts |= _checked(checkup.of_sqlite(path))
     except StoreError as error:
         return facts | {"sound": False, "note": str(error)}
     recent = kept.runs(LOCAL, RunQuery(limit=RECENT))
@@ -68,12 +73,17 @@ def _facts(path: Path) -> dict[str, Any]:
     return facts | {
         "sound": health.sound,
         "note": health.note,
-        "bytes": path.stat().st_size,
         "runs": health.runs,
         "steps": health.steps,
         "dropped": dropped(kept, LOCAL),
         "with_context": round(told / len(recent), 3) if recent else None,
     }
+
+
+def _checked(found: Checkup) -> dict[str, Any]:
+    tables = [{"name": each.name, "bytes": each.bytes, "rows": each.rows} for each in found.tables]
+    facts = {"engine": found.engine, "schema": found.schema, "newest": found.newest, "bytes": found.bytes}
+    return {**facts, "tables": tables, **found.facts, "engine_ills": list(found.ills)}
 
 
 def _waiting(folder: Path) -> dict[str, int]:
@@ -111,6 +121,7 @@ def _ills(facts: dict[str, Any]) -> list[str]:
             f"{terminal.count(facts['hook_faults'], 'event')} of coding agents could not be kept, the last {last} "
             f"({terminal.line(facts['hook_fault'])}). Once it is mended, forget them: rm '{hook_folder()}/faults'*"
         )
+    ills += facts.get("engine_ills", ())
     if facts.get("dropped"):
         ills.append(f"{terminal.count(facts['dropped'], 'record')} could not be kept and were dropped.")
     return ills
@@ -119,14 +130,24 @@ def _ills(facts: dict[str, Any]) -> list[str]:
 def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """The facts that say something, in words."""
     share = facts.get("with_context")
-    kept = [f"{facts[what]:,} {what}" for what in ("runs", "steps", "bytes") if what in facts]
+    kept = [f"{facts[what]:,} {what}" for what in ("runs", "steps") if what in facts]
+    kept += [_size(facts["bytes"])] if "bytes" in facts else []
     rows = {
         "mulligan": f"{facts['mulligan']} on Python {facts['python']}, SQLite {facts['sqlite']}",
         "store": facts["store"],
         "journals": facts["journals"],
         "kept": ", ".join(kept),
+        "schema": f"{facts['schema']}, the newest is {facts['newest']}" if "schema" in facts else "",
+        "tables": ", ".join(f"{each['name']} {_size(each['bytes'])}" for each in facts.get("tables", ())[:LARGEST]),
         "dropped": terminal.count(facts.get("dropped", 0), "record") if kept else "",
         "context": f"{100 * share:.0f} % of recent runs say what they are about" if share is not None else "",
         "note": facts["note"],
     }
     return [(name, terminal.line(told, 300)) for name, told in rows.items() if told]
+
+
+def _size(bytes: int) -> str:
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if bytes >= unit:
+            return f"{bytes / unit:,.1f} {name}"
+    return f"{bytes} bytes"

@@ -1,0 +1,110 @@
+"""A wire to PostgreSQL that is cut at the worst moment: when a COMMIT is on its way, or done and not yet acknowledged."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import Literal
+from urllib.parse import urlsplit, urlunsplit
+
+Moment = Literal["before", "after"]
+"""`before` a COMMIT reaches the server, or `after` it was done: then its answer is what is lost."""
+COMMIT = b"COMMIT\x00"
+"""In a question as in its answer. What is encrypted is not seen: `sslmode=disable`."""
+
+
+class Wire:
+    """Stands between a client and a server. Each commit that it is armed for costs the connection."""
+
+    def __init__(self, url: str) -> None:
+        self._to = urlsplit(url)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._lock = threading.Lock()
+        self._armed: list[Moment] = []
+        self._open: set[socket.socket] = set()
+        self.cut: list[Moment] = []
+        """What was cut so far."""
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """The same database, by way of the wire."""
+        port = self._listening.getsockname()[1]
+        name, _, _ = self._to.netloc.rpartition("@")
+        return urlunsplit(self._to._replace(netloc=f"{name}@127.0.0.1:{port}", query="sslmode=disable"))
+
+    def arm(self, *moments: Moment) -> None:
+        with self._lock:
+            self._armed += moments
+
+    @property
+    def is_armed(self) -> bool:
+        with self._lock:
+            return bool(self._armed)
+
+    def _next(self) -> Moment | None:
+        with self._lock:
+            return self._armed.pop(0) if self._armed else None
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection((str(self._to.hostname), self._to.port or 5432), timeout=10)
+            except OSError:
+                client.close()  # it is down, as it would be without us
+                continue
+            server.settimeout(None)
+            with self._lock:
+                self._open |= {client, server}
+            waits = threading.Event()
+            """Set while the answer to a COMMIT is waited for, which is not passed on."""
+            for one, other, is_question in ((client, server, True), (server, client, False)):
+                threading.Thread(target=self._pump, args=(one, other, is_question, waits), daemon=True).start()
+
+    def _pump(self, one: socket.socket, other: socket.socket, is_question: bool, waits: threading.Event) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                if is_question and COMMIT in data and (moment := self._next()):
+                    if moment == "before":
+                        self._cut(moment, one, other)
+                        return
+                    waits.set()
+                elif waits.is_set():
+                    if COMMIT in data:  # it is done, and nobody will hear of it
+                        self._cut("after", one, other)
+                        return
+                    continue
+                other.sendall(data)
+        self._end(one, other)
+
+    def _cut(self, moment: Moment, *pair: socket.socket) -> None:
+        self.cut.append(moment)
+        self._end(*pair)
+
+    def _end(self, *pair: socket.socket) -> None:
+        for each in pair:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        with self._lock:
+            self._open -= set(pair)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        with self._lock:
+            left = tuple(self._open)
+        self._end(*left)
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
