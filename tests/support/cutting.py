@@ -1,4 +1,4 @@
-"""A wire to PostgreSQL that is cut at the worst moment: when a COMMIT is on its way, or done and not yet acknowledged."""
+"""A wire to PostgreSQL that is cut at the worst moment: a COMMIT is on its way, or done and not acknowledged."""
 
 from __future__ import annotations
 

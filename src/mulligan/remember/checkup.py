@@ -7,6 +7,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mulligan.records import Record
 from mulligan.remember.sqlite import BUSY_MS, schema_of, told
 from mulligan.remember.tables import MIGRATIONS
@@ -29,7 +31,7 @@ class Checkup(Record, frozen=True):
     bytes: int
     tables: tuple[Size, ...] = ()
     """The largest first."""
-    facts: dict[str, Any] = {}
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)
     """What only this sort of database has, in the order in which it is told."""
     ills: tuple[str, ...] = ()
 
