@@ -43,21 +43,21 @@ class Edit(NamedTuple):
         )
         return "\n".join(lines)
 
-    def make(self) -> Path | None:
-        """Makes it, and answers where the file as it was is kept; None if there was none.
+    def make(self, *, keeps_copy: bool = True, mode: int = 0o600) -> Path | None:
+        """Makes it, and answers where the file as it was is kept; None if there was none, or no copy is wanted.
 
         There is never half a file: it is written beside, and put in its place at once. A link stays one, and rights
-        stay as they were.
+        stay as they were; `mode` is that of a file which was not there.
         """
         path = self.path.resolve()
         try:
             if text_of(path) != self.before:
                 raise SettingsError(f"{self.path} was changed by somebody else just now. Nothing was done; try again.")
-            saved = self._saved(path)
+            saved = self._saved(path) if keeps_copy else None
             if self.after is None:
                 path.unlink()
             else:
-                _replace(path, self.after)
+                _replace(path, self.after, mode)
         except OSError as error:
             raise SettingsError(
                 f"{self.path} cannot be written ({error.strerror or error}). Nothing was done."
@@ -80,9 +80,9 @@ class Edit(NamedTuple):
         raise SettingsError(f"there are too many copies beside {path}. Remove some: {stem}-*")
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, text: str, new: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+    mode = path.stat().st_mode & 0o777 if path.exists() else new
     place, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with open(place, "wb") as file:

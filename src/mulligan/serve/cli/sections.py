@@ -1,0 +1,79 @@
+"""A marked section of a file that people write: found, put in its place, and nothing around it touched.
+
+    <!-- mulligan:begin ... -->
+    what mulligan says
+    <!-- mulligan:end -->
+
+Pure: a text in, a text out. What is not understood is refused, with the line.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from mulligan.failure import SettingsError
+
+BEGIN = "<!-- mulligan:begin, kept by `mulligan prompt`: what is written between these two lines is replaced -->"
+END = "<!-- mulligan:end -->"
+
+_MARK = re.compile(r"<!--\s{0,9}mulligan:(begin|end)\b")
+_WHOLE = re.compile(r"[ \t]{0,9}<!--\s{0,9}mulligan:(?:begin|end)\b(?:(?!-->|<!--).){0,300}-->\s{0,9}")
+
+
+class _Section(NamedTuple):
+    first: int
+    """The line of the mark that begins it."""
+    last: int
+    """That of the mark that ends it."""
+
+
+def placed(text: str, body: str, name: str) -> str:
+    """The text with this in its marked section, which is added at the end where there is none.
+
+    `name` is the file's, for what is said when its marks are damaged. Everything else stays byte for byte, and the
+    section has the line endings of the file.
+    """
+    if _MARK.search(body):
+        raise ValueError("a section must not hold its own marks")
+    lines = text.split("\n")
+    found = _found(lines, name)
+    is_crlf = lines[found.first].endswith("\r") if found else "\r\n" in text
+    ending = "\r\n" if is_crlf else "\n"
+    section = [BEGIN, *body.strip("\n").split("\n"), END]
+    if found is None:
+        before = text if not text or text.endswith("\n") else f"{text}{ending}"
+        gap = ending if before.strip() and not before.endswith(ending * 2) else ""
+        return f"{before}{gap}{ending.join(section)}{ending}"
+    tail = "\r" if lines[found.last].endswith("\r") else ""
+    return "\n".join([*lines[: found.first], ending.join(section) + tail, *lines[found.last + 1 :]])
+
+
+def _found(lines: list[str], name: str) -> _Section | None:
+    """Where the section is; None where there is none."""
+    begins, ends = [], []
+    for number, line in enumerate(lines):
+        mark = _MARK.search(line)
+        if mark is None:
+            continue
+        if not _WHOLE.fullmatch(line):
+            raise _damaged(name, f"the mulligan:{mark[1]} mark in line {number + 1} does not stand alone in its line")
+        (begins if mark[1] == "begin" else ends).append(number)
+    if not begins and not ends:
+        return None
+    if len(begins) > 1 or len(ends) > 1:
+        which, several = ("begin", begins) if len(begins) > 1 else ("end", ends)
+        where = " and ".join(str(number + 1) for number in several[:3])
+        raise _damaged(name, f"there are {len(several)} mulligan:{which} marks, in lines {where}")
+    if not begins or not ends:
+        there, missing = ("begin", "end") if begins else ("end", "begin")
+        raise _damaged(name, f"mulligan:{there} in line {(begins or ends)[0] + 1} has no mulligan:{missing}")
+    if begins[0] > ends[0]:
+        raise _damaged(name, f"mulligan:end in line {ends[0] + 1} stands before mulligan:begin in line {begins[0] + 1}")
+    return _Section(begins[0], ends[0])
+
+
+def _damaged(name: str, why: str) -> SettingsError:
+    return SettingsError(
+        f"{name}: {why}. Mend the marks, or remove them all and a new section is added; nothing was done."
+    )
