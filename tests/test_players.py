@@ -22,6 +22,7 @@ from mulligan.testing import Rehearsal
 SYNC_NAMES = {
     "aplay": "play",
     "acall": "call",
+    "aknown": "known",
     "asleep": "sleep",
     "aanswered": "answered",
     "anext": "next",

@@ -19,10 +19,11 @@ from mulligan import AgentError, calls, prompt
 from mulligan.classify.classifier import classify
 from mulligan.classify.taxonomy import MODEL_INVALID_OUTPUT
 from mulligan.failure import Failure, Remedy
-from mulligan.records import Ahead, Change, Fix, Link, Precedent, Recovery
+from mulligan.records import LAST_PART, Ahead, Change, Fix, Lesson, Link, Precedent, Recovery
 from mulligan.recover.compress import fitting
 from mulligan.recover.shorten import shortened
 from mulligan.redaction import faults
+from mulligan.remember.pitfalls import told
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "prompt.md"
 
@@ -57,6 +58,43 @@ def _told(told: dict[str, Any]) -> str:
 
 def _fix(**fields: Any) -> Fix:
     return Fix(**{"id": "fix_1", "tool": "search", "fingerprint": "f", "tried": 9, "worked": 8, **fields})
+
+
+def _lesson(**fields: Any) -> Lesson:
+    about = {"id": "les_1", "tool": "search", "kind": "tool/invalid_arguments", "state": "active"}
+    return Lesson(**{**about, "mistake": "", "correction": "", **fields})
+
+
+MISTAKES = (
+    Change(path="limit", how="rename", after="top_k"),
+    Change(path="verbose", how="drop"),
+    Change(path="top_k", how="cast", after="integer"),
+    Change(path="filters", how="parse"),
+    Change(path="tags", how="wrap"),
+    Change(path="file", how="trim", after=LAST_PART),
+    Change(path=calls.TOOL, how="rename", after="find"),
+    CLAMPED,
+    Change(path="units", how="enum", after="metric"),
+)
+
+
+def _both(change: Change) -> tuple[str, str]:
+    mistake = WORDS.mistake("search", "tool/invalid_arguments", [change], ())
+    return mistake, WORDS.correction("search", [change], ())
+
+
+def _words(change: Change) -> str:
+    return " ".join(_both(change))
+
+
+SEED = _lesson(
+    id="les_4",
+    tool="git",
+    mistake="The remote has commits that you do not have, and refuses the push.",
+    correction="Pull with --rebase, then push again.",
+    source="seed",
+    state="proposed",
+)
 
 
 def _gap() -> str:
@@ -195,6 +233,29 @@ def _made() -> dict[str, str]:
                 WORDS.overcame(Link(run="r", failed=1, overcame=2, how="retry")),
             ]
         ),
+        "pitfalls": told(
+            WORDS,
+            [
+                _lesson(changes=(Change(path="limit", how="rename", after="top_k"),), tried=9, worked=8),
+                _lesson(id="les_2", kind="tool/permission_denied", first=(Ahead(tool="login"),), tried=1, worked=1),
+                _lesson(id="les_3", mistake="Long queries time out.", correction="Search twice.", edited=True),
+                SEED,
+            ],
+        ).text,
+        "words of lessons": "\n".join(map(_words, MISTAKES)),
+        "an example of a lesson": WORDS.example("search", {"query": "fish", "top_k": 50}, [Ahead(tool="login")]),
+        "a request to reword": WORDS.rewording(*_both(MISTAKES[0])),
+        "a proposal": WORDS.lesson(
+            _lesson(mistake="It is shut.", correction="Ask Ann.", source="file", state="proposed")
+        ),
+        "a short opening": WORDS.short_opening(),
+        "nothing known": WORDS.known_pitfalls(is_any=False),
+        "where there is more": "\n".join(
+            map(WORDS.elsewhere, ["https://mulligan.example.com", "http://10.0.0.7:8700"])
+        ),
+        "the title of a section": prompt.section_title(),
+        "the front of a skill": prompt.skill_about().rstrip("\n"),
+        "a lesson after a failure": WORDS.lesson_hint(SEED),
         "a note for a summariser": WORDS.kept_elsewhere([("tool/edit_mismatch", "edit"), ("tool/timeout", "forecast")]),
     }
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     loop = _default.loop
     model = _default.model
     notes = _default.notes
+    pitfalls = _default.pitfalls
     run = _default.run
     session = _default.session
     suggest = _default.suggest
@@ -55,6 +56,7 @@ _DO = (
     "loop",
     "model",
     "notes",
+    "pitfalls",
     "run",
     "session",
     "suggest",
@@ -81,6 +83,7 @@ __all__ = [
     "loop",
     "model",
     "notes",
+    "pitfalls",
     "run",
     "session",
     "suggest",

@@ -30,6 +30,7 @@ from mulligan.recover.tool import Mode
 from mulligan.redaction import Redactor
 from mulligan.remember import schemas
 from mulligan.remember import session as sessions
+from mulligan.remember.pitfalls import BUDGET, gathered, told
 from mulligan.remember.recorder import Recorder
 from mulligan.remember.session import Session
 from mulligan.remember.shelf import RecorderShelf
@@ -110,6 +111,7 @@ class Parts:
             "recall": self.recall,
             "answered": lambda run: sessions.answered(self.stream, run),
             "fixes": self.fixes,
+            "pitfalls": self.pitfalls,
             "recipes": frozenset(settings.recipes),
             "budget": Budget(settings.policy),
         }
@@ -216,10 +218,28 @@ class Parts:
         )  # fmt: skip
         return store.fixes(LOCAL, query)
 
+    def pitfalls(self, tools: Sequence[str], budget: int, *, proposals: bool = False) -> str:
+        """What is known of these tools, in words; where the store cannot be asked, what mulligan is."""
+        try:
+            with self._memory() as store:
+                now = self.kit.now()
+                found = gathered(store, LOCAL, tools, now, proposals=proposals) if store is not None else []
+        except StoreError:  # the recorder meets the same, and says what to do
+            found = []
+        url = self.settings.store_url
+        server = url if is_remote(url) else ""
+        return told(self.kit.prompt, found, budget, tools=tools, server=server).text
+
     def advice(self, tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
         """The same for whoever only asks: nothing is noted, and a store that is not there is not made."""
         with self._memory() as store:
             return self._known(store, tool, failure, arguments, schema) if store is not None else ()
+
+
+def _name_of(tool: Callable[..., Any]) -> str:
+    """What a tool is called here."""
+    known = getattr(tool, "__mulligan__", None)
+    return known.name if isinstance(known, Wrapped) else name_of(tool)
 
 
 class Mulligan:
@@ -501,6 +521,7 @@ class Mulligan:
         limit: int = 10,
         *,
         style: Literal["openai", "anthropic"] | None = None,
+        teach: bool | int = False,
     ) -> Awaitable[Finished]: ...
 
     @overload
@@ -512,6 +533,7 @@ class Mulligan:
         limit: int = 10,
         *,
         style: Literal["openai", "anthropic"] | None = None,
+        teach: bool | int = False,
     ) -> Finished: ...
 
     def loop(
@@ -522,16 +544,21 @@ class Mulligan:
         limit: int = 10,
         *,
         style: Literal["openai", "anthropic"] | None = None,
+        teach: bool | int = False,
     ) -> Any:
         """A whole agent loop: asks the model, makes its calls and answers them, until it is done or `limit` is reached.
 
         `model` takes the messages, and `tools` if it has a parameter of that name, and answers with a text, an OpenAI
         completion or message, or an Anthropic message. If it is async, the loop is awaited. An `InfraError` of a tool,
-        and an error of the model that recovery cannot help, leave.
+        and an error of the model that recovery cannot help, leave. With `teach` the conversation begins with what is
+        known of these tools (`pitfalls`): True, or at most how many tokens.
         """
         from mulligan.capture.loop import started  # few have no loop of their own
 
-        return started(self._kit_or_unheard(), model, tools, messages, limit, style)
+        if not isinstance(teach, int) or teach < 0:
+            raise SettingsError(f"teach is True, or how many tokens may be told of the tools, got {teach!r}.")
+        budget = BUDGET if teach is True else int(teach)
+        return started(self._kit_or_unheard(), model, tools, messages, limit, style, budget)
 
     def session(self, id: str | None = None) -> Session:
         """Remembers failures across a compaction: `with mulligan.session() as session:`.
@@ -589,7 +616,7 @@ class Mulligan:
             released = (*released, *known.options.released)
             effects = effects or known.options.effects
             destructive = destructive or known.options.destructive
-        name = tool if isinstance(tool, str) else known.name if isinstance(known, Wrapped) else name_of(tool)
+        name = tool if isinstance(tool, str) else _name_of(tool)
         return advise(
             name,
             arguments,
@@ -606,6 +633,28 @@ class Mulligan:
             policy=parts.settings.policy if parts is not None else None,
             recall=parts.advice if parts is not None and memory else None,
         )
+
+    def pitfalls(
+        self,
+        tools: str | Callable[..., Any] | Iterable[str | Callable[..., Any]] = (),
+        *,
+        budget_tokens: int = BUDGET,
+        proposals: bool = False,
+    ) -> str:
+        """What a model should know of these tools before it calls them, for a system prompt: never more than that.
+
+        `tools` are names or functions; without any, all tools that something is known of. It opens with what mulligan
+        does, what its notes mean and when to ask it. What is proven or approved comes first, then what came with
+        mulligan, said to be so; `proposals` adds what nobody has proven or approved yet, marked as data.
+        """
+        if isinstance(budget_tokens, bool) or not isinstance(budget_tokens, int) or budget_tokens < 1:
+            raise SettingsError(f"budget_tokens is a whole number of tokens, 1 or more, got {budget_tokens!r}.")
+        given = [tools] if isinstance(tools, str) or callable(tools) else tools
+        names = [each if isinstance(each, str) else _name_of(each) for each in given]
+        self._kit()
+        if self._parts is None:
+            return ""
+        return self._parts.pitfalls(names, budget_tokens, proposals=proposals)
 
     def listen(self, listener: Listener, when: When = "recorder") -> Callable[[], None]:
         """Calls `listener` with every event, on the recorder's thread or at once; answers with a way to end it."""

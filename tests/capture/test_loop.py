@@ -10,11 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import taught
 
 import mulligan
 from mulligan import AgentError, InfraError
 from mulligan.capture import loop as loops
 from mulligan.failure import SettingsError
+from mulligan.prompt import tokens
 from mulligan.testing import Rehearsal, ScriptedModel, call, rehearsal
 
 
@@ -280,3 +282,43 @@ def test_a_script_that_is_over_says_so() -> None:
 
 def test_the_two_players_are_about_twenty_lines() -> None:
     assert len(inspect.getsource(loops.aplay).splitlines()) <= 20
+
+
+@BOTH
+@pytest.mark.parametrize("given", ["one text", "a system message"])
+def test_with_teach_the_conversation_begins_with_what_is_known_of_the_tools(
+    played: Rehearsal, is_async: bool, given: str
+) -> None:
+    mulligan.tool(weather)("Oslo")
+    mulligan.flush()
+    taught.prove(played.store, 1_700_000_000_000, "weather")
+    asked: Any = "What is the weather?"
+    if given == "a system message":
+        asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": asked}]
+
+    model = ScriptedModel("It rains.")
+    loop: Any = mulligan.loop(model.awaited if is_async else model, {"weather": weather}, asked, teach=400)
+    done = asyncio.run(_awaited(loop)) if is_async else loop
+
+    first = done.messages[0]["content"]
+    told = done.messages[1]["content"] if given == "a system message" else first[0]["text"]
+    assert "use k=10" in told
+    assert tokens(told) <= 400
+    if given == "a system message":
+        assert [each["role"] for each in done.messages] == ["system", "system", "user", "assistant"]
+        assert first == "Be brief."
+    else:
+        assert first[1] == {"type": "text", "text": "What is the weather?"}
+    assert played.runs[-1].run.context == "What is the weather?"
+
+
+@pytest.mark.parametrize("teach", [-1, 2.5, "yes", None])
+def test_what_teach_cannot_mean_is_refused(played: Rehearsal, teach: Any) -> None:
+    with pytest.raises(SettingsError, match="teach is True"):
+        mulligan.loop(ScriptedModel("Done."), [weather], "Hello", teach=teach)
+
+
+def test_without_teach_and_where_nothing_is_kept_the_conversation_is_as_it_was_given(played: Rehearsal) -> None:
+    for teach in (False, 0):
+        done = mulligan.loop(ScriptedModel("Done."), [weather], "Hello", teach=teach)
+        assert done.messages[0] == {"role": "user", "content": "Hello"}

@@ -383,6 +383,7 @@ ASKED: dict[str, str | list[tuple[str, ...]]] = {
     "lessons": [(), ("--json",), ("--tool", "{tool}"), ("--text", "zanzibar"), ("show", "{fix}"), ("approve", "{fix}"),
                 ("disable", "{fix}"), ("revoke", "{fix}"), ("edit", "{fix}", "--mistake", "m")],
     "consolidate": [(), ("--json",)],
+    "prompt": [(), ("--tool", "{tool}"), ("--tool", "{tool}", "--proposed", "--json"), ("--format", "agents-md")],
     "stats": [("--since", "all"), ("--since", "all", "--json"), ("--by", "tool"), ("--by", "agent"),
               ("--tool", "{tool}")],
     "sessions": [(), ("--json",), ("show", "{session}"), ("show", "{note}")],

@@ -12,11 +12,12 @@ import pytest
 
 pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[server]'")
 
+import taught
 from agents_week import fill, histories
 from servers import Running, served
 
 from mulligan.records import History
-from mulligan.remember.store import DAY, LOCAL, FixQuery, PatternQuery, RunQuery
+from mulligan.remember.store import DAY, LOCAL, FixQuery, LessonQuery, PatternQuery, RunQuery
 from mulligan.serve.dashboard.pages import group
 
 NOW = 1_790_000_000_000 // DAY * DAY + 15 * 3_600_000
@@ -41,8 +42,12 @@ class Shown(NamedTuple):
 def week(folder: Path, now: int = NOW, **more: Any) -> Iterator[Shown]:
     """140 runs of three agents, by a clock that stands still."""
     with served(folder, groups=(group,), clock=lambda: now, **more) as running:
-        fill(running.store, histories(now))
         fill(running.store, earlier(now), journal="earlier")
+        running.store.consolidate(LOCAL, now - 7 * DAY)  # so that there is something to say of before and since
+        fill(running.store, histories(now))
+        running.store.consolidate(LOCAL, now)
+        running.store.keep_lesson(LOCAL, taught.seed())
+        running.store.keep_lesson(LOCAL, taught.written(tool="find_orders"))
         yield Shown(running, pages(running, now))
 
 
@@ -74,6 +79,7 @@ def pages(running: Running, now: int) -> dict[str, str]:
     lost = store.runs(LOCAL, RunQuery(status="partial", limit=1))[0]
     pattern = store.patterns(LOCAL, PatternQuery(tool="find_orders"))[0]
     fix = store.fixes(LOCAL, FixQuery(now=now, limit=1))[0]
+    lesson = store.lessons(LOCAL, LessonQuery(source="learned", now=now, limit=1))[0]
     return {
         "overview": "/",
         "overview-24h": "/?range=24h",
@@ -89,6 +95,9 @@ def pages(running: Running, now: int) -> dict[str, str]:
         "tool-timeouts": "/tools/fetch_forecast",
         "agents": "/agents",
         "agent": "/agents/gardener",
+        "lessons": "/lessons",
+        "lesson": f"/lessons/{lesson.id}",
+        "lesson-seed": f"/lessons/{taught.SEED}",
         "fixes": "/fixes",
         "fix": f"/fixes/{fix.id}",
         "compare": "/compare?by=version",

@@ -150,6 +150,22 @@ def said(reply: Any, dialect: Dialect) -> Said:
     )
 
 
+def taught(messages: Sequence[Any], told: str) -> list[Any]:
+    """The conversation with a text of ours before it: beside what the system says, else before the first message.
+
+    As a block of its own, which both providers take; a message of the system's is not taken everywhere.
+    """
+    for place, message in enumerate(messages):
+        role, content = _field(message, "role"), _field(message, "content")
+        if role in ("system", "developer"):
+            return [*messages[: place + 1], {"role": role, "content": told}, *messages[place + 1 :]]
+        if role == "user" and isinstance(message, Mapping) and isinstance(content, str | list | tuple):
+            before = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+            block = {"type": "text", "text": told}
+            return [*messages[:place], {**message, "content": [block, *before]}, *messages[place + 1 :]]
+    return [{"role": "user", "content": told}, *messages]
+
+
 def text_of(answer: Any) -> str:
     """A tool's answer as the text that a model reads."""
     if isinstance(answer, str):

@@ -111,6 +111,8 @@ class Kit:
     recall: Callable[[str, Failure, str], Sequence[Precedent]] = _nothing_known
     fixes: Known | None = None
     """What memory knows to have helped; None where there is no memory."""
+    pitfalls: Callable[[Sequence[str], int], str] = lambda tools, budget: ""
+    """What a model should know of these tools, within so many tokens."""
     answered: Callable[[str], None] = lambda run: None
     """Told of a run whose model asks for tools: the session counts its turns, whether or not its model is wrapped."""
     recipes: frozenset[str] = frozenset()

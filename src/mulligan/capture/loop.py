@@ -11,9 +11,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from mulligan.capture.dialects import Dialect, Said, dialect_of, said
+from mulligan.capture.dialects import Dialect, Said, dialect_of, said, taught
 from mulligan.capture.drive import Attempts
 from mulligan.capture.kit import Kit
+from mulligan.capture.messages import condensed
 from mulligan.capture.signature import code_of
 from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.capture.turns import OURS, Tools, Turn, Turns, known_as, named
@@ -55,6 +56,14 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
+class Know:
+    """Ask memory what is known of the tools, within so many tokens. Answered with a text."""
+
+    tools: Sequence[str]
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """Make a call that the model asked for. Answered with what it is to be told."""
 
@@ -63,13 +72,15 @@ class Call:
     arguments: Any
 
 
-Conversation = Generator[Say | Call, Any, Finished]
+Conversation = Generator[Know | Say | Call, Any, Finished]
 
 
 class Loop:
     """One loop: a model, its tools, and where it stands."""
 
-    def __init__(self, kit: Kit, model: Model, tools: Tools, messages: Messages, limit: int, style: str | None) -> None:
+    def __init__(
+        self, kit: Kit, model: Model, tools: Tools, messages: Messages, limit: int, style: str | None, teach: int = 0
+    ) -> None:
         if not callable(model):
             raise SettingsError(f"model is a function that takes messages and answers, got {type(model).__name__}.")
         self.kit = kit
@@ -84,6 +95,7 @@ class Loop:
         self._messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         self._style = style
         self._dialect: Dialect = dialect_of(style, self._messages)
+        self._teach = teach
 
     def _refuse_async_tools(self) -> None:
         for name, tool in self.tools.items():
@@ -97,6 +109,11 @@ class Loop:
     def conversation(self, run: ActiveRun) -> Conversation:
         """The moves of the loop, and how it ended."""
         run.is_alone = False
+        if self._teach:
+            names = [known.name if (known := known_as(tool)) else name for name, tool in self.tools.items()]
+            if told := (yield Know(names, self._teach)):
+                run.hear(condensed({"messages": self._messages})[1])  # what it is about is not what we add
+                self._messages = taught(self._messages, told)
         for turn in self.turns:
             if turn.notice:
                 self._dialect.tell(self._messages, turn.notice)
@@ -112,6 +129,14 @@ class Loop:
         why = f"{told}; {_told(cause)}" if cause else told
         run.record_failure("orchestration", "max_retries_exceeded", why)
         return self._finished(run, turn, reply.text, why)
+
+    def known(self, asked: Know) -> str:
+        return self.kit.pitfalls(asked.tools, asked.budget)
+
+    async def aknown(self, asked: Know) -> str:
+        import asyncio  # only async callers come here; it is loaded by then
+
+        return await asyncio.to_thread(self.known, asked)
 
     def _answers(self, turn: Turn, reply: Said) -> Generator[Call, Any, None]:
         answers = []
@@ -169,6 +194,8 @@ def play(loop: Loop) -> Finished:
             match move:
                 case Say():
                     answer = loop.model(*move.arguments, **move.named)
+                case Know():
+                    answer = loop.known(move)
                 case Call():
                     answer = move.turn.call(loop.tools, move.name, move.arguments)
 
@@ -185,15 +212,17 @@ async def aplay(loop: Loop) -> Finished:
             match move:
                 case Say():
                     answer = await loop.model(*move.arguments, **move.named)
+                case Know():
+                    answer = await loop.aknown(move)
                 case Call():
                     answer = await move.turn.acall(loop.tools, move.name, move.arguments)
 
 
 def started(
-    kit: Kit, model: Model, tools: Tools, messages: Messages, limit: int, style: str | None
+    kit: Kit, model: Model, tools: Tools, messages: Messages, limit: int, style: str | None, teach: int = 0
 ) -> Finished | Awaitable[Finished]:
     """A loop played to its end, or, of an async model, what is to be awaited for that."""
-    loop = Loop(kit, model, tools, messages, limit, style)
+    loop = Loop(kit, model, tools, messages, limit, style, teach)
     return aplay(loop) if loop.is_async else play(loop)
 
 

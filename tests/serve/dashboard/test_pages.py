@@ -14,12 +14,13 @@ import pytest
 pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[server]'")
 
 import dashboards
+import taught
 from agents_week import fill, histories
 
 from mulligan.classify.taxonomy import KINDS
 from mulligan.failure import Failure
 from mulligan.records import History, Run, Step
-from mulligan.remember.store import DAY, LOCAL, FixQuery, PatternQuery, RunQuery
+from mulligan.remember.store import DAY, LOCAL, FixQuery, LessonQuery, PatternQuery, RunQuery
 
 NOW = dashboards.NOW
 
@@ -353,3 +354,115 @@ def test_a_live_tail_does_not_keep_the_server_from_stopping(tmp_path):
         began = time.monotonic()
     assert time.monotonic() - began < 6, "it waited for the tail until its patience was at an end"
     connection.close()
+
+
+# Lessons
+
+
+def learned(week):
+    return week.running.store.lessons(LOCAL, LessonQuery(source="learned", now=NOW))[0]
+
+
+def test_a_lesson_shows_its_words_its_evidence_and_whether_it_helped(week, person):
+    lesson = learned(week)
+    said = words(person.get(f"/lessons/{lesson.id}"))
+
+    for each in (lesson.mistake, lesson.correction, lesson.failed, lesson.works):
+        assert each in said
+    assert f"{lesson.worked} of {lesson.tried} runs that tried it" in said
+    assert (lesson.before.days, lesson.after.days) == (6, 7)
+    was, now = lesson.before.met / lesson.before.days, lesson.after.met / lesson.after.days
+    assert f"before {lesson.before.days} {lesson.before.met} {was:.1f}" in said
+    assert f"since {lesson.after.days} {lesson.after.met} {now:.1f}" in said
+    assert f"{'less' if now < was else 'more'} often since it is in force" in said
+    assert "What a model is told " + lesson.mistake in said
+    for each in week.running.store.evidence(LOCAL, lesson.fix):
+        assert each.run[:16] in said
+
+
+def test_lessons_are_reached_from_the_navigation_and_from_their_pattern_tool_and_fix(week, person):
+    lesson = learned(week)
+    link = f'href="/lessons/{lesson.id}"'
+
+    assert '<a href="/lessons" data-key="e" aria-current="page">Lessons</a>' in person.get("/lessons").body.decode()
+    for path in ("/lessons", f"/patterns/{lesson.pattern}", f"/tools/{lesson.tool}", f"/fixes/{lesson.fix}"):
+        assert link in person.get(path).body.decode(), path
+
+
+def test_a_seed_is_marked_as_such_and_has_no_evidence(week, person):
+    said = words(person.get(f"/lessons/{taught.SEED}"))
+
+    assert "seed, not seen here" in said
+    assert "a seed is no evidence" in said
+    assert "None: it came with mulligan." in said
+    assert "git 2.39, run by hand" in said
+    assert "seed, not seen here" in words(person.get("/lessons?source=seed"))
+    assert "seed, not seen here" not in words(person.get("/lessons?source=learned"))
+
+
+def test_lessons_are_listed_by_state_source_tool_and_words(week, person):
+    def listed(query):
+        return set(re.findall(r'href="/lessons/(les_[0-9a-f]+)"', person.get(f"/lessons?{query}").body.decode()))
+
+    everything = listed("")
+    assert {taught.SEED, taught.WRITTEN, learned(week).id} < everything
+    assert listed("state=proposed") == {taught.SEED, taught.WRITTEN}
+    assert listed("state=active") == everything - {taught.SEED, taught.WRITTEN}
+    assert listed("tool=git") == listed("q=push") == {taught.SEED}
+    assert "No lesson is like that." in words(person.get("/lessons?state=expired"))
+    for wrong in ("state=new", "source=web"):
+        assert person.get(f"/lessons?{wrong}").status == 400
+    assert person.get("/lessons/les_nothing").status == 404
+
+
+def test_a_lesson_is_approved_disabled_and_revoked_by_an_admin_from_our_own_page(tmp_path):
+    with dashboards.week(tmp_path) as shown:
+        person, store = shown.running.person(), shown.running.store
+        home = f"http://127.0.0.1:{shown.running.port}"
+
+        def decide(id, do, client=person, origin=home):
+            form = {"Content_Type": "application/x-www-form-urlencoded", "Origin": origin}
+            return client("POST", f"/lessons/{id}", body=f"do={do}".encode(), **form)
+
+        def state(id):
+            return store.lesson(LOCAL, id, NOW).state
+
+        approved = decide(taught.WRITTEN, "approve")
+        assert (approved.status, approved.headers["location"]) == (303, f"/lessons/{taught.WRITTEN}")
+        assert state(taught.WRITTEN) == "active"
+        assert decide(taught.WRITTEN, "disable").status == 303
+        assert state(taught.WRITTEN) == "disabled"
+        lesson = store.lessons(LOCAL, LessonQuery(source="learned", now=NOW))[0]
+        assert decide(lesson.id, "revoke").status == 303
+        assert state(lesson.id) == "disabled"
+        assert decide(taught.SEED, "obey").status == 400
+        assert decide("les_000000000000", "approve").status == 404
+        assert decide(taught.SEED, "approve", origin="https://evil.example").status == 403
+        assert decide(taught.SEED, "approve", client=shown.running.anybody()).status == 401
+        assert decide(taught.SEED, "approve", client=shown.running.holding("read")).status == 403
+        assert state(taught.SEED) == "proposed"
+
+
+def test_the_tools_page_says_which_arguments_are_most_often_wrong_and_what_whose_description_should_say(person):
+    said = words(person.get("/tools"))
+
+    assert "Arguments most often wrong and what the tool's description should say" in said
+    assert "find_orders limit it was out of bounds" in said
+    assert "`limit` has bounds; 25 is the nearest that was accepted." in said
+    assert "find_orders customer_id it had another name" in said
+    assert "The argument is called `customer`, not `customer_id`." in said
+
+
+def test_what_a_lesson_says_is_text_whoever_wrote_it(tmp_path):
+    evil = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
+    with dashboards.empty(tmp_path) as shown:
+        hostile = taught.written(
+            tool=evil, mistake=evil, correction=evil, error=evil, failed=evil, works=evil, kind=evil
+        )
+        shown.running.store.keep_lesson(LOCAL, hostile)
+        person = shown.running.person()
+        for path in ("/lessons", f"/lessons/{taught.WRITTEN}", "/tools?name=%3Cscript%3E"):
+            body = person.get(path).body.decode()
+            assert "alert(1)</script>" not in body
+            assert "<img" not in body
+            assert Handlers.of(body) == []

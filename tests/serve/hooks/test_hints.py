@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import taught
 
-from mulligan.remember.store import LOCAL, FixQuery
+from mulligan.remember.store import LOCAL, FixQuery, LessonQuery, PatternQuery
 
 STALE = "File has been modified since read, by the user or a linter. Read it again before attempting to write it."
 EDIT = {"file_path": "/src/shop/a.py", "old_string": "total = 1", "new_string": "total = 2"}
@@ -86,3 +87,43 @@ def test_a_call_that_may_have_done_something_is_not_made_again(learned, another,
     monkeypatch.setenv("MULLIGAN_MODE", "repair")
     told = list_items(learned, 500, {"error": {"message": "limit must be <= 100, got 500", "type": "mcp_tool_error"}})
     assert "tailToolCallRequest" not in told["hookSpecificOutput"]
+
+
+def lesson_about(agent, **fields) -> str:
+    """A lesson of people's about the failure that the agent met, and its id."""
+    store = agent.store
+    (pattern,) = store.patterns(LOCAL, PatternQuery(tool="Edit"))
+    about = {"tool": "Edit", "fingerprint": pattern.fingerprint, "mistake": "A file changed since.", **fields}
+    store.keep_lesson(LOCAL, taught.written(correction="Read it first.", **about))
+    store.close()
+    return taught.WRITTEN
+
+
+def test_where_nothing_is_proven_here_a_lesson_about_just_that_failure_is_told_once_it_is_approved(another):
+    another(session="s1").is_refused("Edit", STALE, **EDIT)
+    id = lesson_about(another())
+    assert another(session="s2").is_refused("Edit", STALE, **EDIT) == "", "it is a proposal"
+    store = another().store
+    store.decide_lesson(LOCAL, id, "approve", 1)
+    store.close()
+    assert another(session="s3", folder="/src/other").is_refused("Edit", STALE, **EDIT) == (
+        "mulligan, a lesson about this: A file changed since. Try: Read it first (approved by a person)."
+    )
+
+
+def test_what_came_with_mulligan_is_told_as_such(another):
+    another(session="s1").is_refused("Edit", STALE, **EDIT)
+    lesson_about(another(), source="seed")
+    said = another(session="s2").is_refused("Edit", STALE, **EDIT)
+    assert said.endswith("Try: Read it first (known of this program, not seen here).")
+
+
+def test_what_was_learned_in_another_folder_is_not_told_as_a_lesson_either(another):
+    for number in range(8):
+        overcome(another(session=f"s{number}"))
+    store = another().store
+    store.consolidate(LOCAL, 2**41)
+    (lesson,) = store.lessons(LOCAL, LessonQuery(tool="Edit", source="learned", now=2**41))
+    store.decide_lesson(LOCAL, lesson.id, "approve", 2**41)
+    store.close()
+    assert another(session="new", folder="/src/other").is_refused("Edit", STALE, **EDIT) == ""

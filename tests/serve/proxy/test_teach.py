@@ -6,6 +6,7 @@ import time
 
 import msgspec
 import pytest
+import taught
 from mcp_client import proxied
 
 from mulligan import settings
@@ -56,6 +57,35 @@ def test_what_is_proven_is_at_the_end_of_the_tools_description_and_nothing_else_
         "The tool add.\n\nCalls of this tool have failed before. What helped: b=100 (worked once). [noted by mulligan]"
     )
     assert {**new, "description": old["description"]} == old
+
+
+def test_lessons_in_force_are_taught_and_the_fix_beneath_one_is_not_told_twice():
+    store = open_store(settings.read().store_url)
+    now = int(time.time() * 1000)
+    learned = taught.prove(store, now, "fake.echo")
+    store.keep_lesson(LOCAL, taught.written(tool="fake.echo", mistake="<b>Empty</b> texts.", correction="Say `x`."))
+    store.keep_lesson(LOCAL, taught.written(taught.PROPOSED, tool="fake.echo", mistake="Nobody", correction="knows"))
+    store.decide_lesson(LOCAL, taught.WRITTEN, "approve", now)
+    store.close()
+
+    (description,) = [each["description"] for each in listed("--teach") if each["name"] == "echo"]
+
+    assert learned.fix
+    assert description.endswith(
+        "Calls of this tool have failed before. What helped: Calling fake.echo with a value of k that it rejects. It "
+        "fails with tool/invalid_arguments. Try: use k=10 (worked in 8 of 8 runs). "
+        "\u2039b\u203aEmpty\u2039/b\u203a texts. Try: Say 'x' (approved by a person). [noted by mulligan]"
+    )
+
+
+def test_a_store_that_is_broken_costs_what_it_knows_and_never_the_list(monkeypatch, tmp_path):
+    plain = listed()
+    broken = tmp_path / "broken.db"
+    broken.write_bytes(b"no database" * 1000)
+    monkeypatch.setenv("MULLIGAN_STORE", str(broken))
+    assert listed("--teach") == plain
+    monkeypatch.setenv("MULLIGAN_STORE", "http://127.0.0.1:9")
+    assert listed("--teach") == plain
 
 
 def test_the_next_connection_is_not_told_that_we_changed_the_description(proven):

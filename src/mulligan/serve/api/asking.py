@@ -133,6 +133,6 @@ def _checked(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         for journal in args[0] if name == "release" else args:
             if not journal.startswith(wire.REMOTE):
                 raise Refused(403, "forbidden", "that journal is the server's own.")
-    if name == "runs":
+    if name in ("runs", "lessons"):
         return (msgspec.structs.replace(args[0], limit=min(args[0].limit, 10_000)),)
     return args

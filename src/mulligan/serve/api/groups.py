@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mulligan.serve.api import asking, health, ingest, metrics, openapi, opentelemetry, queries
+from mulligan.serve.api import asking, deciding, health, ingest, metrics, openapi, opentelemetry, queries
 from mulligan.serve.api.app import Group
 
 GROUPS: tuple[Group, ...] = (
@@ -11,6 +11,7 @@ GROUPS: tuple[Group, ...] = (
     opentelemetry.group,
     asking.group,
     queries.group,
+    deciding.group,
     metrics.group,
     openapi.group,
 )

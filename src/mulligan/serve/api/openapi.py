@@ -16,8 +16,10 @@ from mulligan import __version__
 from mulligan.events import AnyEvent
 from mulligan.failure import Kind
 from mulligan.remember import wire
+from mulligan.serve.api import deciding
 from mulligan.serve.api.answers import answer
 from mulligan.serve.api.app import Server
+from mulligan.serve.api.deciding import SentVerdict
 from mulligan.serve.api.doors import route
 from mulligan.serve.api.queries import QUERIES
 from mulligan.serve.api.sent import SentBatch, SentFailure, SentFailures, SentRun, SentRuns, SentStep, SentSteps
@@ -60,6 +62,7 @@ SENT: tuple[tuple[str, str, Any, Any], ...] = (
     ("/v1/batch", "Events as mulligan's own journal has them", SentBatch, "Kept"),
     ("/v1/recall", "What overcame a failure before?", wire.Asked, "Known"),
     ("/v1/outcomes", "Whether a fix worked, where the calls are not kept here", wire.Report, "Outcome"),
+    (deciding.PATH, "What is to become of a lesson: in force, switched off, or taken back", SentVerdict, "Lesson"),
 )
 OTLP = (
     ("/v1/traces", "Traces of OpenTelemetry", "resourceSpans"),
@@ -67,8 +70,14 @@ OTLP = (
     ("/v1/metrics", "Metrics of OpenTelemetry, answered and not kept", "resourceMetrics"),
 )
 LISTS = {"Runs": ("runs", "next", "now"), "Patterns": ("patterns", "next", "now"), "Fixes": ("fixes", "next", "now"),
+         "Lessons": ("lessons", "next", "now"), "Lesson": ("id", "tool", "state", "source"),
          "Parts": ("next", "now"), "Run": ("id", "status", "calls", "run"), "Pattern": ("id", "kind", "count"),
          "Stats": ("total", "total_runs", "total_failures", "success_rate", "failure_breakdown")}  # fmt: skip
+
+
+ID: dict[str, Any] = {
+    "name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1},
+}  # fmt: skip
 
 
 def group(server: Server) -> Iterable[BaseRoute]:
@@ -106,11 +115,13 @@ def document() -> dict[str, Any]:
     schemas |= {name: {"type": "object", "required": list(needed)} for name, needed in LISTS.items()}
     paths: dict[str, Any] = {}
     for path, told, _, answers in SENT:
-        missing = (404,) if path == "/v1/outcomes" else ()
+        missing = (404,) if path == "/v1/outcomes" or "{" in path else ()
         body = {"required": True, "content": {"application/json": {"schema": sent[path]}}}
         paths[path] = {
             "post": _operation(told, path, "post", answers, (400, 413, 415, 429, *missing)) | {"requestBody": body}
         }
+        if "{id}" in path:
+            paths[path]["post"]["parameters"] = [ID]
     for path, told, field in OTLP:
         types_of = {
             "application/json": {
@@ -132,8 +143,7 @@ def document() -> dict[str, Any]:
             for each in query.parameters
         ]
         if "{id}" in query.path:
-            text = {"type": "string", "minLength": 1}
-            operation["parameters"].append({"name": "id", "in": "path", "required": True, "schema": text})
+            operation["parameters"].append(ID)
         if query.rows:
             operation["responses"]["200"]["content"]["text/csv"] = {"schema": {"type": "string"}}
         paths.setdefault(query.path, {})["get"] = operation

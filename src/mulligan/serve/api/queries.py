@@ -1,4 +1,4 @@
-"""GET /v1/runs, /v1/stats, /v1/patterns, /v1/fixes, /v1/tools, /v1/agents: what is kept, as JSON or CSV."""
+"""GET /v1/runs, stats, patterns, lessons, fixes, tools and agents: what is kept, as JSON or CSV."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from mulligan.figures import By, StatsQuery
-from mulligan.records import STEP_TYPES, FixState, PatternState, Status, builtins
-from mulligan.remember.store import FixQuery, PatternQuery, RunQuery
+from mulligan.records import STEP_TYPES, FixState, LessonSource, LessonState, PatternState, Status, builtins
+from mulligan.remember.store import FixQuery, LessonQuery, PatternQuery, RunQuery
 from mulligan.report import fixes as fixes_told
 from mulligan.report import overview, terminal
 from mulligan.report import patterns as patterns_told
@@ -22,7 +22,7 @@ from mulligan.serve.api.app import Server
 from mulligan.serve.api.doors import route
 from mulligan.serve.api.errors import invalid, unknown
 from mulligan.serve.api.parameters import Parameter, check_kind, cursor, cursor_read, read, wants_csv
-from mulligan.serve.api.questions import Questions
+from mulligan.serve.api.questions import Questions, lesson_facts
 
 SINCE = Parameter("since", "moment", "From then on: so long ago (24h, 7d), a date, UTC milliseconds, or all.")
 UNTIL = Parameter("until", "moment", "Up to then.")
@@ -36,6 +36,10 @@ ENVIRONMENT = Parameter("environment", "text", "Only this environment's.")
 FORMAT = Parameter("format", "choice", "JSON, or the rows as CSV.", ("json", "csv"))
 CURSOR = Parameter("cursor", "cursor", "Where to go on: what an answer before said under next.")
 LIMIT = Parameter("limit", "count", "How many at most.", default=50)
+LESSONS = (
+    "id", "tool", "kind", "state", "source", "mistake", "correction", "tried", "worked", "seen", "helped", "unhelped",
+    "last", "why",
+)  # fmt: skip
 FIXES = ("id", "tool", "sort", "state", "tried", "worked", "principals", "days", "last", "does", "why")
 
 
@@ -97,6 +101,20 @@ QUERIES = (
         ),
         "fixes", "Fixes", True,
     ),
+    Query(
+        "/v1/lessons",
+        "What overcomes patterns, in words, the best proven first.",
+        (
+            TOOL, KIND, Parameter("agent", "text", "Who asks: what helped the same agent comes first."),
+            Parameter("text", "text", "In its tool, its kind or its words, or a message like the one it is about."),
+            Parameter("state", "choice", "Only those in this state.", get_args(LessonState)),
+            Parameter("source", "choice", "Only those learned here, written by people, or brought along as seeds.",
+                      get_args(LessonSource)),
+            NOW, LIMIT, CURSOR, FORMAT,
+        ),
+        "lessons", "Lessons", True,
+    ),
+    Query("/v1/lessons/{id}", "One lesson, with the runs it rests on.", (), "lesson", "Lesson"),
     Query(
         "/v1/tools", "The figures of each tool, what was given up most first.",
         (SINCE._replace(default="7d"), UNTIL, NOW, AGENT, VERSION, ENVIRONMENT, LIMIT, CURSOR, FORMAT),
@@ -198,6 +216,24 @@ class Queries:
             lambda most: [fixes_told.facts(each) for each in questions.fixes(_with(query, limit=most))],
             "fixes", FIXES, found, request,
         )  # fmt: skip
+
+    def _lessons(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
+        query = LessonQuery(
+            **{name: found[name] for name in ("tool", "kind", "state", "source", "now")},
+            agent=found["agent"] or "",
+            text=found["text"] or "",
+        )
+        return self._listed(
+            lambda most: [lesson_facts(each) for each in questions.lessons(_with(query, limit=most))],
+            "lessons", LESSONS, found, request,
+        )  # fmt: skip
+
+    def _lesson(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
+        lesson = questions.lesson(request.path_params["id"])
+        if lesson is None:
+            raise unknown("there is no such lesson, or several begin so.")
+        evidence = questions.evidence(lesson.fix) if lesson.fix else []
+        return answer(lesson_facts(lesson) | {"evidence": builtins(evidence)})
 
     def _tools(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
         return self._parts("tool", questions, found, request)

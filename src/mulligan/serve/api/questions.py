@@ -7,10 +7,16 @@ from typing import Any
 import msgspec
 
 from mulligan.figures import Stats, StatsQuery
-from mulligan.records import Fix, History, Pattern, Precedent
-from mulligan.remember.store import Evidence, FixQuery, PatternQuery, Question, RunQuery, Store
+from mulligan.records import Fix, History, Lesson, LessonVerdict, Pattern, Precedent, builtins
+from mulligan.remember.store import Evidence, FixQuery, LessonQuery, PatternQuery, Question, RunQuery, Store
 from mulligan.report import overview
 from mulligan.report import stats as figures_told
+
+
+def lesson_facts(lesson: Lesson) -> dict[str, Any]:
+    told: dict[str, Any] = builtins(lesson)
+    zero = dict.fromkeys(("tried", "worked", "seen", "helped", "unhelped"), 0)
+    return {**zero, "state": "proposed", "source": "learned", **told}
 
 
 class Questions:
@@ -57,6 +63,16 @@ class Questions:
 
     def evidence(self, fix: str) -> list[Evidence]:
         return self._store.evidence(self._tenant, fix)
+
+    def lessons(self, query: LessonQuery) -> list[Lesson]:
+        return self._store.lessons(self._tenant, query)
+
+    def lesson(self, id: str) -> Lesson | None:
+        return self._store.lesson(self._tenant, id, self.now)
+
+    def decide_lesson(self, id: str, verdict: LessonVerdict) -> Lesson | None:
+        """The lesson after what a person said of it."""
+        return self._store.decide_lesson(self._tenant, id, verdict, self.now)
 
     def parts(self, query: StatsQuery) -> list[dict[str, Any]]:
         """The figures of each tool, agent or the like, what was given up most first."""

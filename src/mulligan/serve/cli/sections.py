@@ -51,7 +51,8 @@ def placed(text: str, body: str, name: str) -> str:
 
 def _found(lines: list[str], name: str) -> _Section | None:
     """Where the section is; None where there is none."""
-    begins, ends = [], []
+    begins: list[int] = []
+    ends: list[int] = []
     for number, line in enumerate(lines):
         mark = _MARK.search(line)
         if mark is None:

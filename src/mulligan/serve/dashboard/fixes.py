@@ -7,7 +7,7 @@ from typing import Any, get_args
 from mulligan.failure import SettingsError
 from mulligan.records import FixState, pattern_id
 from mulligan.remember.store import FixQuery, Store
-from mulligan.serve.dashboard import patterns
+from mulligan.serve.dashboard import lessons, patterns
 from mulligan.serve.dashboard.asked import Asked
 
 SHOWN = 100
@@ -49,6 +49,7 @@ def fix(store: Store, tenant: str, asked: Asked, id: str) -> dict[str, Any] | No
     return patterns.fix(found[0]) | {
         "pattern": pattern,
         "evidence": store.evidence(tenant, found[0].id),
+        "lesson": lessons.of_fix(store, tenant, found[0], asked.now),
         "states": STATES,
     }
 

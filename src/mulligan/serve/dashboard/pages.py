@@ -23,6 +23,7 @@ from mulligan.serve.dashboard import (
     compare,
     fixes,
     health,
+    lessons,
     live,
     overview,
     patterns,
@@ -42,8 +43,8 @@ CHOICES = 200
 """Values that a filter offers."""
 NAV = (
     ("/", "Overview", "o"), ("/patterns", "Patterns", "p"), ("/runs", "Runs", "r"), ("/tools", "Tools", "t"),
-    ("/agents", "Agents", "a"), ("/fixes", "Fixes", "f"), ("/compare", "Compare", "c"), ("/live", "Live", "l"),
-    ("/health", "Health", "h"),
+    ("/agents", "Agents", "a"), ("/lessons", "Lessons", "e"), ("/fixes", "Fixes", "f"), ("/compare", "Compare", "c"),
+    ("/live", "Live", "l"), ("/health", "Health", "h"),
 )  # fmt: skip
 
 
@@ -97,6 +98,7 @@ class Dashboard:
             "patterns": ("patterns", patterns.patterns, "pattern", patterns.pattern),
             "tools": ("tools", tools.tools, "tool", tools.tool),
             "agents": ("agents", tools.agents, "agent", tools.agent),
+            "lessons": ("lessons", lessons.lessons, "lesson", lessons.lesson),
             "fixes": ("fixes", fixes.fixes, "fix", fixes.fix),
         }
         yield guard("/", self._page("overview", overview.overview), "read", "GET")
@@ -111,6 +113,7 @@ class Dashboard:
         yield guard("/health", self._page("health", self._health), "read", "GET")
         yield guard("/patterns/{name}", self._decide(patterns.change, "patterns"), "admin", "POST")
         yield guard("/fixes/{name}", self._decide(fixes.decide, "fixes"), "admin", "POST")
+        yield guard("/lessons/{name}", self._decide(lessons.decide, "lessons"), "admin", "POST")
         yield guard("/static/{name}", self._asset, "nothing", "GET")
         sign = signing.Signing(self._server, self._sign_in)
         yield guard(signing.PATH, sign.show, "nothing", "GET")

@@ -11,7 +11,7 @@ from mulligan.prompt import Prompt
 from mulligan.records import Fix, History, Pattern, PatternState, pattern_id
 from mulligan.remember.store import DAY, Command, FixQuery, Question, RunQuery, Store
 from mulligan.report.fixes import does
-from mulligan.serve.dashboard import charts, shown, timeline
+from mulligan.serve.dashboard import charts, lessons, shown, timeline
 from mulligan.serve.dashboard.asked import Asked
 from mulligan.serve.dashboard.overview import emptiness, row
 
@@ -74,6 +74,7 @@ def pattern(store: Store, tenant: str, asked: Asked, id: str) -> dict[str, Any] 
         ),
         "recent": sum(days),
         "fixes": [fix(each) for each in known],
+        "lessons": lessons.of_pattern(store, tenant, found, asked.now),
         "precedents": [
             shown.text(Prompt().precedent(each))
             for each in store.recall(tenant, Question(tool=found.tool, fingerprint=found.fingerprint))

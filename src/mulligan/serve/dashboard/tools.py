@@ -12,7 +12,7 @@ from mulligan.records import LAST_PART, OPEN, Fix
 from mulligan.remember.store import FixQuery, Store
 from mulligan.report import stats as questions
 from mulligan.report.tables import count
-from mulligan.serve.dashboard import figures, runs, shown
+from mulligan.serve.dashboard import figures, lessons, runs, shown
 from mulligan.serve.dashboard.asked import Asked
 from mulligan.serve.dashboard.overview import emptiness, row
 
@@ -46,6 +46,9 @@ TAKES = {
 }  # fmt: skip
 """A sentence on an argument that is often wrong in this way: without and with what then worked."""
 SENTENCES = 4
+LEANING = 8
+"""Tools whose calls were recovered most often: of these the wrong arguments are looked at."""
+LESSONS = 10
 FIXES = 50
 
 
@@ -56,8 +59,31 @@ def tools(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
     return {
         "empty": emptiness(store, tenant, asked) if not rows and not models.parts else None,
         "rows": rows,
+        "wrong": list(_most_often_wrong(store, tenant, asked, rows)),
         "models": figures.rows(models.parts.items()),
     }
+
+
+def _most_often_wrong(store: Store, tenant: str, asked: Asked, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The arguments of all tools that had to change most often, with what the description of their tool should say."""
+    leaning = sorted((each for each in rows if each["recovered"]), key=lambda each: -each["recovered"])[:LEANING]
+    found: list[dict[str, Any]] = []
+    for name in (each["name"] for each in leaning):
+        cell = store.stats(tenant, asked._replace(filters={**asked.filters, "tool": name}).stats()).total
+        if not cell.wrong:
+            continue
+        worked = _worked(store.fixes(tenant, FixQuery(tool=name, now=asked.now, limit=FIXES)))
+        found += [
+            {
+                "tool": name,
+                "argument": "(its name)" if path == TOOL else path,
+                "how": questions.WRONG.get(how, how),
+                "calls": calls,
+                "sentence": shown.text(_sentence(name, path, how, worked), 400),
+            }
+            for path, how, calls in questions.wrong_arguments(cell)[:WRONG]
+        ]
+    return sorted(found, key=lambda each: (-each["calls"], each["tool"], each["argument"]))[:WRONG]
 
 
 def agents(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
@@ -95,6 +121,7 @@ def tool(store: Store, tenant: str, asked: Asked, name: str) -> dict[str, Any] |
         "patterns": [row(store, tenant, asked, pattern) for pattern in met],
         "agents": figures.rows(agents.parts.items()),
         "wrong": wrong,
+        "lessons": lessons.of_tool(store, tenant, name, asked.now, LESSONS),
         "sentence": shown.text(" ".join(sentence(name, cell, store.fixes(tenant, known))), 2000) if wrong else None,
         "vague": [pattern for pattern in met if is_vague(pattern.message)],
         "timeouts": list(_timeouts(cell)),
@@ -110,21 +137,34 @@ def sentence(name: str, cell: Cell, known: Sequence[Fix] = ()) -> Iterator[str]:
 
     Values are those that worked and are nobody's text: bounds, names, types, words of an enum (`Fix.changes`).
     """
-    worked: dict[tuple[str, str], Any] = {
+    worked = _worked(known)
+    told = 0
+    for path, how, _ in questions.wrong_arguments(cell):
+        said = _sentence(name, path, how, worked)
+        if said and (path == TOOL or told < SENTENCES):
+            told += path != TOOL
+            yield said
+
+
+def _worked(known: Sequence[Fix]) -> dict[tuple[str, str], Any]:
+    """What an argument was when it worked, by how it had been wrong."""
+    return {
         (change.path, change.how): change.after
         for fix in sorted(known, key=lambda fix: fix.worked)
         for change in fix.changes
         if change.after not in (None, OPEN, LAST_PART)
     }
-    told = 0
-    for path, how, _ in questions.wrong_arguments(cell):
-        if path == TOOL:
-            yield f"The tool's name is exactly `{name}`."
-        elif how in TAKES and told < SENTENCES:
-            told += 1
-            value = worked.get((path, how))
-            plain, exact = TAKES[how]
-            yield exact.format(path=path, value=value) if value is not None else plain.format(path=path)
+
+
+def _sentence(tool: str, path: str, how: str, worked: dict[tuple[str, str], Any]) -> str:
+    """What a description could say of one argument; nothing where no description can help."""
+    if path == TOOL:
+        return f"The tool's name is exactly `{tool}`."
+    if how not in TAKES:
+        return ""
+    value = worked.get((path, how))
+    plain, exact = TAKES[how]
+    return exact.format(path=path, value=value) if value is not None else plain.format(path=path)
 
 
 def is_vague(message: str) -> bool:

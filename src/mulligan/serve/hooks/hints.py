@@ -1,4 +1,4 @@
-"""After a failure: what overcame it before in this folder, in a sentence; with mode `repair`, the call itself."""
+"""After a failure: what overcame it before in this folder, or a lesson; with mode `repair`, the call itself."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from mulligan.classify.fingerprint import template
 from mulligan.prompt import Prompt
 from mulligan.records import OPEN, Effects, Fix, Overcome, Precedent, Step
 from mulligan.remember import lookups
+from mulligan.remember.pitfalls import is_told
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, FixQuery
+from mulligan.remember.store import LOCAL, FixQuery, LessonQuery
 from mulligan.serve.hooks.state import State
 from mulligan.settings import Settings
 
@@ -23,6 +24,8 @@ RUNS = 3
 SURE = 0.5
 """The lower end of what its share of successes in this folder may be: 3 of 3 give 0.65, 3 of 5 give 0.34."""
 MOST = 2
+LESSONS = 5
+"""That are looked at."""
 
 
 class Hints:
@@ -35,9 +38,24 @@ class Hints:
         self._agent, self._now, self._state = agent, now, state
 
     def hint(self, step: Step) -> str:
-        """What worked before, for the model; empty where nothing is proven."""
+        """What worked before, for the model; else what is known of such failures; empty where nothing is."""
         told = [known for fix in self._fixes(step) if (known := self._precedent(fix)) is not None]
-        return self._words.hint(told[:MOST])
+        return self._words.hint(told[:MOST]) or self._lesson(step)
+
+    def _lesson(self, step: Step) -> str:
+        """The best lesson about this very failure that people wrote and approved, or that came with mulligan.
+
+        What was learned elsewhere is not told: nothing of one folder is taken to another.
+        """
+        failure = step.failure
+        if failure is None or not failure.fingerprint:
+            return ""
+        asked = LessonQuery(
+            tool=step.name, fingerprint=failure.fingerprint, agent=self._agent, now=self._now, limit=LESSONS
+        )
+        found = self._store.lessons(LOCAL, asked)
+        known = next((each for each in found if is_told(each) and each.source != "learned"), None)
+        return self._words.lesson_hint(known) if known is not None else ""
 
     def instead(self, step: Step, tool: str) -> tuple[str, dict[str, Any], str] | None:
         """The call that a proven fix makes of this one, and what is said of it; only where repairs are asked for."""

@@ -11,7 +11,7 @@ import msgspec
 
 from mulligan.assembly import Parts
 from mulligan.remember.store import LOCAL
-from mulligan.remember.urls import open_store, sqlite_path
+from mulligan.remember.urls import is_remote, open_store, sqlite_path
 from mulligan.serve.proxy import messages, pins, teach, tools
 from mulligan.serve.proxy.messages import Envelope
 from mulligan.serve.proxy.pins import Finding, Pins
@@ -112,8 +112,13 @@ class Listing:
         return pins.keep(self._parts.shelf, self._tools.options.name, known)
 
     def _lessons(self, tools: Mapping[str, Collection[str]]) -> Mapping[str, Sequence[str]]:
-        url = self._parts.settings.store_url
-        if url.startswith("memory:") or not sqlite_path(url).exists():
+        parts, url = self._parts, self._parts.settings.store_url
+        try:
+            if url.startswith("memory:") or not (is_remote(url) or sqlite_path(url).exists()):
+                return {}
+            # The recorder opens its own when there is something to keep.
+            with closing(open_store(url, token=parts.settings.token)) as store:
+                return teach.lessons(store, parts.kit.prompt, self._tools.options.name, tools, parts.kit.now())
+        except Exception:  # noqa: BLE001 - a store that is away costs what it knows, and never the list
+            parts.kit.fault("reading what is known of tools")
             return {}
-        with closing(open_store(url)) as store:  # the recorder opens its own when there is something to keep
-            return teach.lessons(store, self._parts.kit.prompt, self._tools.options.name, tools, self._parts.kit.now())

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from mulligan.prompt import Prompt, tokens
-from mulligan.remember.store import LOCAL, FixQuery, Store
+from mulligan.remember.pitfalls import is_told
+from mulligan.remember.store import LOCAL, FixQuery, LessonQuery, Store
 from mulligan.serve.proxy.messages import encode
 
 EACH = 120
@@ -16,7 +17,7 @@ EACH = 120
 ALL = 1500
 """Tokens that may be added to all descriptions of a server."""
 FIXES = 50
-"""Fixes of a tool that are looked at."""
+"""Lessons and fixes of a tool that are looked at."""
 
 
 class Budget:
@@ -49,15 +50,22 @@ class Budget:
 def lessons(
     store: Store, words: Prompt, server: str, tools: Mapping[str, Collection[str]], now: int
 ) -> dict[str, list[str]]:
-    """What is proven about each of these tools, as sentences; only what recovery itself would act on.
+    """What is proven about each of these tools, as sentences: lessons in force, then what recovery would act on.
 
     Each tool comes with the texts that belong to its schema, and so to nobody.
     """
     found: dict[str, list[str]] = {}
     for name, closed in tools.items():
-        fixes = store.fixes(LOCAL, FixQuery(tool=f"{server}.{name}", now=now, limit=FIXES))
-        proven = [fix for fix in fixes if fix.state in ("promoted", "approved")]
-        told = dict.fromkeys(sentence for fix in proven if (sentence := words.pitfall(fix, closed)))
-        if told:
-            found[name] = list(told)
+        tool = f"{server}.{name}"
+        known = [each for each in store.lessons(LOCAL, LessonQuery(tool=tool, state="active", now=now, limit=FIXES))
+                 if is_told(each)]  # fmt: skip
+        said = [words.lesson(each).removesuffix(".") for each in known]
+        rests = {each.fix for each in known}
+        said += [
+            words.pitfall(fix, closed)
+            for fix in store.fixes(LOCAL, FixQuery(tool=tool, now=now, limit=FIXES))
+            if fix.state in ("promoted", "approved") and fix.id not in rests
+        ]
+        if told := list(dict.fromkeys(filter(None, said))):
+            found[name] = told
     return found
