@@ -22,6 +22,7 @@ COMMANDS = {
     "lessons": ("lessons", "lessons", "What was learned, in words: list, decide, edit, write to files and read them."),
     "consolidate": ("lessons", "consolidate", "Make lessons of what has overcome failures."),
     "prompt": ("prompt", "prompt", "What a model should know of its tools, as text or as a section of a file."),
+    "seed": ("seed", "seed", "Put the lessons that come with mulligan into the store."),
     "stats": ("stats", "stats", "What failed, what overcame it, and what that suggests."),
     "scan": ("scan", "scan", "Read the session logs on this machine: what failed, and what overcame it."),
     "sessions": ("sessions", "sessions", "What is remembered of each conversation."),

@@ -1,0 +1,149 @@
+"""Which seeds speak of a failure: those whose wording stands in what was said, word for word.
+
+No likeness here, and no guess: a seed is about a program, and programs say the same thing in the same words. Each line
+of a seed's `error` is one wording, with `{name}` where something varies. Nothing is a good answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from mulligan.failure import Failure
+from mulligan.records import Lesson
+
+LINES = 40
+"""Lines at each end of a text that are looked at: what went wrong is told first or last."""
+WIDEST = 600
+"""Characters of a line that are looked at."""
+ANY = "any"
+"""The tool of a seed that is about calls of every tool."""
+
+_OPEN = re.compile(r"\{[a-z ]{1,20}\}")
+_MARKUP = str.maketrans("\u2039\u203a\u00a6", "<>|")
+"""Undoes what makes text fit to be shown, in seeds and in what was kept of a failure alike."""
+_SHELL = re.compile(
+    r"(?:\b|_)(?:bash|shell|sh|zsh|terminal|console|powershell|cmd|exec|command|run_code|execute_code)(?:\b|_|$)", re.I
+)
+_FILES = re.compile(
+    r"(?:\b|_)(?:edit|multiedit|write|read|replace|patch|apply_patch|str_replace|notebookedit|glob|grep|view|ls)(?:\b|_|$)"
+    r"|file",
+    re.I,
+)
+_QUOTES = "'\"`\u2018\u201c"
+_VAGUE = ("execution_failed", "build_failure", "test_failure", "unknown")
+_EDITING = ("tool/edit_mismatch", "tool/stale_file")
+
+
+class Wording(NamedTuple):
+    """What stands in a text, in this order, where something else stands in between."""
+
+    parts: tuple[str, ...]
+
+    @property
+    def weight(self) -> int:
+        """How much it says: of two that are found, the one with more words is meant."""
+        return sum(map(len, self.parts))
+
+
+@lru_cache(1024)
+def wording(text: str) -> Wording:
+    """A wording as it is looked for; what varies at its ends says nothing."""
+    return Wording(tuple(part for each in _OPEN.split(_folded(text)) if (part := each.strip(" "))))
+
+
+def wordings(seed: Lesson) -> list[Wording]:
+    return [wording(line) for line in seed.error.splitlines() if line.strip()]
+
+
+def is_in(known: Wording, line: str) -> bool:
+    """Whether a line, folded, says this: whole words, each part after the one before it, with something between.
+
+    Not where it is quoted: then somebody speaks about such a failure.
+    """
+    end = -1
+    for number, part in enumerate(known.parts):
+        start = end + 1
+        end = _end_of(part, line, start)
+        while not number and end >= 0 and _is_quoted(line, end - len(part)):
+            end = _end_of(part, line, end)
+        if end < 0:
+            return False
+    return bool(known.parts)
+
+
+def _is_quoted(line: str, at: int) -> bool:
+    return at > 0 and line[at - 1] in _QUOTES and line[at] not in _QUOTES
+
+
+def _end_of(part: str, line: str, start: int) -> int:
+    """Where a part ends that begins here or later, and not in the middle of a word; -1 where there is none."""
+    at = line.find(part, start)
+    while at >= 0:
+        end = at + len(part)
+        is_cut = at > 0 and line[at - 1].isalnum() and part[0].isalnum()
+        if not is_cut and not (end < len(line) and line[end].isalnum() and part[-1].isalnum()):
+            return end
+        at = line.find(part, at + 1)
+    return -1
+
+
+def speaking(seeds: Iterable[Lesson], tool: str, failure: Failure, limit: int = 1) -> list[Lesson]:
+    """The seeds that speak of this failure of this tool, the most particular first."""
+    said = _lines(failure.message)
+    rest = _lines(failure.detail)
+    whole = "\n".join((*said, *rest))
+    found: list[tuple[bool, int, str, Lesson]] = []
+    for seed in seeds:
+        if not _may_meet(seed, tool, failure):
+            continue
+        # What stands beside the sentence may be about something else, unless that is of the seed's kind, or of none.
+        may_look_on = failure.kind.code in _VAGUE or str(failure.kind) == seed.kind
+        for each in wordings(seed):
+            if not all(part in whole for part in each.parts):
+                continue
+            in_message = any(is_in(each, line) for line in said)
+            in_rest = not in_message and may_look_on and any(is_in(each, line) for line in rest)
+            if in_message or in_rest:
+                found.append((in_message, each.weight, seed.id, seed))
+    found.sort(key=lambda each: (not each[0], -each[1], each[2]))
+    return list({id: seed for *_, id, seed in found}.values())[:limit]
+
+
+def _may_meet(seed: Lesson, tool: str, failure: Failure) -> bool:
+    """Whether a seed can be about this tool: an editor does not say what a shell says, nor a tool what a model does."""
+    if (seed.kind.partition("/")[0] == "model") != (failure.kind.type == "model"):
+        return False
+    if seed.tool == ANY or failure.kind.type == "model":
+        return True
+    asked, own = family(tool), family(seed.tool)
+    if own == "files" and asked == "shell":
+        return str(failure.kind) in _EDITING  # some agents patch files by a command
+    if "." in seed.tool and asked == "shell":
+        return False  # of an MCP server
+    return own == asked or not own or not asked
+
+
+def family(tool: str) -> str:
+    """`shell`, `files` or nothing: by what agents call their tools."""
+    name = re.split(r"[.]|__", tool)[-1]
+    if _SHELL.search(name):
+        return "shell"
+    return "files" if _FILES.search(name) else ""
+
+
+def _lines(text: str) -> Sequence[str]:
+    lines = text[: 200 * WIDEST].splitlines() if len(text) <= 200 * WIDEST else _ends(text)
+    if len(lines) > 2 * LINES:
+        lines = lines[:LINES] + lines[-LINES:]
+    return [folded for line in lines if (folded := _folded(line[:WIDEST]))]
+
+
+def _ends(text: str) -> list[str]:
+    return text[: 20 * WIDEST].splitlines() + text[-20 * WIDEST :].splitlines()
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.translate(_MARKUP).casefold().split())
