@@ -1,0 +1,212 @@
+"""What lessons are worth: made by consolidation of other scenarios, and applied to failures that they never saw.
+
+    python evals/lessons.py             # needs ../shared/data, and: pip install --no-deps bfcl-eval mpmath
+    python evals/lessons.py --quick     # one fold of four
+    python evals/lessons.py --best      # the lessons learned from all of it, the best proven first; nothing is asked
+
+A store in a file learns from the recorded runs of three quarters of the scenarios, as `memory.py` does, and is
+consolidated. Each failure of the last quarter is then looked up by its tool and fingerprint; the lesson that is told
+first, if there is one, is applied to the failed call with nothing but the run at hand, and what comes of it is right
+or not by the rules of `memory.py`: equal to an oracle, or it executes and changes nothing that the recording or the
+ground truth did not. A lesson that cannot be applied, because it needs a value that the run does not have, is counted
+as such. It exits with 1 if a lesson holds a text of a run, or if those in force or the recipes fall short of 0.85.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+import tempfile
+from collections import Counter, defaultdict
+
+import memory
+import repair_worlds as worlds
+from memory import DATA, FOLDS, NOW, Row, _answer, fold_of, scenario
+from repair import _oracles
+from repair_worlds import told
+
+from mulligan.calls import TOOL
+from mulligan.capture.advice import advise
+from mulligan.records import Fix, Lesson
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import LOCAL, LessonQuery
+
+TARGET = 0.85
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--quick", action="store_true", help="one fold of four")
+    options.add_argument("--best", action="store_true", help="what is learned from everything")
+    options.add_argument("--show", action="store_true", help="each lesson with what became of it")
+    options.add_argument("--data", type=pathlib.Path, default=DATA)
+    given = options.parse_args()
+    if not (given.data / "calls-dev.jsonl.gz").exists():
+        print(f"There is no {given.data.name} folder beside the checkout, so there is nothing to measure.")
+        return
+    if not worlds.is_installed():
+        print("This needs BFCL's simulators: pip install --no-deps bfcl-eval mpmath")
+        sys.exit(2)
+    evaluation = Lessons(given.data)
+    if given.best:
+        evaluation.best()
+        return
+    for fold in range(1 if given.quick else FOLDS):
+        evaluation.fold(fold, 1.0)
+    evaluation.print()
+    if given.show:
+        evaluation.show()
+    sys.exit(0 if evaluation.is_met() else 1)
+
+
+class Lessons(memory.Evaluation):
+    def __init__(self, data: pathlib.Path) -> None:
+        super().__init__(data)
+        self.sums: dict[str, Counter[str]] = defaultdict(Counter)
+        self.by_lesson: dict[str, Counter[str]] = defaultdict(Counter)
+        self.lessons: dict[str, Lesson] = {}
+        self.made = self.active = self.folds = self.leaked = 0
+
+    def learned(self, store: SqliteStore, fold: int | None) -> list[Lesson]:
+        """Keeps the runs of all other folds, and makes lessons of them."""
+        ids = [id for id, rows in self.recorded.runs.items() if fold_of(scenario(rows[0])) != fold]
+        for number, id in enumerate(ids):
+            store.append(LOCAL, self.recorded.events(id, number), f"run {id}", 1)
+        store.consolidate(LOCAL, NOW)
+        return store.lessons(LOCAL, LessonQuery(now=NOW, limit=5000))
+
+    def best(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            store = SqliteStore(pathlib.Path(folder) / "memory.db", lambda: NOW)
+            found = self.learned(store, None)
+            store.close()
+        states = Counter(lesson.state for lesson in found)
+        print(f"{len(found)} lessons: {', '.join(f'{count} {state}' for state, count in states.items())}\n")
+        for lesson in found[:40]:
+            print(f"{lesson.state:9} {lesson.worked:>4} of {lesson.tried:<4} met {lesson.seen:<4} {lesson.correction}")
+            print(f"{'':33}{lesson.mistake}")
+
+    def fold(self, fold: int, share: float) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            store = SqliteStore(pathlib.Path(folder) / "memory.db", lambda: NOW)
+            found = self.learned(store, fold)
+            self.folds += 1
+            self.made += len(found)
+            self.active += sum(lesson.state == "active" for lesson in found)
+            self.leaked += sum(map(_holds_a_text, found))
+            unique: set[str] = set()
+            for rows in self.recorded.runs.values():
+                if fold_of(scenario(rows[0])) == fold:
+                    self._ask(rows, store, share, unique)
+            store.close()
+
+    def _one(
+        self,
+        row: Row,
+        rows: list[Row],
+        at: int,
+        label: Row | None,
+        world: worlds.World | None,
+        store: SqliteStore,
+        share: float,
+    ) -> None:
+        failure = self.recorded.failure(row)
+        if not failure.counts:
+            return
+        every = self.sums["all"]
+        every["failures"] += 1
+        name = label["class"] if label else "none"
+        every["R"] += name == "R"
+        query = LessonQuery(tool=row["tool"], fingerprint=failure.fingerprint, now=NOW, limit=1)
+        found = store.lessons(LOCAL, query)
+        if not found:
+            return
+        lesson = found[0]
+        self.lessons[lesson.id] = lesson
+        arguments = row["parameters"] if isinstance(row["parameters"], dict) else {}
+        history = [
+            {
+                "tool": each["tool"],
+                "arguments": each["parameters"],
+                "outcome": each["outcome"],
+                "result": each["result_excerpt"],
+                "error": each["error"],
+            }
+            for each in rows[max(0, at - 200) : at]
+        ]
+        tools = worlds.tools_of(row["task_id"]) if world is not None else None
+        made = advise(
+            row["tool"],
+            arguments,
+            row["error"] or "",
+            classify=lambda *_, **__: failure,
+            schema=tools.get(row["tool"]) if tools else None,
+            run=history,
+            recall=_answer([_fix(lesson)]),
+        ).suggestions
+        applied = [each for each in made if each.source == "memory"]
+        oracles = list(_oracles(row, rows, world is not None))
+        right = bool(applied) and self._is_right(applied[0], row, rows, at, oracles, world)
+        sort = "recipe" if lesson.first else "change"
+        for place in ("all", lesson.state, sort, row["dataset"], f"{sort}, {lesson.state}", f"class {name}"):
+            counts = self.sums[place]
+            counts["told"] += 1
+            counts["applied"] += bool(applied)
+            counts["right"] += right
+        counts = self.by_lesson[lesson.id]
+        counts["told"] += 1
+        counts["applied"] += bool(applied)
+        counts["right"] += right
+
+    def print(self) -> None:
+        each = self.made / self.folds
+        print(f"\n{each:.0f} lessons from three quarters of the scenarios, {self.active / self.folds:.0f} in force")
+        every = self.sums["all"]
+        print(f"{every['failures']} unique failures of the other quarter")
+        print(f"  {'a lesson is told':<44}{told(every['told'], every['failures'])}")
+        print(f"  {'it can be applied with what the run has':<44}{told(every['applied'], every['told'])}")
+        print(f"  {'its correction is right, where it is applied':<44}{told(every['right'], every['applied'])}")
+        print("\nRight, where it is applied")
+        for name, counts in sorted(self.sums.items()):
+            if name != "all" and counts["applied"]:
+                print(f"  {name:<44}{told(counts['right'], counts['applied'])}")
+        print(f"\nTexts of runs in lessons: {self.leaked}")
+
+    def is_met(self) -> bool:
+        shares = [self.sums[name] for name in ("active", "recipe")]
+        return not self.leaked and all(each["right"] >= TARGET * each["applied"] for each in shares)
+
+    def show(self) -> None:
+        for id, counts in sorted(self.by_lesson.items(), key=lambda item: item[1]["right"] - item[1]["applied"]):
+            lesson = self.lessons[id]
+            print(f"{counts['right']:>4} of {counts['applied']:<4} told {counts['told']:<4} {lesson.state:9}"
+                  f"{lesson.worked} of {lesson.tried}: {lesson.tool}: {lesson.correction}")  # fmt: skip
+
+
+def _fix(lesson: Lesson) -> Fix:
+    """A lesson as something that can be applied: what it says, and nothing that only its fix knows."""
+    return Fix(
+        id=lesson.fix or lesson.id,
+        tool=lesson.tool,
+        fingerprint=lesson.fingerprint,
+        sort="recipe" if lesson.first else "change",
+        changes=lesson.changes,
+        first=lesson.first,
+        tried=lesson.tried,
+        worked=lesson.worked,
+        last=lesson.last,
+    )
+
+
+def _holds_a_text(lesson: Lesson) -> bool:
+    """Whether a change tells a text that is no name: texts belong to the run that they were in."""
+    return any(
+        isinstance(change.after, str) and change.how not in ("rename", "cast") and not change.after.startswith("(")
+        for change in lesson.changes
+        if change.path != TOOL
+    )
+
+
+if __name__ == "__main__":
+    main()
