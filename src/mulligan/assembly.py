@@ -93,6 +93,7 @@ class Parts:
             self.stream,
             journals=self._journals if keeps_a_journal else None,
             fsync=settings.fsync,
+            learns=opening is None and not is_remote(settings.store_url),
         )
         self.shelf = RecorderShelf(self.recorder, self._open if keeps_a_journal else None)
         self.stream.carry(self.recorder)

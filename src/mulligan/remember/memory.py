@@ -68,6 +68,9 @@ from mulligan.remember.store import (
     shape_of,
 )
 
+QUICK = 1000
+"""Runs of which lessons are made in the background."""
+
 
 class MemoryStore:
     """Keeps everything for as long as the process lives."""
@@ -540,7 +543,9 @@ class MemoryStore:
     def consolidate(
         self, tenant: str, now: int, progress: Progress | None = None, most: int | None = None
     ) -> Consolidated:
-        """All of it, each time: nothing here is too much to look at."""
+        """All of it, each time; where that is bounded, not of many runs: everything is counted anew here."""
+        if most is not None and len(self._runs) > QUICK:
+            return Consolidated(left=1)
         with self._lock:
             looked_at, news = self._lessons_of(tenant).consolidate(self._facts(tenant, None, now), now)
         told = tuple(found for id in news if (found := self.lesson(tenant, id, now)) is not None)

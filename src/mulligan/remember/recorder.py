@@ -16,11 +16,12 @@ from itertools import chain
 from pathlib import Path
 
 from mulligan import forks
-from mulligan.events import AnyEvent, Stream
+from mulligan.events import AnyEvent, LessonLearned, Stream
 from mulligan.failure import MulliganError
 from mulligan.records import encode, new_id
 from mulligan.remember.adoption import adopt, release
 from mulligan.remember.intake import Intake, Waiting
+from mulligan.remember.learner import Learner
 from mulligan.remember.store import LOCAL, Store
 from mulligan.remember.worker import Worker
 from mulligan.success import Success
@@ -39,11 +40,14 @@ class Recorder:
         tenant: str = LOCAL,
         journals: Callable[[], Path] | None = None,
         fsync: bool = False,
+        learns: bool = False,
     ) -> None:
         self._opening = opening
         self._journals = journals
         self._stream = stream
         self._tenant = tenant
+        self._learns = learns
+        """Whether lessons are made here, in the time that is left: a server makes its own."""
         self._intake = Intake(journals, stream.known, fsync)
         self._worker = Worker(self._intake, self._turn)
         self._intake.rouse = self._worker.rouse
@@ -54,6 +58,7 @@ class Recorder:
 
     def _reset(self) -> None:
         self.store: Store | None = None
+        self._learner = Learner()
         self._closing = threading.RLock()
         self._arriving = threading.Lock()
         """Held while a store is opened and imported: a child forked meanwhile would wait for that import for ever."""
@@ -110,6 +115,7 @@ class Recorder:
             if not self._write():
                 return False
             self._intake.begin_anew()
+            self._learn()
         except Exception as error:  # noqa: BLE001 - without this thread nothing would be kept any more
             self._intake.complain("fault", f"recording waits: {type(error).__name__}: {error}")
             return False
@@ -139,6 +145,17 @@ class Recorder:
             for event in events:
                 self._stream.deliver(event)
         return True
+
+    def _learn(self) -> None:
+        """Lessons of what was kept, when there is nothing else to do."""
+        if not self._learns or self.store is None or self._intake.has_more:
+            return
+        self._learner.heard(self._tenant)
+        try:
+            for _, lesson in self._learner.turn(self.store):
+                self._stream.publish(LessonLearned(lesson))
+        except Exception as error:  # noqa: BLE001 - what is recorded does not wait for what is learned
+            self._intake.complain("lessons", f"lessons wait: {error}")
 
     def _opened(self) -> Store:
         """The store, with what dead processes left for it; opened here, so that no caller waits for it."""

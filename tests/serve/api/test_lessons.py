@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import time
 
 import pytest
 import taught
 from servers import served
 
+from mulligan.remember import learner
 from mulligan.remember.remote import RemoteStore
 from mulligan.remember.store import LOCAL, LessonQuery
 from mulligan.serve.api.doors import Rules
@@ -158,3 +160,18 @@ def test_a_library_with_this_server_as_its_store_reads_and_decides_the_same(serv
         assert admin.get(f"/v1/lessons/{taught.PROPOSED}").json["state"] == decided.state == "active"
     finally:
         store.close()
+
+
+def test_a_server_makes_lessons_of_what_is_sent_to_it_while_nobody_waits(tmp_path, monkeypatch):
+    monkeypatch.setattr(learner, "FIRST", 0.0)
+    monkeypatch.setattr(learner, "PAUSE", 0.0)
+    with served(tmp_path, Rules(is_local=False), clock=lambda: NOW) as running:
+        token = running.holding("ingest").token
+        sender = RemoteStore(f"http://127.0.0.1:{running.port}", token, tmp_path / "spool")
+        for number in range(4):
+            sender.append(LOCAL, taught.clamped(f"run_{number}", NOW - number), "journal", number + 1)
+        sender.close()
+        deadline = time.monotonic() + 10
+        while not (found := running.holding("read").get("/v1/lessons").json["lessons"]) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert [each["correction"] for each in found] == ["Use k=10."]

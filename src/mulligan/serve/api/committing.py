@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from mulligan.events import AnyEvent
+from mulligan.events import AnyEvent, LessonLearned
 from mulligan.failure import StoreError
+from mulligan.remember.learner import Learner
 from mulligan.remember.store import Batch, Store
 from mulligan.serve.api.errors import Refused, away, busy
 
@@ -42,6 +43,7 @@ class Committer:
         self._size = 0
         self._changed = threading.Condition()
         self._is_closing = False
+        self._learner = Learner()
         self._thread = threading.Thread(target=self._run, name="mulligan-committer", daemon=True)
         self._thread.start()
         self.events = 0
@@ -99,6 +101,7 @@ class Committer:
                 for act in acts:
                     act()
                 self._commit(group)
+                self._learn()
             finally:
                 with self._changed:
                     self._size -= sum(each.size for each in group)
@@ -120,9 +123,10 @@ class Committer:
         for (each, batch), new in zip(ready, kept, strict=True):
             _answer(each, new)
             if isinstance(new, int):
+                self._learner.heard(batch.tenant)
                 self.events += new
                 if new and self._heard is not None:
-                    self._tell(batch)
+                    self._tell(batch.tenant, batch.events)
 
     def _alone(self, batch: Batch) -> int | Refused:
         try:
@@ -131,10 +135,20 @@ class Committer:
         except Exception as error:  # noqa: BLE001 - told to the one who sent it
             return _told(error)
 
-    def _tell(self, batch: Batch) -> None:
+    def _learn(self) -> None:
+        """Lessons of what was kept, while nobody waits."""
+        if self._waiting:
+            return
+        try:
+            for tenant, lesson in self._learner.turn(self._store):
+                self._tell(tenant, [LessonLearned(lesson)])
+        except Exception:
+            log.exception("lessons wait")
+
+    def _tell(self, tenant: str, events: Sequence[AnyEvent]) -> None:
         try:
             if self._heard is not None:
-                self._heard(batch.tenant, batch.events)
+                self._heard(tenant, events)
         except Exception:
             log.exception("a listener of the server failed")
 
