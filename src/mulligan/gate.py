@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -17,7 +17,7 @@ from mulligan.failure import Kind
 from mulligan.records import Change, Ending, Recovery, Run, Step, encode
 from mulligan.redaction import Redactor, plain
 from mulligan.redaction.detect import might_hold
-from mulligan.success import CLOSED, SIMPLE, Form, Success, thawed
+from mulligan.success import FLAT, Form, Success, thawed
 
 NAME = 200
 """Characters of a name or an id that are kept."""
@@ -63,62 +63,63 @@ class Gate:
         return self._redactor.record(*map(_text, values))
 
     def known(self, form: Form) -> Form:
-        """A form with what a journal has of calls of it, and with what their names hide: worked out once."""
-        if form.prefix is None:
-            names = [self._named(name) for name in form.names]
-            kinds = form.kinds
+        """A form with what a journal has of calls of it, and with which names hide nothing: worked out once."""
+        if form.prefixes is None:
             form.kept_name = _name(form.name, self._redactor)
-            form.hides = any(
-                hides or kept != name
-                for name, (kept, *hidden) in zip(form.names, names, strict=True)
-                for hides in hidden
-            )
-            form.tells = tuple(kind in CLOSED and not name[1] for name, kind in zip(names, kinds, strict=True))
-            form.tells_all = all(tells or kind is str for tells, kind in zip(form.tells, kinds, strict=True))
-            told = [
-                (name[0], None if tells else kind.__name__)
-                for name, tells, kind in zip(names, form.tells, kinds, strict=True)
-            ]
             form.server = _maybe_name(form.server, self._redactor)
-            of = (form.type, form.kept_name, told)
-            form.prefix = msgspec.Raw(_pack(of if form.server is None else (*of, form.server)))
+            form.named = self._known
+            kept = [self._known(name)[0] for name in form.names]
+            is_told = {name: self._known(name)[:2] == (name, False) for name in (*form.names, *form.plain)}
+            form.plain = frozenset(name for name in form.plain if is_told[name])
+            server = () if form.server is None else (form.server,)
+            form.prefixes = tuple(
+                msgspec.Raw(_pack((form.type, form.kept_name, kept[:count], *server))) for count in range(len(kept) + 1)
+            )
+            # Last: from now on callers go by it.
+            form.leading = next((place for place, name in enumerate(form.names) if not is_told[name]), len(form.names))
         return form
 
     def successes(self, batch: Sequence[Success]) -> list[tuple[Step, Run | None]]:
         """The step of each call that worked, and its run where it was alone in it, as they may be kept."""
         steps: list[tuple[Step, Run | None]] = []
         for success, is_fine in zip(batch, self._harmless(batch), strict=True):
-            form, result, alone = success.form, success.result, success.alone
+            result, alone = success.result, success.alone
             if is_fine:
-                arguments: Any = dict(zip(form.names, success.values))  # noqa: B905 - to be strict takes as long again
+                arguments: Any = success.named
+                if success.given:
+                    arguments = {**dict(zip(success.form.names, success.given)), **arguments}  # noqa: B905 - in part
             else:
                 arguments, result = self._redactor.record(plain(success.arguments), plain(thawed(result)))
-            step = success.step(form.kept_name, arguments, result)
+            step = success.step(success.form.kept_name, arguments, result)
             steps.append((step, None if alone is None else self.run(success.whole_run(alone))))
         return steps
 
     def _harmless(self, batch: Sequence[Success]) -> list[bool]:
         """Of each call whether there is nothing to hide in it. Those that are alike are looked at together."""
         are_fine = [False] * len(batch)
-        if not self._looks_once:
-            return are_fine
         alike: dict[tuple[Any, ...], list[int]] = {}
         for number, success in enumerate(batch):
-            result = success.result
-            like = (success.form, *result) if type(result) is dict else (success.form,)
+            form, result = success.form, success.result
+            if form.prefixes is None:
+                self.known(form)
+            if not success.is_flat or not self._looks_once:
+                continue
+            # No argument's name is a number: where there is one, those of the result begin.
+            if type(result) is dict:
+                like: tuple[Any, ...] = (form, len(success.given), *success.named, 0, *result)
+            else:
+                like = (form, len(success.given), *success.named)
             some = alike.get(like)
             if some is None:
                 alike[like] = [number]
             else:
                 some.append(number)
         for numbers in alike.values():
-            form, result = batch[numbers[0]].form, batch[numbers[0]].result
-            if form.prefix is None:
-                self.known(form)
-            if form.hides or not form.is_simple or (type(result) is dict and not self._hides_nothing(result)):
-                continue
-            for start in range(0, len(numbers), TOGETHER):
-                self._look(batch, numbers[start : start + TOGETHER], are_fine)
+            one = batch[numbers[0]]
+            names = (*one.form.names[: len(one.given)], *one.named)
+            if self._hides_nothing(names) and (type(one.result) is not dict or self._hides_nothing(one.result)):
+                for start in range(0, len(numbers), TOGETHER):
+                    self._look(batch, numbers[start : start + TOGETHER], are_fine)
         return are_fine
 
     def _look(self, batch: Sequence[Success], numbers: Sequence[int], are_fine: list[bool]) -> None:
@@ -126,9 +127,11 @@ class Gate:
 
         One look at the texts of many shows it mostly; else there are fewer to a look, and in the end one.
         """
-        given = [batch[number].values for number in numbers]
+        given = [batch[number].given for number in numbers]
+        named = [batch[number].named for number in numbers]
         results = [batch[number].result for number in numbers]
         columns = [[values[place] for values in given] for place in range(len(given[0]))]
+        columns += [[values[name] for values in named] for name in named[0]]
         is_simple = True
         if type(results[0]) is dict:
             is_simple = _NAMES.issuperset(map(type, chain.from_iterable(results)))  # what equals a text may be none
@@ -151,13 +154,12 @@ class Gate:
             for start in range(0, len(numbers), few):
                 self._look(batch, numbers[start : start + few], are_fine)
 
-    def _hides_nothing(self, result: dict[Any, Any]) -> bool:
-        """Whether no name of the result's hides anything, or is hidden itself."""
-        for name in result:
-            known = (self._names.get(name) or self._named(name)) if type(name) is str else None
-            if known is None or known[1] or known[2] or known[0] != name:
-                return False
-        return True
+    def _hides_nothing(self, names: Iterable[Any]) -> bool:
+        """Whether none of these names hides anything, or is hidden itself."""
+        return all(type(name) is str and self._known(name) == (name, False, False) for name in names)
+
+    def _known(self, name: str) -> tuple[str, bool, bool]:
+        return self._names.get(name) or self._named(name)
 
     def _named(self, name: str) -> tuple[str, bool, bool]:
         """A name as it may be kept, and whether it hides numbers and texts. The same few come again and again."""
@@ -288,12 +290,14 @@ class Gate:
 
 
 def _is_simple(column: list[Any], texts: list[str]) -> bool:
-    """Whether there is nothing to look at in these values but texts, which are added, and how large a number is."""
+    """Whether nothing in these values needs a closer look but texts, which are added."""
     kinds = set(map(type, column))
-    if not SIMPLE.issuperset(kinds):
+    if not FLAT.issuperset(kinds):
         return False
     if str in kinds:
         texts += column if len(kinds) == 1 else [value for value in column if type(value) is str]
+    if float in kinds and not all(math.isfinite(value) for value in column if type(value) is float):
+        return False
     if int not in kinds:
         return True
     numbers = column if len(kinds) == 1 else [value for value in column if type(value) is int]

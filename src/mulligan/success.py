@@ -6,7 +6,7 @@ copied only where it could change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,6 @@ from mulligan.redaction import plain
 
 FLAT = frozenset({str, int, float, bool, type(None)})
 """What cannot change, and needs no copy."""
-SIMPLE = FLAT - {float}
 CLOSED = frozenset({int, float, bool, type(None)})
 """Values that belong to no secret, unless their name says so."""
 FEW = 200
@@ -28,47 +27,34 @@ _type = type
 
 
 class Form:
-    """What calls that were made alike have in common: the tool, the names of the arguments and their types."""
+    """What all calls of a function have in common, and what may be told of them; the latter works out the gate."""
 
-    __slots__ = (
-        "alone",
-        "hides",
-        "is_flat",
-        "is_simple",
-        "kept_name",
-        "kinds",
-        "name",
-        "names",
-        "prefix",
-        "server",
-        "tells",
-        "tells_all",
-        "type",
-    )
+    __slots__ = ("alone", "kept_name", "leading", "name", "named", "names", "plain", "prefixes", "server", "type")
 
     def __init__(
-        self, type: StepType, name: str, names: Sequence[str], kinds: Sequence[type], server: str | None = None
+        self,
+        type: StepType,
+        name: str,
+        names: Sequence[str] = (),
+        plain: Iterable[str] = (),
+        server: str | None = None,
     ) -> None:
         self.type: StepType = type
         self.name = name
         self.server = server
         self.names = tuple(names)
-        self.kinds = tuple(kinds)
-        self.is_flat = FLAT.issuperset(kinds)
-        # What may be told of it, for the gate to work out, once.
-        self.prefix: bytes | None = None
-        """All this as a journal has it."""
+        """Those of its arguments that have a place, in order."""
+        self.plain = frozenset(plain)
+        """Names under which an argument may be given and told; of the gate, those alone that hide nothing."""
+        self.leading = -1
+        """How many values may be given by place and be told as they are; none before the gate has seen it."""
         self.kept_name = ""
-        self.hides = True
-        """Whether a name hides its value, or is hidden itself."""
-        self.tells: tuple[bool, ...] = ()
-        """Which of the values may be told as they are."""
-        self.tells_all = False
-        """Whether nothing of them is hidden but the letters of texts."""
+        self.prefixes: tuple[msgspec.Raw, ...] | None = None
+        """All this as a journal has it, by how many values were given by place."""
+        self.named: Callable[[str], tuple[str, bool, bool]] | None = None
+        """Of any name, how it is told, and whether it hides numbers and texts."""
         self.alone: tuple[Run, msgspec.Raw] | None = None
         """The run of calls that are outside any, and what a journal has of it."""
-        self.is_simple = SIMPLE.issuperset(kinds)
-        """Whether there is nothing to look at in them but texts and how large a number is."""
 
 
 class Success(msgspec.Struct, frozen=True, gc=False):
@@ -81,11 +67,15 @@ class Success(msgspec.Struct, frozen=True, gc=False):
     started: float
     """Seconds since 1970."""
     seconds: float
-    values: Sequence[Any]
-    """Those of its arguments, in the order of their names."""
+    given: Sequence[Any]
+    """The values that were given by place."""
+    named: dict[str, Any]
+    """Those that were given by name."""
     result: Any
     alone: Run | None
     """Its run, where it was outside any: that began and ended with it. Id and times are the call's own."""
+    is_flat: bool = True
+    """Whether all values given are of types that cannot change."""
     tokens: dict[str, int] | None = None
 
     @classmethod
@@ -103,14 +93,15 @@ class Success(msgspec.Struct, frozen=True, gc=False):
         alone: Run | None = None,
     ) -> Success:
         """One that nothing is like, from what is known of it by name."""
-        values = [frozen(value) for value in arguments.values()]
-        form = Form(type, name, tuple(arguments), tuple(map(_type, arguments.values())))
-        return cls(form, run, seq, None, started, seconds, values, frozen(result), alone)
+        form = Form(type, name, plain=arguments)
+        named = {key: frozen(value) for key, value in arguments.items()}
+        is_flat = FLAT.issuperset(map(_type, named.values()))
+        return cls(form, run, seq, None, started, seconds, (), named, frozen(result), alone, is_flat)
 
     @property
     def arguments(self) -> dict[str, Any]:
-        form = self.form
-        return dict(zip(form.names, self.values if form.is_flat else map(thawed, self.values), strict=True))
+        named = self.named if self.is_flat else {name: thawed(value) for name, value in self.named.items()}
+        return {**dict(zip(self.form.names, self.given)), **named} if self.given else named  # noqa: B905 - not all are given
 
     def step(self, name: str, arguments: Any, result: Any) -> Step:
         return Step(
@@ -167,6 +158,32 @@ def frozen(value: Any) -> Any:
         return msgspec.Raw(_freeze(value))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
         return plain(value)  # not of JSON: described, one by one
+
+
+def telling(form: Form, named: Mapping[str, Any], given: Sequence[Any] = ()) -> list[Any] | None:
+    """What a journal has of the values of a call: those given by place, then name, value, and so on.
+
+    A number, a truth or nothing is told as it is, a text as a list with its length, anything else by its type. None
+    while nothing is known of the form.
+    """
+    if form.named is None:
+        return None
+    told: list[Any] = []
+    for name, value in zip(form.names, given):  # noqa: B905 - not every name was given
+        told.append(_told(value, form.named(name)[1]))
+    for name, value in named.items():
+        kept, hides_numbers, _ = form.named(name)
+        told += kept, _told(value, hides_numbers)
+    return told
+
+
+def _told(value: Any, is_hidden: bool) -> Any:
+    kind = type(value)
+    if kind is str:
+        return [len(value)]
+    if kind is dict and len(value) == 1 and type(value.get("$str")) is int:
+        return [value["$str"]]  # a text of which only the length is kept
+    return value if kind in CLOSED and not is_hidden else kind.__name__
 
 
 def _is_small(inside: Iterable[Any]) -> bool:

@@ -6,7 +6,7 @@ and the players take over. What stands here in one piece and might be several is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import Token
 from typing import TYPE_CHECKING, Any
 
@@ -18,30 +18,35 @@ from mulligan.capture.kit import NO_LIMITS, Here, Kit, reset
 from mulligan.capture.tracer import ActiveRun, Inside
 from mulligan.events import StepStarted
 from mulligan.records import Step, new_id
-from mulligan.success import FLAT, Form, Success, frozen, thawed
+from mulligan.success import CLOSED, FLAT, LARGE, Success, frozen, telling, thawed
 
 if TYPE_CHECKING:
     from mulligan.capture.wrap import Rules, Wrapped
 
 
-class First(Here, eq=False):
+NAMES = 200
+"""Names beyond its own that are remembered of a function that takes any."""
+
+
+class First(Here, eq=False, gc=False):
     """The first attempt while it is made. It is also the place where it happens.
 
     `error` is what it raised; `answer` is set only where what it answered is a failure. The run of a call that is alone
-    is made when somebody asks for it: mostly nobody does.
+    is made when somebody asks for it: mostly nobody does. (Nothing it holds comes to hold it for longer than the call,
+    so it need not be looked at by the collector of garbage, which would take longer than to make it.)
     """
 
     id: str
     """That of its run."""
     is_alone: bool
     parent: int | None
-    kit: Kit
     rules: Rules
-    form: Form
-    values: Sequence[Any]
+    given: Sequence[Any]
+    named: dict[str, Any]
+    told: Sequence[Any] | None
+    is_flat: bool
     started: float
     began: float = 0.0
-    token: Token[Here | None] | None = None
     error: Exception | None = None
     answer: Any = None
     is_over: bool = False
@@ -53,7 +58,12 @@ class First(Here, eq=False):
             with tracer.lock():  # several tasks of the call may ask at once
                 if self.known_run is None:
                     run = ActiveRun(
-                        self.kit, "", self.rules.limits, is_outside=True, id=self.id, started=int(self.started * 1000)
+                        self.rules.kit,
+                        "",
+                        self.rules.limits,
+                        is_outside=True,
+                        id=self.id,
+                        started=int(self.started * 1000),
                     )
                     run.next_number()  # the call's own
                     run.is_open = not self.is_over
@@ -62,54 +72,68 @@ class First(Here, eq=False):
         assert self.known_run is not None
         return self.known_run
 
-    def succeeded(self, result: Any) -> bool:
+    def succeeded(self, result: Any, began: float, token: Token[Here | None]) -> bool:
         """Records that it worked; a fault of ours is not the caller's. Whether it did: an answer may be a failure."""
-        kit = self.kit
+        rules = self.rules
+        kit = rules.kit
         try:
-            rules = self.rules
-            seconds = kit.timer() - self.began
-            # The commonest answers are let go here: to ask the judge takes a call.
-            if (
-                rules.judge is not None
-                and not (
-                    type(result) is dict and len(result) <= SMALL and TELLING.isdisjoint(result) and rules.is_empty_fine
-                )
-                and rules.judge.condemns(result, self)
-            ):
-                self.answer = result
+            now = kit.timer()
+            # The commonest answers are let go here: to ask the judge takes a call, and so does a copy.
+            if type(result) is dict and len(result) <= SMALL and TELLING.isdisjoint(result) and rules.is_empty_fine:
+                for each in result.values():
+                    if type(each) is str:
+                        if len(each) > LARGE:
+                            kept = frozen(result)
+                            break
+                    elif type(each) not in CLOSED:
+                        kept = frozen(result)
+                        break
+                else:
+                    kept = result.copy()
+            elif rules.judge is not None and rules.judge.condemns(result, self):
+                self.began, self.answer = began, result
+                self.leave(token)
                 return False
+            else:
+                kept = result if type(result) in FLAT else frozen(result)
+            guard = rules.guard
+            if now >= guard.tick:
+                guard.ticked(now)
             self.is_open = False
             try:  # noqa: SIM105 - as `reset` does, which takes a call
-                kit.here.reset(self.token)  # type: ignore[arg-type] # it was begun
+                kit.here.reset(token)
             except ValueError:
                 pass
             run = self.known_run
             if rules.keeping is not None or (run is not None and (self.is_alone or run.has_failures)):
-                self.recorded(self.run, result, seconds)
+                self.recorded(self.run, result, now - began)
                 return True
-            self.is_over = True
+            if run is None:
+                self.is_over = True
             if rules.is_off:
                 return True
             success = Success(
-                self.form,
+                rules.form,
                 self.id,
                 self.number or 0,
                 self.parent,
                 self.started,
-                seconds,
-                self.values,
-                result if type(result) in FLAT else frozen(result),
+                now - began,
+                self.given,
+                self.named,
+                kept,
                 rules.alone if run is None else None,
+                self.is_flat,
             )
             if run is not None:
-                if run.recent is not None and type(success.result) is dict:
+                if run.recent is not None and type(kept) is dict:
                     run.recent.append(success)
                 else:
                     run.see(success)
             if kit.keep is None or kit.watchers:
                 kit.succeed(success)
             else:
-                kit.keep(success)
+                kit.keep(success, self.told)
         except Exception:  # noqa: BLE001 - unrecorded, and made
             kit.fault("recording how a call ended")
         return True
@@ -126,51 +150,60 @@ class First(Here, eq=False):
             result = rules.keeping.result(result)
         is_whole_run = self.is_alone and not run.has_begun
         success = Success(
-            self.form,
+            rules.form,
             run.id,
             self.number or 0,
             self.parent,
             self.started,
             seconds,
-            self.values,
+            self.given,
+            self.named,
             frozen(result),
             run.record if is_whole_run else None,
+            self.is_flat,
             tokens,
         )
         if not self.is_alone:
             run.see(success)
         if run.has_failures:
             step = msgspec.structs.replace(self.step(), result=thawed(success.result), seconds=seconds, tokens=tokens)
-            if run.heard(step, self.kit) and not self.kit.is_silent:
-                self.kit.succeed(success)  # nothing of it need be redacted in the caller's time
+            if run.heard(step, rules.kit) and not rules.kit.is_silent:
+                rules.kit.succeed(success)  # nothing of it need be redacted in the caller's time
         else:
-            self.kit.succeed(success)
+            rules.kit.succeed(success)
         if is_whole_run:
             run.is_open = False
         elif self.is_alone:
             run.finish(None)
 
-    def cancelled(self, error: BaseException) -> None:
+    def failed(self, error: Exception, began: float, token: Token[Here | None]) -> None:
+        """Keeps what it raised for whoever goes on."""
+        self.error, self.began = error, began
+        self.leave(token)
+
+    def cancelled(self, error: BaseException, began: float, token: Token[Here | None]) -> None:
         """Cancellation is not a failure: it is recorded as what it is, and passes."""
+        kit = self.rules.kit
         try:
-            seconds = self.kit.timer() - self.began
-            self.leave()
+            seconds = kit.timer() - began
+            self.leave(token)
             self.run.begin()
-            self.run.ended(msgspec.structs.replace(self.step(), outcome="cancelled", seconds=seconds), self.kit)
+            self.run.ended(msgspec.structs.replace(self.step(), outcome="cancelled", seconds=seconds), kit)
             if self.is_alone:
                 self.run.finish(error)
         except Exception:  # noqa: BLE001 - unrecorded, and made
-            self.kit.fault("recording that a call was cancelled")
+            kit.fault("recording that a call was cancelled")
 
-    def leave(self) -> None:
+    def leave(self, token: Token[Here | None]) -> None:
         """What comes now is not inside this call any more."""
         self.is_open = False
-        if self.token is not None:
-            reset(self.kit.here, self.token)
+        reset(self.rules.kit.here, token)
 
     def step(self) -> Step:
         """The attempt as a step that has begun."""
-        form = self.form
+        form = self.rules.form
+        arguments = dict(zip(form.names, self.given))  # noqa: B905 - not every name was given
+        arguments.update((name, thawed(value)) for name, value in self.named.items())
         return Step(
             run=self.id,
             seq=self.number or 0,
@@ -179,13 +212,12 @@ class First(Here, eq=False):
             type=form.type,
             name=form.name,
             server=form.server,
-            arguments=dict(zip(form.names, map(thawed, self.values), strict=True)),
+            arguments=arguments,
             started=int(self.started * 1000),
         )
 
     def scope(self) -> ActiveRun | Inside:
         """The run to go on in, and to end with the call where it is the call's own."""
-        self.leave()
         if self.is_alone:
             self.run.is_alone = True
             return self.run
@@ -228,34 +260,71 @@ def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, A
             # What happens inside a call that is not recorded is inside what that is inside.
             number = parent if rules.is_off and not run.kit.is_silent else next(run.numbers)
             id = run.id
-        if rules.keeping is None:
-            values: Any = args[1:] if wrapped.signature.is_method else args
-            if kwargs:
-                values = values + tuple(kwargs.values())
-            form = rules.forms.get((*kwargs, *map(type, values)))
-            if form is None:
-                form, values = wrapped.form(rules.forms, args, kwargs)
-            if not form.is_flat:
-                values = [each if type(each) in FLAT else frozen(each) for each in values]
-            said = None
+        form = rules.form
+        said, is_flat = None, True
+        given, named = (args[1:] if wrapped.is_method else args), kwargs
+        told: Any = []
+        # Mostly few values, none of which can change: what a journal has of them (`telling`) is noted in passing.
+        if len(given) <= form.leading and rules.keeping is None:
+            for value in given:
+                if type(value) is str:
+                    told.append([len(value)])
+                elif type(value) in CLOSED:
+                    told.append(value)
+                else:
+                    is_flat = False
+                    break
+            for name, value in kwargs.items():
+                if name not in form.plain:
+                    is_flat = False
+                    break
+                told.append(name)
+                if type(value) is str:
+                    told.append([len(value)])
+                elif type(value) in CLOSED:
+                    told.append(value)
+                else:
+                    is_flat = False
+                    break
         else:
-            arguments, said = rules.keeping.arguments(wrapped.signature.bind(args, kwargs))
-            form, values = wrapped.form(rules.forms, (), arguments)
+            is_flat = False
+        if not is_flat:
+            given = ()
+            named, told, is_flat, said = _described(wrapped, rules, args, kwargs)
         is_layer = rules.is_retried and (layer is None or not layer.is_open)
         if is_layer:
             guard.made += 1
-        started = kit.clock()
-        first = First(run, number, layer, is_layer, id, is_alone, parent, kit, rules, form, values, started)
+        first = First(
+            run, number, layer, is_layer, id, is_alone, parent, rules, given, named, told, is_flat, kit.clock()
+        )
         if said is not None:
             first.run.hear(said)
-        first.token = kit.here.set(first)
         if kit.watchers and not kit.is_silent:
             first.run.begin()
             kit.tell(StepStarted(first.step()))
-        first.began = began = kit.timer()
-        if began >= guard.tick:
-            guard.ticked(began)
         return first
     except Exception:  # noqa: BLE001 - the longer way round has its own guards
         kit.fault("beginning a call")
         return None
+
+
+def _described(
+    wrapped: Wrapped, rules: Rules, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[dict[str, Any], list[Any] | None, bool, str | None]:
+    """The arguments of any call by name, as they are now; what is told of them, whether they can change, what is said.
+
+    The last is of a model's call: what the user said in it.
+    """
+    form = rules.form
+    arguments: Mapping[str, Any] = wrapped.signature.bind(args, kwargs)
+    said = None
+    if rules.keeping is not None:
+        arguments, said = rules.keeping.arguments(arguments)
+    elif wrapped.signature.is_open and form.named is not None and len(form.plain) < NAMES:
+        learned = [name for name in kwargs if wrapped.signature.can_name(name)]
+        form.plain = form.plain.union(name for name in learned if form.named(name)[:2] == (name, False))
+    told = telling(form, arguments)
+    is_flat = FLAT.issuperset(map(type, arguments.values()))
+    if is_flat or rules.keeping is not None:
+        return dict(arguments), told, is_flat, said
+    return {name: frozen(value) for name, value in arguments.items()}, told, is_flat, said

@@ -191,7 +191,8 @@ class Kit:
             log.exception("%s failed; your call goes on without it, and this is told once", what)
 
 
-Keep = Callable[[Success], None]
+Keep = Callable[[Success, Sequence[Any] | None], None]
+"""Of a call that worked, and what `success.telling` makes of it, where that was done."""
 Known = Callable[[str, Failure, Mapping[str, Any], str], Sequence[Fix]]
 """Of a tool, its failure, the arguments and the digest of its schema ("" where there is none)."""
 Source = Callable[[], Kit | None]

@@ -62,13 +62,19 @@ class Signature:
             bound.pop(self._names[0], None)
         return bound
 
-    def beyond(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """The values that `bind` gives, in its order, of a call with positions beyond the names; None for any other."""
-        named = len(self._names)
-        if len(args) <= named or REST in kwargs:
-            return None
-        first = 1 if self.is_method and named else 0
-        return (*args[first:named], list(args[named:]), *kwargs.values())
+    @property
+    def places(self) -> list[str]:
+        """The names of what can be given by place."""
+        return self._names[1:] if self.is_method else self._names
+
+    @property
+    def nameable(self) -> list[str]:
+        """The names under which its own arguments can be given."""
+        return [name for name in self.names if name not in self._unnameable]
+
+    def can_name(self, name: str) -> bool:
+        """Whether `bind` leaves this name of an argument as it is."""
+        return name.isidentifier() and name not in self._unnameable and not (self.is_method and name in self._names[:1])
 
     def spread(self, arguments: Mapping[str, Any], args: tuple[Any, ...] = ()) -> tuple[list[Any], dict[str, Any]]:
         """Arguments by name in the form of a call: what was given by position, or can be given only so, stays there."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
@@ -15,7 +14,7 @@ from mulligan.capture.first import First, begin
 from mulligan.capture.guarding import Unfit
 from mulligan.capture.keeping import Keeping
 from mulligan.capture.kit import MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording, Source, strictest
-from mulligan.capture.signature import REST, Signature, code_of, name_of
+from mulligan.capture.signature import Signature, code_of, name_of
 from mulligan.capture.stream import astreaming, streaming
 from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.failure import SettingsError
@@ -24,17 +23,13 @@ from mulligan.recover import schema as schemas
 from mulligan.recover.budget import Guard
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Mode, Tool
-from mulligan.success import FLAT, Form
+from mulligan.success import Form
 
 if TYPE_CHECKING:
     from mulligan.capture.model import ModelCalls, ModelOptions
 
 TYPES = ("tool", "model", "retrieval")
 NO_GUARD = Guard(Policy())
-FORMS = 200
-"""Ways to call a function that are remembered."""
-USUAL = FLAT | {list, dict, tuple, set, frozenset, bytes}
-"""Types of arguments that are remembered with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +98,7 @@ class Rules:
 
     __slots__ = (
         "alone",
-        "forms",
+        "form",
         "guard",
         "is_empty_fine",
         "is_off",
@@ -115,7 +110,7 @@ class Rules:
         "mode",
     )
 
-    def __init__(self, kit: Kit | None, limits: Limits, mode: Mode, is_retried: bool, guard: Guard) -> None:
+    def __init__(self, kit: Kit | None, limits: Limits, mode: Mode, is_retried: bool, guard: Guard, form: Form) -> None:
         self.kit: Kit = kit  # type: ignore[assignment] # none only in those that hold nowhere
         self.is_off = kit is not None and kit.is_silent
         self.limits = limits
@@ -126,7 +121,7 @@ class Rules:
         self.keeping: Keeping | None = None
         self.judge: Judge | None = None
         self.is_empty_fine = True
-        self.forms: dict[tuple[Any, ...], Form] = {}
+        self.form = form
         self.alone: Run | None = None if kit is None else Run(id="", agent=kit.agent, environment=kit.environment)
         """What a call outside any run says of its own."""
 
@@ -141,6 +136,7 @@ class Wrapped:
         self.options = options
         self.name = options.name or name_of(function)
         self.signature = Signature(function)
+        self.is_method = self.signature.is_method
         self._refuse_unknown("privileged", options.privileged)
         self._refuse_unknown("released", options.released)
         self.is_stream = inspect.isgeneratorfunction(code)
@@ -150,7 +146,7 @@ class Wrapped:
         self.is_looked_at = options.schema is not None or options.timeout is not None
         """Whether there is more to do before each call than to make it."""
         self.verify = self._verifying()
-        self.usual = Rules(None, NO_LIMITS, "observe", is_retried=False, guard=NO_GUARD)
+        self.usual = Rules(None, NO_LIMITS, "observe", is_retried=False, guard=NO_GUARD, form=self._form())
         """Those of a call about which neither its run nor its function says anything that the settings do not."""
         self._rules: tuple[Kit | None, dict[Limits | None, Rules]] = (None, {})
         self._judge = Judge(options.type, self.name, options.errors, options.empty)
@@ -296,28 +292,10 @@ class Wrapped:
             )
             raise Unfit(f"The arguments do not fit: {told}.")
 
-    def form(
-        self, known: dict[tuple[Any, ...], Form], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Form, tuple[Any, ...]]:
-        """The form of a call, and the values of its arguments; known from now on where others will be like it."""
-        packed = self.signature.beyond(args, kwargs)
-        if packed is not None and (found := known.get((REST, *kwargs, *map(type, packed)))) is not None:
-            return found, packed
-        arguments = self.signature.bind(args, kwargs)
-        values = tuple(arguments.values())
-        kinds = tuple(map(type, values))
-        form = known.get((*arguments, *kinds)) or Form(
-            self.options.type, self.name, tuple(arguments), kinds, self.options.server
-        )
-        # Types of users are not held on to: there may be no end to them.
-        if len(known) < FORMS and USUAL.issuperset(kinds):
-            known[(*arguments, *kinds)] = form
-            if packed is not None:
-                known[(REST, *kwargs, *kinds)] = form
-            given = (*(args[1:] if self.signature.is_method else args), *kwargs.values())
-            if len(given) == len(values) and all(map(operator.is_, given, values)):
-                known[(*kwargs, *kinds)] = form  # as it is looked for first: without names for what has a place
-        return form, values
+    def _form(self) -> Form:
+        """What all its calls have in common. Each kit has its own: what may be told of them is for its gate to say."""
+        places, nameable = self.signature.places, self.signature.nameable
+        return Form(self.options.type, self.name, places, nameable, self.options.server)
 
     def rules(self, kit: Kit, limits: Limits | None) -> Rules:
         """What holds for a call in a run with these limits; None stands for a call outside any run."""
@@ -336,7 +314,8 @@ class Wrapped:
         policy = options.policy or kit.policy
         own = NO_LIMITS if record == kit.record else Limits(record=record)
         guard = kit.budget.guard(self.name, policy)
-        rules = Rules(kit.recording(record), own, mode, mode != "observe" and policy.attempts > 1, guard)
+        is_retried = mode != "observe" and policy.attempts > 1
+        rules = Rules(kit.recording(record), own, mode, is_retried, guard, self._form())
         if record == "shape" or options.type == "model":
             rules.keeping = Keeping(
                 is_shape=record == "shape",
@@ -384,15 +363,17 @@ class Wrapped:
             if first is None:
                 with scope(kit, limits=self.rules(kit, None).limits) as run:
                     return play(self.attempts(kit, run, args, kwargs))
+            token = kit.here.set(first)
+            began = kit.timer()
             try:
                 result = self.function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is what we are here for
-                first.error = error  # recovered below: what comes next is not a consequence of handling it
+                first.failed(error, began, token)  # recovered below: what comes next is no consequence of handling it
             except BaseException as error:
-                first.cancelled(error)
+                first.cancelled(error, began, token)
                 raise
             else:
-                if first.succeeded(result):
+                if first.succeeded(result, began, token):
                     return result
             with first.scope() as run:
                 return play(self.attempts(kit, run, args, kwargs, first=first))
@@ -429,15 +410,17 @@ class Wrapped:
             if first is None:
                 with scope(kit, limits=self.rules(kit, None).limits) as run:
                     return await aplay(self.attempts(kit, run, args, kwargs))
+            token = kit.here.set(first)
+            began = kit.timer()
             try:
                 result = await self.function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is what we are here for
-                first.error = error  # recovered below: what comes next is not a consequence of handling it
+                first.failed(error, began, token)  # recovered below: what comes next is no consequence of handling it
             except BaseException as error:
-                first.cancelled(error)
+                first.cancelled(error, began, token)
                 raise
             else:
-                if first.succeeded(result):
+                if first.succeeded(result, began, token):
                     return result
             with first.scope() as run:
                 return await aplay(self.attempts(kit, run, args, kwargs, first=first))

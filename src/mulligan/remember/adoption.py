@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,11 @@ from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.records import Run, decode, encode
 from mulligan.remember.journal import HEAD, MARK, SUFFIX, Frame, Journal, NewerJournal, Orphan, framed, frames, orphans
 from mulligan.remember.store import Store
-from mulligan.success import Form, Success
+from mulligan.success import Form, Success, telling
 
 log = logging.getLogger("mulligan")
 
-EVENT, SUCCESS = 1, 3
+EVENT, SUCCESS = 1, 4
 """The sorts of frames: an event as JSON, and a call that worked at once, in short."""
 BATCH = 1000
 
@@ -32,15 +32,14 @@ def event_frame(event: AnyEvent) -> bytes:
     return framed(EVENT, encode(event))
 
 
-def success_frame(success: Success) -> bytes:
-    """A success without its texts: the prefix says, for all of its form, how each of its values is told."""
+def success_frame(success: Success, told: Sequence[Any] | None = None) -> bytes:
+    """A success without its texts: the prefix says what all calls of its form share, the rest is its own.
+
+    `told` is what `telling` makes of its values, where that was done.
+    """
     form, alone = success.form, success.alone
-    values: list[Any] = []
-    if form.tells_all:
-        for value in success.values:
-            values.append(len(value) if type(value) is str else value)  # noqa: PERF401 - a comprehension takes a call
-    else:
-        values = [_told(value, is_told) for value, is_told in zip(success.values, form.tells, strict=True)]
+    if told is None:
+        told = telling(form, success.named, success.given)
     about = None
     if alone is not None:
         known = form.alone
@@ -49,32 +48,25 @@ def success_frame(success: Success) -> bytes:
             known = form.alone = (alone, msgspec.Raw(_pack(said)))
         about = known[1]
     facts = (
-        form.prefix,
+        form.prefixes[len(success.given)],  # type: ignore[index] # it is known by now
         success.run,
         success.seq,
         success.parent,
         success.started,
         success.seconds,
         about,
-        values,
+        told,
     )
     try:
         payload = _pack(facts)
-    except OverflowError:  # a number too large for the format is told like a text, by what it is
-        payload = _pack((*facts[:-1], [_small(value) for value in values]))
+    except OverflowError:  # a number too large for the format is told by its type
+        payload = _pack((*facts[:-1], [_small(value) for value in told or ()]))
     return _head(MARK, SUCCESS, len(payload), _checksum(payload, SUCCESS)) + payload
-
-
-def _told(value: Any, as_it_is: bool) -> Any:
-    if type(value) is str:
-        return len(value)
-    is_short = type(value) is dict and len(value) == 1 and type(value.get("$str")) is int
-    return value if as_it_is or is_short else None
 
 
 def _small(value: Any) -> Any:
     is_large = type(value) is int and not -(2**63) <= value < 2**64
-    return {"$type": "int"} if is_large else value
+    return "int" if is_large else value
 
 
 def events_of(found: Iterable[Frame]) -> Iterator[tuple[int, AnyEvent]]:
@@ -90,20 +82,25 @@ def events_of(found: Iterable[Frame]) -> Iterator[tuple[int, AnyEvent]]:
 
 
 def _success(payload: bytes) -> list[AnyEvent]:
-    (type, name, told, *of), run, seq, parent, started, seconds, about, values = _unpack(payload)
-    arguments = {}
-    for (argument, kind), value in zip(told, values, strict=True):
-        if kind == "str":
-            arguments[argument] = {"$str": value}
-        else:
-            arguments[argument] = {"$type": kind} if kind is not None and value is None else value
-    success = Success(Form(type, name, (), (), *of), run, seq, parent, started, seconds, (), None, None)
+    (type, name, names, *of), run, seq, parent, started, seconds, about, told = _unpack(payload)
+    places = len(names)
+    arguments = {name: _read(value) for name, value in zip(names, told[:places], strict=True)}
+    arguments.update((name, _read(value)) for name, value in zip(told[places::2], told[places + 1 :: 2], strict=True))
+    form = Form(type, name, server=of[0] if of else None)
+    success = Success(form, run, seq, parent, started, seconds, (), {}, None, None)
     events: list[AnyEvent] = [StepEnded(success.step(name, arguments, None))]
     if about is not None:
         agent, environment, session, above = about
         alone = Run(id=run, agent=agent, environment=environment, session=session, parent=above)
         events.append(RunEnded(success.whole_run(alone)))
     return events
+
+
+def _read(told: Any) -> Any:
+    """A value as far as it was told: see `success.telling`."""
+    if type(told) is list:
+        return {"$str": told[0]}
+    return {"$type": told} if type(told) is str else told
 
 
 def thinned(journal: Journal) -> tuple[Journal, int]:

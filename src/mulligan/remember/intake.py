@@ -9,9 +9,10 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepStarted
 from mulligan.remember import backlog
@@ -96,13 +97,14 @@ class Intake:
                 self.complain("frame", f"a record cannot be written down ({error})")
         self._take(frame, event)
 
-    def keep(self, success: Success) -> None:
+    def keep(self, success: Success, told: Sequence[Any] | None = None) -> None:
+        """`told` is what `success.telling` makes of it, where that was done."""
         frame = None
         if self._journals is not None:
             try:
-                if success.form.prefix is None:
+                if success.form.prefixes is None:
                     self._known(success.form)
-                frame = success_frame(success)
+                frame = success_frame(success, told)
             except Exception as error:  # noqa: BLE001 - as above
                 self.complain("frame", f"a record cannot be written down ({error})")
         journal = self.journal

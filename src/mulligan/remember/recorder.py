@@ -51,7 +51,7 @@ class Recorder:
         self._intake = Intake(journals, stream.known, fsync)
         self._worker = Worker(self._intake, self._turn)
         self._intake.rouse = self._worker.rouse
-        self.keep: Callable[[Success], None] = self._intake.keep  # not by way of another call: it is made at every call
+        self.keep: Callable[..., None] = self._intake.keep  # not by way of another call: it is made at every call
         """Keeps a call that worked at once."""
         self._reset()
         _recorders.add(self)

@@ -153,8 +153,8 @@ def remote(name: str) -> Callable[..., Any]:
 class Call(Entry):
     """A tool call of the client's. While its first attempt is under way, it waits for the answer itself."""
 
-    __slots__ = ("_calls", "_context", "_first", "_id", "_in_flight", "_last", "_line", "_pump", "_task", "_token",
-                 "_was_cancelled", "_was_sent", "asked", "tool")  # fmt: skip
+    __slots__ = ("_calls", "_context", "_first", "_id", "_in_flight", "_inside", "_last", "_line", "_pump", "_task",
+                 "_token", "_was_cancelled", "_was_sent", "asked", "tool")  # fmt: skip
 
     def __init__(
         self, calls: Calls, id: Id, asked: ToolCall, tool: Known, line: bytes, context: contextvars.Context
@@ -166,6 +166,8 @@ class Call(Entry):
         self._line = line
         self._context = context
         self._first: First | None = None
+        self._inside: tuple[float, Any] = (0.0, None)
+        """When it began, and how to leave the place that it is."""
         self._last: Answer | None = None
         self._task: asyncio.Task[None] | None = None
         self._in_flight: Id = None
@@ -200,11 +202,12 @@ class Call(Entry):
                 return
         if is_odd:
             tool = self.tool = calls.tools.named(asked.name, as_it_came=True)
-        first = self._context.run(begin, tool.wrapped, calls.kit, (), self._arguments)
+        first = self._context.run(begin, tool.wrapped, calls.kit, (), {**self._arguments})
         if first is None:
             self._task = calls.start(self._recover(), self._context)
             return
         self._first = first
+        self._inside = calls.kit.timer(), self._context.run(calls.kit.here.set, first)
         self._was_sent = True
         self._pump.expect(self._id, self, self._token)
         self._pump.send(self._line, self)
@@ -235,8 +238,8 @@ class Call(Entry):
         self._pump.settle(self._id, self._token)
         try:
             if said.error != messages.NOTHING:
-                first.error = Refused(error_in(said.error))
-            elif self._context.run(first.succeeded, told(said.result)):
+                self._context.run(first.failed, Refused(error_in(said.error)), *self._inside)
+            elif self._context.run(first.succeeded, told(said.result), *self._inside):
                 del self._calls.under_way[self._id]
                 self._pump.client.write(self._passed_on())
                 return
@@ -254,7 +257,7 @@ class Call(Entry):
         if isinstance(error, TimeoutError):
             self._pump.cancel(self._id, "it took too long")
             error = TimeoutError(f"{self.tool.name} did not answer in {self.timeout:g} s.")
-        first.error = error
+        self._context.run(first.failed, error, *self._inside)
         self._task = self._calls.start(self._recover(first), self._context)
 
     def cancel(self, line: bytes) -> bool:
@@ -276,7 +279,7 @@ class Call(Entry):
         """Nobody waits for it any more."""
         self._calls.under_way.pop(self._id, None)
         if self._first is not None and self._task is None:
-            self._context.run(self._first.cancelled, asyncio.CancelledError())
+            self._context.run(self._first.cancelled, asyncio.CancelledError(), *self._inside)
 
     # Recovery
 
