@@ -37,7 +37,7 @@ test-providers: ## run the real clients of OpenAI, Anthropic and LiteLLM over a 
 	@.venv/bin/python -m pytest -n auto --maxprocesses 2 tests/providers $(ARGS)
 
 test-agents: ## run the real Claude Code, Codex and Gemini CLI over a scripted model (installs 900 MB; skipped, with the reason, without node)
-	@scripts/environment base dev
+	@scripts/environment base dev mcp
 	@scripts/agents
 	@.venv/bin/python -m pytest -m agents -rs tests/agents $(ARGS)
 

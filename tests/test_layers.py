@@ -182,7 +182,7 @@ def test_no_modules_import_each_other_in_a_circle():
 
 
 PARTS: dict[str, tuple[str, ...]] = {
-    "cli": ("api", "otlp", "dashboard", "proxy", "hooks"),
+    "cli": ("api", "otlp", "dashboard", "proxy", "hooks", "mcp"),
     "dashboard": ("api",),
     "api": ("otlp",),
 }

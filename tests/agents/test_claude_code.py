@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from agent_api import SUMMARY, Ask, Reply, asks
 from coding_agents import ROOT, Claude, Place
+
+from mulligan.classify.classifier import classify
+from mulligan.events import RunEnded, StepEnded
+from mulligan.records import Run, Step
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import LOCAL
 
 pytestmark = pytest.mark.agents
 REMINDER = "Recent Failures of this session"
@@ -160,3 +168,45 @@ def test_a_batch_in_which_one_of_two_fails_is_kept_right(place):
         claude.says("please work")
         claude.ends()
     assert place.kinds() == [("Bash", "tool/build_failure")]
+
+
+def test_a_question_is_answered_from_memory_through_our_own_server(place):
+    """A query failed and was overcome yesterday; today the agent asks before it tries, and is told what helped."""
+    pytest.importorskip("mcp", reason="the mcp package is not installed: make test-agents")
+    remembers_a_query(place)
+    done = subprocess.run(
+        [sys.executable, "-m", "mulligan", "install", "ask", "--client", "claude-code", "--project"],
+        env=place.environment, cwd=place.project, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    server = json.loads((place.project / ".mcp.json").read_text())["mcpServers"]["mulligan"]
+    server["env"] = {name: place.environment[name] for name in ("MULLIGAN_HOME", "PYTHONPATH")}
+    place.api.script = [
+        asks("WaitForMcpServers"),
+        asks("mcp__mulligan__known_failures", tool="run_query"),
+        asks("mcp__mulligan__suggest_fix", tool="Bash", error="Exit code 128\nfatal: not a git repository"),
+        Reply(text="Ten at most, then."),
+    ]
+    options = ("--mcp-config", json.dumps({"mcpServers": {"mulligan": server}}), "--allowedTools", "mcp__mulligan")
+    with Claude(place, *options) as claude:
+        assert claude.says("ask first")["result"] == "Ten at most, then."
+        known, seeded = (json.dumps(each) for each in results(place)[1:])
+    assert "run_query, tool/invalid_arguments, met 3 times, overcome 3" in known
+    assert "limit=10" in known
+    assert "git -C DIR" in seeded
+    assert "not seen here" in seeded
+
+
+def remembers_a_query(place: Place) -> None:
+    failure = classify(source="tool", tool="run_query", text="limit must be 10 or less, got 500")
+    store = SqliteStore(place.data / "mulligan.db")
+    for number in range(3):
+        at = int(time.time() * 1000) - 86_400_000
+        run = Run(id=f"run_{number}", agent="reporter", started=at, ended=at, end="finished")
+        shared = {"run": run.id, "name": "run_query", "started": at}
+        steps = [
+            Step(seq=1, call=1, arguments={"limit": 500}, outcome="failure", failure=failure, **shared),
+            Step(seq=2, call=2, arguments={"limit": 10}, **shared),
+        ]
+        store.append(LOCAL, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1, "ann")
+    store.close()

@@ -11,7 +11,9 @@ import pytest
 from mulligan.classify.classifier import classify
 from mulligan.classify.taxonomy import KINDS
 from mulligan.failure import Failure
+from mulligan.prompt import SENTENCE, Prompt
 from mulligan.records import Lesson, lesson_id
+from mulligan.redaction.present import faults
 from mulligan.remember import lesson_files
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.seeds import corpus, wordings
@@ -50,11 +52,19 @@ def test_a_seed_is_complete_short_and_ours(name):
     assert seed.kind in KINDS
     assert seed.origin.endswith(("scripts/seeds runs it", "not run here"))
     for said in (seed.mistake, seed.correction):
-        assert 10 <= len(said) <= 240, said
+        assert 10 <= len(said) <= SENTENCE, said
         assert not re.search("[<>|`\u2039\u203a\u00a6]", said), "what is shown to a model could not be copied from"
     assert bool(seed.failed) == bool(seed.works)
     for each in wordings.wordings(seed):
         assert each.weight >= 8, "too little to be known by"
+
+
+@pytest.mark.parametrize("name", sorted(seeds()))
+def test_a_seed_is_told_whole_as_what_it_is(name):
+    said = Prompt().lesson(seeds()[name])
+    assert seeds()[name].correction.rstrip(".") in said
+    assert "not seen here" in said
+    assert faults(said) == []
 
 
 def test_the_files_are_as_lessons_are_written():

@@ -33,6 +33,7 @@ COMMANDS = {
     "tenant": ("tenant", "tenant", "Whose records a server keeps, how long and how much."),
     "env": ("env", "env", "The variables that make OpenTelemetry send to a server."),
     "proxy": ("proxy", "proxy", "Stand in front of an MCP server: record, explain and repair its tool calls."),
+    "mcp": ("mcp", "mcp", "Let an agent ask what is known about failures: an MCP server."),
     "export": ("exchange", "export", "Write runs as JSON lines."),
     "import": ("exchange", "import_", "Put runs from files into the store."),
     "explain": ("explain", "explain", "What kind of failure is this, and whose move is it?"),

@@ -15,7 +15,7 @@ import click
 
 import mulligan
 from mulligan.failure import SettingsError
-from mulligan.serve.cli import clients
+from mulligan.serve.cli import asking, clients
 from mulligan.serve.cli.edits import Edit, json_edit, read_json, read_toml
 from mulligan.serve.cli.options import as_json, print_json
 
@@ -307,6 +307,47 @@ def _uninstall_mcp(client: str, server: str | None, project: bool, dry_run: bool
         [f"{known.spoken} takes it up when it is started again."],
         client=client,
         server=named,
+    )
+
+
+_client = click.option("--client", type=click.Choice(list(clients.CLIENTS)), required=True, help="Whose settings.")
+
+
+@install.command("ask", epilog="Examples:\n\n  mulligan install ask --client claude-code\n\n"
+                 "  mulligan install ask --client cursor --project --dry-run")  # fmt: skip
+@_client
+@_options
+def _install_ask(client: str, project: bool, dry_run: bool, as_json: bool) -> None:
+    """Let an agent ask what is known about failures: puts `mulligan mcp` among the servers of its client."""
+    known = clients.CLIENTS[client]
+    path = clients.path_of(known, project)
+    perform(
+        asking.added(known, path),
+        dry_run,
+        as_json,
+        f"{known.spoken} can now ask mulligan what is known about a failure.",
+        f"It is installed: nothing to change in {path}.",
+        [f"{known.spoken} takes it up when it is started again. It needs pip install 'mulligan[mcp]'."],
+        client=client,
+        server=asking.NAME,
+    )
+
+
+@uninstall.command("ask", epilog="Examples:\n\n  mulligan uninstall ask --client claude-code")
+@_client
+@_options
+def _uninstall_ask(client: str, project: bool, dry_run: bool, as_json: bool) -> None:
+    """Take `mulligan mcp` out of the servers of a client."""
+    known = clients.CLIENTS[client]
+    path = clients.path_of(known, project)
+    perform(
+        asking.removed(known, path),
+        dry_run,
+        as_json,
+        f"{known.spoken} does not start mulligan mcp any more.",
+        f"It is not installed: nothing to change in {path}.",
+        client=client,
+        server=asking.NAME,
     )
 
 

@@ -1,0 +1,86 @@
+"""`mulligan mcp` among the servers of an MCP client: put there, and taken away. Files as in `clients.py`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from mulligan.failure import SettingsError
+from mulligan.serve.cli.clients import Client
+from mulligan.serve.cli.edits import Edit, json_edit, read_json, read_toml
+
+NAME = "mulligan"
+START = {"command": sys.executable, "args": ["-m", "mulligan", "mcp"]}
+
+
+def added(client: Client, path: Path) -> Edit:
+    """The edit after which a client starts our server; none where it does."""
+    before, settings, servers = _read(client, path)
+    known = servers.get(NAME)
+    if known is not None and not is_ours(known):
+        raise SettingsError(f"{path}: there is another server called {NAME!r}. Rename it first; nothing was done.")
+    wanted = {**known, **START} if known is not None else START
+    if known == wanted:
+        return Edit(path, before, before)
+    if client.form == "json":
+        return json_edit(path, before, {**settings, client.under: {**servers, NAME: wanted}})
+    kept = _without(client, before or "") if known is not None else before or ""
+    table = f"[{client.under}.{NAME}]\ncommand = {json.dumps(START['command'])}\nargs = {json.dumps(START['args'])}\n"
+    after = f"{kept.rstrip()}\n\n{table}" if kept.strip() else table
+    return _checked(path, before, after, {**settings, client.under: {**servers, NAME: START}})
+
+
+def removed(client: Client, path: Path) -> Edit:
+    """The edit after which it does not; none where it did not."""
+    before, settings, servers = _read(client, path)
+    if not is_ours(servers.get(NAME)):
+        return Edit(path, before, before)
+    left = {name: about for name, about in servers.items() if name != NAME}
+    if client.form == "json":
+        return json_edit(path, before, {**settings, client.under: left})
+    wanted = {**settings, client.under: left} if left else {k: v for k, v in settings.items() if k != client.under}
+    return _checked(path, before, _without(client, before or ""), wanted)
+
+
+def is_ours(about: Any) -> bool:
+    args = about.get("args") if isinstance(about, dict) else None
+    if not isinstance(args, list) or not args or args[-1] != "mcp":
+        return False
+    return "mulligan" in args or Path(str(about.get("command", ""))).stem == "mulligan"
+
+
+def _read(client: Client, path: Path) -> tuple[str | None, dict[str, Any], dict[str, Any]]:
+    if client.form == "yaml":
+        said = json.dumps([START["command"], *START["args"]])
+        raise SettingsError(f"{client.spoken} is told by hand: add a server to {path} that runs {said}.")
+    before, settings = read_json(path) if client.form == "json" else read_toml(path)
+    servers = settings.get(client.under, {})
+    if not isinstance(servers, dict):
+        raise SettingsError(f"{path}: `{client.under}` is not laid out as a table. Mend it first; nothing was done.")
+    return before, settings, servers
+
+
+def _without(client: Client, text: str) -> str:
+    """A TOML file without our table."""
+    lines = text.splitlines(keepends=True)
+    header = re.compile(rf"\s*\[\s*{client.under}\s*\.\s*{NAME}\s*\]\s*(?:#.*)?$")
+    begin = next((at for at, line in enumerate(lines) if header.match(line.rstrip("\n"))), None)
+    if begin is None:
+        return text
+    end = next((at for at in range(begin + 1, len(lines)) if lines[at].lstrip().startswith("[")), len(lines))
+    left = "".join(lines[:begin]).rstrip() + "\n", "".join(lines[end:])
+    return "\n".join(part for part in left if part.strip())
+
+
+def _checked(path: Path, before: str | None, after: str, wanted: dict[str, Any]) -> Edit:
+    """There is no writer of TOML that keeps the rest as it was, so what was written is read again."""
+    try:
+        if tomllib.loads(after) == wanted:
+            return Edit(path, before, after)
+    except tomllib.TOMLDecodeError:
+        pass  # told below
+    raise SettingsError(f"{path} is written in a way that is not understood. Edit [mcp_servers.{NAME}] by hand.")
