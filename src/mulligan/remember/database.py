@@ -27,18 +27,21 @@ from mulligan.records import (
     encode,
     pattern_id,
 )
-from mulligan.remember import bodies, fixes, found, learning, patterns, rollups, rows
+from mulligan.remember import audit, bodies, fixes, found, learning, patterns, rollups, rows
 from mulligan.remember.connection import Connection, upsert
 from mulligan.remember.ledger import Ledger
 from mulligan.remember.patterns import Decision
 from mulligan.remember.store import (
     IMPORTED,
+    Act,
+    AuditQuery,
     Batch,
     Command,
     Consolidated,
     Evidence,
     FixQuery,
     LessonQuery,
+    Noted,
     PatternQuery,
     Progress,
     Question,
@@ -217,11 +220,17 @@ class DatabaseStore(abc.ABC):
 
     def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
         with self._writing(tenant) as writer:
-            return learning.decide(writer, tenant, fix, approved, at)
+            is_known = learning.decide(writer, tenant, fix, approved, at)
+            if is_known:
+                self._note(writer, tenant, "fix.approve" if approved else "fix.revoke", fix)
+            return is_known
 
     def revoke(self, tenant: str, what: Revocation) -> Revoked:
         with self._writing(tenant) as writer:
-            return learning.revoke(writer, tenant, what)
+            revoked = learning.revoke(writer, tenant, what)
+            told = audit.named(principal=what.principal, tool=what.tool, since=what.since)
+            self._note(writer, tenant, "memory.revoke", told=told)
+            return revoked
 
     def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
         from mulligan.remember import lesson_rows  # not for those who only write, as hooks do
@@ -237,19 +246,27 @@ class DatabaseStore(abc.ABC):
         from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do
 
         with self._writing(tenant) as writer:
-            return lesson_rows.keep(writer, tenant, lesson, self._clock())
+            is_new = lesson_rows.keep(writer, tenant, lesson, self._clock())
+            if is_new:
+                self._note(writer, tenant, "lesson.write", lesson.id)
+            return is_new
 
     def remove_lessons(self, tenant: str, source: LessonSource) -> int:
         from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do
 
         with self._writing(tenant) as writer:
-            return lesson_rows.remove(writer, tenant, source)
+            removed = lesson_rows.remove(writer, tenant, source)
+            if removed:
+                self._note(writer, tenant, "lesson.remove", source, audit.counted(lessons=removed))
+            return removed
 
     def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
         from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do
 
         with self._writing(tenant) as writer:
             known = lesson_rows.decide(writer, tenant, id, verdict, at)
+            if known is not None:
+                self._note(writer, tenant, f"lesson.{verdict}", known)
         return self.lesson(tenant, known, at) if known is not None else None
 
     def consolidate(
@@ -279,6 +296,7 @@ class DatabaseStore(abc.ABC):
                 return None
             decision = patterns.decided(command, decisions.get(changed, Decision()), current)
             writer.execute(_DECISION, (tenant, changed, encode(decision)))
+            self._note(writer, tenant, f"pattern.{command.do}", changed, audit.named(into=command.into))
         return self.pattern(tenant, changed)
 
     def stats(self, tenant: str, query: StatsQuery) -> Stats:
@@ -292,16 +310,29 @@ class DatabaseStore(abc.ABC):
         with self._writing(tenant) as writer:
             writer.execute(_SHELVED, (tenant, kind, key, value))
 
-    def swap(self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes) -> bool:
-        with self.transaction(tenant) as desk:
+    def swap(
+        self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes, noted: Noted | None = None
+    ) -> bool:
+        tenants = {tenant} if noted is None else {tenant, noted.tenant}
+        with self._writing(*sorted(tenants)) as writer:
+            desk = Desk(writer, self._ledger, tenant, self._clock())
             is_known = desk.get(kind, key) == known
             if is_known:
                 desk.put(kind, key, value)
+                if noted is not None:
+                    audit.note(writer, noted.tenant, noted.act)
             return is_known
 
     def keys(self, tenant: str, kind: str) -> list[str]:
         rows = self._read("SELECT key FROM shelf WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind))
         return [key for (key,) in rows]
+
+    def audit(self, tenant: str, query: AuditQuery) -> list[Act]:
+        return audit.found(self._read, tenant, query)
+
+    def _note(self, writer: Connection, tenant: str, do: str, about: str = "", told: str = "") -> None:
+        """What a person changes in this transaction."""
+        audit.note(writer, tenant, audit.entry(do, self._clock(), about, told))
 
     @contextlib.contextmanager
     def transaction(self, tenant: str) -> Iterator[Desk]:

@@ -24,11 +24,19 @@ T = TypeVar("T", bound=Record)
 
 def check(what: Forget) -> None:
     """Exactly one thing is to be forgotten, and a text is long enough to mean something."""
-    given = [name for name in ("run", "tool", "session", "text") if getattr(what, name) is not None]
-    if len(given) != 1:
+    if len(_given(what)) != 1:
         raise StoreError("forgetting takes one of: a run, a tool, a session, a text.")
     if what.text is not None and len(what.text) < SHORTEST:
         raise StoreError(f"a text to forget has at least {SHORTEST} characters: {what.text!r} stands everywhere.")
+
+
+def _given(what: Forget) -> list[str]:
+    return [name for name in ("run", "tool", "session", "text") if getattr(what, name) is not None]
+
+
+def sort(what: Forget) -> str:
+    """Which of them it is."""
+    return _given(what)[0]
 
 
 def without(record: T, text: str) -> T:

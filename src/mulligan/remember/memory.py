@@ -29,6 +29,7 @@ from mulligan.records import (
     pattern_id,
 )
 from mulligan.remember import (
+    audit,
     exemplars,
     fixes,
     forgetting,
@@ -46,6 +47,8 @@ from mulligan.remember.lessons import EVERY
 from mulligan.remember.patterns import Decision, Sighting, Tally
 from mulligan.remember.store import (
     IMPORTED,
+    Act,
+    AuditQuery,
     Batch,
     Command,
     Consolidated,
@@ -55,6 +58,7 @@ from mulligan.remember.store import (
     Forgotten,
     Health,
     LessonQuery,
+    Noted,
     PatternQuery,
     Progress,
     Pruned,
@@ -96,6 +100,7 @@ class MemoryStore:
         """Of runs that were pruned, and those that were reported."""
         self._verdicts: dict[str, dict[str, fixes.Verdict]] = {}
         self._revocations: dict[str, list[Revocation]] = {}
+        self._audit: dict[str, list[Act]] = {}
         self._lessons: dict[str, LessonList] = {}
 
     def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
@@ -230,6 +235,8 @@ class MemoryStore:
                     continue
                 if not dry_run:
                     self._shrink(tenant, history, left)
+            if not dry_run:
+                self._note(tenant, "prune", told=audit.counted(runs=runs, steps=steps))
         return Pruned(runs=runs, steps=steps, sampled=sampled)
 
     def _shrink(self, tenant: str, history: History, left: History | None) -> None:
@@ -266,6 +273,11 @@ class MemoryStore:
             self._decisions[tenant] = {
                 id: decision for id, decision in decisions.items() if id not in lost and decision.into not in lost
             }
+            if what.text is not None:
+                text, acts = what.text, self._audit.get(tenant, [])
+                self._audit[tenant] = [forgetting.without(act, text) for act in acts]
+            told = audit.counted(runs=runs, steps=steps, patterns=len(lost), notes=shelf)
+            self._note(tenant, f"forget.{forgetting.sort(what)}", told=told)
         return Forgotten(runs=runs, steps=steps, patterns=len(lost), shelf=shelf)
 
     def _forget_in(self, tenant: str, id: str, what: Forget) -> tuple[int, int]:
@@ -340,10 +352,20 @@ class MemoryStore:
         erased = 0
         with self._lock:
             for kept in vars(self).values():
-                if isinstance(kept, dict):  # by tenant, or by a tenant and something of it
+                if isinstance(kept, dict) and kept is not self._audit:  # by tenant, or by a tenant and something of it
                     gone = [key for key in kept if (key[0] if isinstance(key, tuple) else key) == tenant]
                     erased += len([kept.pop(key) for key in gone])
+            if erased:
+                self._note(tenant, "tenant.erase", told=audit.counted(rows=erased))
         return erased
+
+    def audit(self, tenant: str, query: AuditQuery) -> list[Act]:
+        with self._lock:
+            acts = [act for act in self._audit.get(tenant, ()) if audit.is_asked(act, query)]
+        return sorted(acts, key=lambda act: (act.at, act.id), reverse=True)[: max(query.limit, 0)]
+
+    def _note(self, tenant: str, do: str, about: str = "", told: str = "") -> None:
+        self._audit.setdefault(tenant, []).append(audit.entry(do, self._clock(), about, told))
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         raise StoreError("a store in memory cannot be backed up. Name a file: --store sqlite:///PATH")
@@ -477,6 +499,13 @@ class MemoryStore:
 
     def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
         with self._lock:
+            is_known = self._decide(tenant, fix, approved, at)
+            if is_known:
+                self._note(tenant, "fix.approve" if approved else "fix.revoke", fix)
+            return is_known
+
+    def _decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
+        with self._lock:
             if not any(trial.fix == fix for trial, _ in self._all_votes(tenant)):
                 return False
             verdicts = self._verdicts.setdefault(tenant, {})
@@ -498,6 +527,9 @@ class MemoryStore:
             known = {trial.fix for trial, _ in left}
             verdicts = self._verdicts.get(tenant, {})
             self._verdicts[tenant] = {id: verdict for id, verdict in verdicts.items() if id in known}
+            self._note(
+                tenant, "memory.revoke", told=audit.named(principal=what.principal, tool=what.tool, since=what.since)
+            )
         return Revoked(
             runs=len({vote.run for _, vote in gone}), votes=len(gone), fixes=len({trial.fix for trial, _ in gone})
         )
@@ -525,11 +557,17 @@ class MemoryStore:
 
     def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
         with self._lock:
-            return self._lessons_of(tenant).keep(lesson, self._clock())
+            is_new = self._lessons_of(tenant).keep(lesson, self._clock())
+            if is_new:
+                self._note(tenant, "lesson.write", lesson.id)
+            return is_new
 
     def remove_lessons(self, tenant: str, source: LessonSource) -> int:
         with self._lock:
-            return self._lessons_of(tenant).remove(source)
+            removed = self._lessons_of(tenant).remove(source)
+            if removed:
+                self._note(tenant, "lesson.remove", source, audit.counted(lessons=removed))
+            return removed
 
     def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
         with self._lock:
@@ -537,7 +575,8 @@ class MemoryStore:
             if kept is None:
                 return None
             if verdict == "revoke" and kept.lesson.fix:
-                self.decide(tenant, kept.lesson.fix, approved=False, at=at)
+                self._decide(tenant, kept.lesson.fix, approved=False, at=at)
+            self._note(tenant, f"lesson.{verdict}", kept.lesson.id)
         return self.lesson(tenant, kept.lesson.id, at)
 
     def consolidate(
@@ -586,6 +625,7 @@ class MemoryStore:
             current = self.pattern(tenant, changed)
             assert current is not None
             decisions[changed] = patterns.decided(command, decisions.get(changed, Decision()), current)
+            self._note(tenant, f"pattern.{command.do}", changed, audit.named(into=command.into))
             return self.pattern(tenant, changed)
 
     def stats(self, tenant: str, query: StatsQuery) -> Stats:
@@ -602,11 +642,15 @@ class MemoryStore:
     def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
         self._shelf[tenant, kind, key] = value
 
-    def swap(self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes) -> bool:
+    def swap(
+        self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes, noted: Noted | None = None
+    ) -> bool:
         with self._lock:
             is_known = self.get(tenant, kind, key) == known
             if is_known:
                 self.put(tenant, kind, key, value)
+                if noted is not None:
+                    self._audit.setdefault(noted.tenant, []).append(noted.act)
             return is_known
 
     def keys(self, tenant: str, kind: str) -> list[str]:

@@ -40,6 +40,8 @@ from mulligan.records import (
 )
 from mulligan.remember import wire
 from mulligan.remember.store import (
+    Act,
+    AuditQuery,
     Batch,
     Command,
     Consolidated,
@@ -49,6 +51,7 @@ from mulligan.remember.store import (
     Forgotten,
     Health,
     LessonQuery,
+    Noted,
     PatternQuery,
     Progress,
     Pruned,
@@ -259,6 +262,9 @@ class RemoteStore:
     def erase(self, tenant: str) -> int:
         raise StoreError(f"a tenant of {self.url} is removed where it runs: mulligan tenant remove")
 
+    def audit(self, tenant: str, query: AuditQuery) -> list[Act]:
+        return self._ask("audit", query)  # type: ignore[no-any-return]
+
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         raise StoreError(f"a copy of {self.url} is made where it runs: mulligan backup FILE")
 
@@ -346,7 +352,11 @@ class RemoteStore:
     def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
         self._ask("put", kind, key, value)
 
-    def swap(self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes) -> bool:
+    def swap(
+        self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes, noted: Noted | None = None
+    ) -> bool:
+        if noted is not None:
+            raise StoreError(f"what is noted of {self.url} is noted there. Do it where it runs.")
         return bool(self._ask("swap", kind, key, known, value))
 
     def keys(self, tenant: str, kind: str) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 from mulligan.remember.recorder import Recorder
-from mulligan.remember.store import Shelf, Store
+from mulligan.remember.store import Noted, Shelf, Store
 
 SETTLE = 0.25
 """Seconds that a recorder which has something to keep is given to open its store."""
@@ -31,9 +31,11 @@ class RecorderShelf:
             if shelf is not None:
                 shelf.put(tenant, kind, key, value)
 
-    def swap(self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes) -> bool:
+    def swap(
+        self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes, noted: Noted | None = None
+    ) -> bool:
         with self._opened() as shelf:
-            return shelf is None or shelf.swap(tenant, kind, key, known, value)
+            return shelf is None or shelf.swap(tenant, kind, key, known, value, noted)
 
     def keys(self, tenant: str, kind: str) -> list[str]:
         with self._opened() as shelf:

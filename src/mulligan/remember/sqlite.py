@@ -16,7 +16,7 @@ from typing import Any
 from mulligan import forks
 from mulligan.failure import StoreError
 from mulligan.records import History, Step, encode
-from mulligan.remember import forgetting
+from mulligan.remember import audit, forgetting
 from mulligan.remember.connection import TOGETHER, Insert
 from mulligan.remember.database import DatabaseStore
 from mulligan.remember.network import remote
@@ -181,6 +181,8 @@ class SqliteStore(DatabaseStore):
         if dry_run:
             return round.rehearse(progress)
         pruned = round.perform(progress)
+        with self._writing(tenant) as writer:  # its work is done in many transactions, so that others come between
+            self._note(writer, tenant, "prune", told=audit.counted(runs=pruned.runs, steps=pruned.steps))
         with told(self.path), self._writer as writer:
             self._ledger.let_go()
             _give_back(writer)
@@ -194,6 +196,7 @@ class SqliteStore(DatabaseStore):
         with self._writing(tenant) as writer:
             work = upkeep.Forgetting(writer, self._ledger, tenant, what)
             forgotten = work.perform()
+            self._note(writer, tenant, f"forget.{forgetting.sort(what)}", told=upkeep.told(forgotten))
         with told(self.path), self._writer as writer:
             _wipe(writer)
         scrub(journals_of(self.path), what, work.gone)
@@ -203,6 +206,8 @@ class SqliteStore(DatabaseStore):
         with self._writing(tenant) as writer:
             self._ledger.let_go()
             erased = _erase(writer, tenant)
+            if erased:
+                self._note(writer, tenant, "tenant.erase", told=audit.counted(rows=erased))
         with told(self.path), self._writer as writer:
             _wipe(writer)
         return erased
@@ -242,10 +247,10 @@ class SqliteStore(DatabaseStore):
 
 
 def _erase(writer: sqlite3.Connection, tenant: str) -> int:
-    """Removes every row of a tenant, from whichever table has rows of tenants; how many those were."""
+    """Removes every row of a tenant from whichever table has such, but from the audit log; how many those were."""
     tables = writer.execute(
         "SELECT t.name FROM sqlite_schema t JOIN pragma_table_info(t.name) c ON c.name = 'tenant' "
-        "WHERE t.type = 'table'"
+        "WHERE t.type = 'table' AND t.name <> 'audit'"
     ).fetchall()
     return sum(writer.execute(f'DELETE FROM "{table}" WHERE tenant = ?', (tenant,)).rowcount for (table,) in tables)
 

@@ -29,6 +29,9 @@ from mulligan.records import (
     Run,
     Status,
 )
+from mulligan.remember.audit import Act as Act
+from mulligan.remember.audit import AuditQuery as AuditQuery
+from mulligan.remember.audit import Noted as Noted
 
 LOCAL = "local"
 """The tenant of a store that has one user."""
@@ -341,7 +344,10 @@ class Records(Protocol):
         """Removes it everywhere: from rows, patterns, links, figures, shelf and the free space of the file."""
 
     def erase(self, tenant: str) -> int:
-        """Removes everything of a tenant, whatever it is; how many rows that were."""
+        """Removes everything of a tenant, whatever it is, but the audit log; how many rows that were."""
+
+    def audit(self, tenant: str, query: AuditQuery) -> list[Act]:
+        """What people changed, the newest first. Every method here that a person decides by adds an entry to it."""
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         """A copy of everything, of one moment, while others write; and whether the copy is sound."""
@@ -414,8 +420,13 @@ class Shelf(Protocol):
 
     def put(self, tenant: str, kind: str, key: str, value: bytes) -> None: ...
 
-    def swap(self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes) -> bool:
-        """Puts it if what is there is still what the caller knows, None for nothing; whether it was."""
+    def swap(
+        self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes, noted: Noted | None = None
+    ) -> bool:
+        """Puts it if what is there is still what the caller knows, None for nothing; whether it was.
+
+        With `noted` the audit log has an entry together with it, or neither is there.
+        """
 
     def keys(self, tenant: str, kind: str) -> list[str]:
         """What is there of this kind, in order."""

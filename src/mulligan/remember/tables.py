@@ -161,6 +161,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "WITHOUT ROWID",
         "INSERT INTO unlearned SELECT DISTINCT tenant, pattern FROM fixes",
     ),
+    (
+        # What people changed.
+        "CREATE TABLE audit (tenant TEXT NOT NULL, at BIGINT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, "
+        "PRIMARY KEY (tenant, at, id)) WITHOUT ROWID",
+    ),
 )
 
 RECOUNTED_AT = 3

@@ -10,7 +10,7 @@ import msgspec
 from mulligan import calls, figures
 from mulligan.figures import Cell, Cells, Place
 from mulligan.records import Compaction, History, Run, Step, encode
-from mulligan.remember import bodies, forgetting, learning, lesson_rows, lessons, tallies
+from mulligan.remember import audit, bodies, forgetting, learning, lesson_rows, lessons, tallies
 from mulligan.remember.connection import Connection
 from mulligan.remember.ledger import NOTHING, Account, Known, Ledger, part_of
 from mulligan.remember.patterns import day_of
@@ -31,6 +31,11 @@ from mulligan.remember.rows import (
 )
 from mulligan.remember.store import DAY, Forget, Forgotten, Progress
 from mulligan.remember.tables import RECOUNTED_AT
+
+
+def told(forgotten: Forgotten) -> str:
+    """How much was forgotten, for the audit log: never what."""
+    return audit.counted(runs=forgotten.runs, steps=forgotten.steps, patterns=forgotten.patterns, notes=forgotten.shelf)
 
 
 class Forgetting:
@@ -67,6 +72,8 @@ class Forgetting:
             gone |= self._forget_counted_tool(self._what.tool)
         if self._what.text is not None:
             counted = self._forget_counted_text(self._what.text)
+            text = self._what.text
+            audit.forget(self._writer, self._tenant, lambda act: forgetting.without(act, text))
         self._forget_fixes()
         self._forget_lessons(changed | gone)
         for id in gone:

@@ -12,6 +12,8 @@ from mulligan.figures import Stats, StatsQuery
 from mulligan.figures.histogram import Histogram
 from mulligan.records import Fix, History, Lesson, LessonSource, LessonVerdict, Pattern, Precedent, Record, Run
 from mulligan.remember.store import (
+    Act,
+    AuditQuery,
     Command,
     Consolidated,
     Evidence,
@@ -62,6 +64,7 @@ METHODS: dict[str, Method] = {
     "pattern": Method("read", (str,), Pattern | None),
     "lessons": Method("read", (LessonQuery,), list[Lesson]),
     "lesson": Method("read", (str, int), Lesson | None),
+    "audit": Method("admin", (AuditQuery,), list[Act]),
     "stats": Method("read", (StatsQuery,), Stats),
     "prune": Method("admin", (Retention, int, bool), Pruned),
     "forget": Method("admin", (Forget,), Forgotten),

@@ -22,6 +22,7 @@ ENDPOINTS = {
     ("GET", "/v1/fixes"): "read",
     ("GET", "/v1/tools"): "read",
     ("GET", "/v1/agents"): "read",
+    ("GET", "/v1/audit"): "admin",
     ("GET", "/metrics"): "read",
     ("POST", "/v1/batch"): "ingest",
     ("POST", "/v1/runs"): "ingest",

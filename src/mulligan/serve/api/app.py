@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -88,7 +89,9 @@ class Server:
     async def ask(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """An answer of the store, on a thread of its own, so that others are served meanwhile."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._readers, partial(question, *args, **kwargs))
+            here = contextvars.copy_context()  # who acts is known on the thread, too
+            asked: Callable[[], T] = partial(here.run, partial(question, *args, **kwargs))
+            return await asyncio.get_running_loop().run_in_executor(self._readers, asked)
         except StoreError as error:
             raise away(str(error)) from None
 

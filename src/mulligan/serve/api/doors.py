@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mulligan.remember import audit
 from mulligan.remember.store import LOCAL
 from mulligan.serve.api.errors import Refused
 from mulligan.serve.api.tokens import MAY, Token, Tokens
@@ -162,6 +163,7 @@ def route(server: Server, path: str, endpoint: Endpoint, needs: Needs, *methods:
                     await server.ask(server.refresh)
                 request.state.caller = who = caller(request, needs, server)
                 await server.spend(who, requests=1)
+                audit.act_as(audit.Actor(who.name or "the dashboard", "api" if "/v1/" in path else "page", who.token))
             return await endpoint(request)
         except Refused as refused:
             return told(request, refused)

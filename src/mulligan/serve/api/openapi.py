@@ -69,7 +69,8 @@ OTLP = (
     ("/v1/logs", "Logs of OpenTelemetry that tell of calls", "resourceLogs"),
     ("/v1/metrics", "Metrics of OpenTelemetry, answered and not kept", "resourceMetrics"),
 )
-LISTS = {"Runs": ("runs", "next", "now"), "Patterns": ("patterns", "next", "now"), "Fixes": ("fixes", "next", "now"),
+LISTS = {"Audit": ("audit", "next", "now"),
+         "Runs": ("runs", "next", "now"), "Patterns": ("patterns", "next", "now"), "Fixes": ("fixes", "next", "now"),
          "Lessons": ("lessons", "next", "now"), "Lesson": ("id", "tool", "state", "source"),
          "Parts": ("next", "now"), "Run": ("id", "status", "calls", "run"), "Pattern": ("id", "kind", "count"),
          "Stats": ("total", "total_runs", "total_failures", "success_rate", "failure_breakdown")}  # fmt: skip

@@ -12,14 +12,15 @@ from starlette.routing import BaseRoute
 
 from mulligan.figures import By, StatsQuery
 from mulligan.records import STEP_TYPES, FixState, LessonSource, LessonState, PatternState, Status, builtins
-from mulligan.remember.store import FixQuery, LessonQuery, PatternQuery, RunQuery
+from mulligan.remember.store import AuditQuery, FixQuery, LessonQuery, PatternQuery, RunQuery
+from mulligan.report import audit as audit_told
 from mulligan.report import fixes as fixes_told
 from mulligan.report import overview, terminal
 from mulligan.report import patterns as patterns_told
 from mulligan.report import stats as figures_told
 from mulligan.serve.api.answers import answer, csv
 from mulligan.serve.api.app import Server
-from mulligan.serve.api.doors import route
+from mulligan.serve.api.doors import Needs, route
 from mulligan.serve.api.errors import invalid, unknown
 from mulligan.serve.api.parameters import Parameter, check_kind, cursor, cursor_read, read, wants_csv
 from mulligan.serve.api.questions import Questions, lesson_facts
@@ -54,6 +55,7 @@ class Query(NamedTuple):
     """The name of the schema of the answer."""
     rows: bool = False
     """Whether it answers as CSV too."""
+    needs: Needs = "read"
 
 
 QUERIES = (
@@ -125,12 +127,21 @@ QUERIES = (
         (SINCE._replace(default="7d"), UNTIL, NOW, TOOL, VERSION, ENVIRONMENT, LIMIT, CURSOR, FORMAT),
         "agents", "Parts", True,
     ),
+    Query(
+        "/v1/audit", "What people changed, who and when.",
+        (
+            Parameter("by", "text", "Only what this one changed."),
+            Parameter("do", "text", "Only this, such as fix.approve, or all that begin so, such as fix."),
+            SINCE, UNTIL, NOW, LIMIT, CURSOR, FORMAT,
+        ),
+        "audit", "Audit", True, "admin",
+    ),
 )  # fmt: skip
 
 
 def group(server: Server) -> Iterable[BaseRoute]:
     asked = Queries(server)
-    return [route(server, each.path, asked.endpoint(each), "read") for each in QUERIES]
+    return [route(server, each.path, asked.endpoint(each), each.needs) for each in QUERIES]
 
 
 class Queries:
@@ -240,6 +251,20 @@ class Queries:
 
     def _agents(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
         return self._parts("agent", questions, found, request)
+
+    def _audit(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
+        before, limit = None, found["limit"]
+        if found["cursor"]:
+            at, id = cursor_read(found["cursor"], 2)
+            before = (int(at), id)
+        fields = {name: found[name] for name in ("by", "do", "since", "until")}
+        acts = questions.audit(AuditQuery(**fields, before=before, limit=limit + 1))
+        shown = acts[:limit]
+        rows = [audit_told.facts(each) for each in shown]
+        if wants_csv(request, found):
+            return csv(rows, audit_told.CSV)
+        more = cursor(shown[-1].at, shown[-1].id) if len(acts) > limit else None
+        return answer({"audit": rows, "next": more, "now": found["now"]})
 
     def _parts(self, by: By, questions: Questions, found: dict[str, Any], request: Request) -> Response:
         fields = ("since", "until", "agent", "tool", "version", "environment")

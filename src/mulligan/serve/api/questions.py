@@ -8,7 +8,17 @@ import msgspec
 
 from mulligan.figures import Stats, StatsQuery
 from mulligan.records import Fix, History, Lesson, LessonVerdict, Pattern, Precedent, builtins
-from mulligan.remember.store import Evidence, FixQuery, LessonQuery, PatternQuery, Question, RunQuery, Store
+from mulligan.remember.store import (
+    Act,
+    AuditQuery,
+    Evidence,
+    FixQuery,
+    LessonQuery,
+    PatternQuery,
+    Question,
+    RunQuery,
+    Store,
+)
 from mulligan.report import overview
 from mulligan.report import stats as figures_told
 
@@ -73,6 +83,9 @@ class Questions:
     def decide_lesson(self, id: str, verdict: LessonVerdict) -> Lesson | None:
         """The lesson after what a person said of it."""
         return self._store.decide_lesson(self._tenant, id, verdict, self.now)
+
+    def audit(self, query: AuditQuery) -> list[Act]:
+        return self._store.audit(self._tenant, query)
 
     def parts(self, query: StatsQuery) -> list[dict[str, Any]]:
         """The figures of each tool, agent or the like, what was given up most first."""

@@ -16,7 +16,9 @@ from msgspec.structs import replace
 
 from mulligan.failure import SettingsError
 from mulligan.records import Record, decode, encode
-from mulligan.remember.store import DAY, LOCAL, Retention, Shelf
+from mulligan.remember import store
+from mulligan.remember.audit import entry
+from mulligan.remember.store import DAY, LOCAL, Noted, Retention, Shelf
 from mulligan.serve.api.tokens import FRESH, KIND, OF_THE_SERVER
 
 KEY = "tenants"
@@ -74,7 +76,7 @@ class Tenants:
                 raise SettingsError(f"there is a tenant {tenant.name!r}. Change it: mulligan tenant set {tenant.name}")
             return [*known, tenant]
 
-        self._change(added)
+        self._change(added, lambda: _noted("tenant.create", Tenant(tenant.name), tenant))
 
     def set(self, name: str, change: Callable[[Tenant], Tenant]) -> Tenant:
         """The tenant as it is after a change."""
@@ -84,11 +86,11 @@ class Tenants:
             old = next((each for each in known if each.name == name), Tenant(name) if name == LOCAL else None)
             if old is None:
                 raise unknown(name)
-            result[:] = [change(old)]
-            return [*(each for each in known if each.name != name), *result]
+            result[:] = [old, change(old)]
+            return [*(each for each in known if each.name != name), result[1]]
 
-        self._change(changed)
-        return result[0]
+        self._change(changed, lambda: _noted("tenant.set", *result))
+        return result[1]
 
     def remove(self, name: str) -> Tenant:
         """Takes it off the list. What is kept of it is another matter."""
@@ -100,14 +102,14 @@ class Tenants:
                 raise unknown(name)
             return [each for each in known if each.name != name]
 
-        self._change(without)
+        self._change(without, lambda: _noted("tenant.remove", gone[0], gone[0]))
         return gone[0]
 
-    def _change(self, changed: Callable[[list[Tenant]], list[Tenant]]) -> None:
+    def _change(self, changed: Callable[[list[Tenant]], list[Tenant]], noted: Callable[[], Noted]) -> None:
         for _ in range(100):
             known = self._shelf.get(OF_THE_SERVER, KIND, KEY)
             now = sorted(changed(decode(known, list[Tenant]) if known else []), key=lambda each: each.name)
-            if self._shelf.swap(OF_THE_SERVER, KIND, KEY, known, encode(now)):
+            if self._shelf.swap(OF_THE_SERVER, KIND, KEY, known, encode(now), noted()):
                 return
         raise SettingsError("the tenants are being changed by somebody else all the time. Try again.")
 
@@ -123,6 +125,17 @@ class Tenants:
     def of(self, name: str) -> Tenant:
         """What holds for a tenant, as it was when last refreshed."""
         return self._known.get(name) or Tenant(name)
+
+
+def _noted(do: str, before: Tenant, after: Tenant) -> Noted:
+    """What was changed of a tenant. Of who is alerted only that it was: such an address may hold a secret."""
+    plain = ("note", "keeps", "quotas", "listed")
+    told = [
+        f"{name} {encode(value).decode()}" if name in plain else name
+        for name in after.__struct_fields__
+        if (value := getattr(after, name)) != getattr(before, name) and name != "created"
+    ]
+    return Noted(after.name, entry(do, store.now(), after.name, ", ".join(told)))
 
 
 def unknown(name: str) -> SettingsError:

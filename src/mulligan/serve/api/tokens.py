@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from mulligan.failure import SettingsError
 from mulligan.records import Record, decode, encode, new_id
-from mulligan.remember.store import LOCAL, Shelf
+from mulligan.remember.audit import entry
+from mulligan.remember.store import LOCAL, Noted, Shelf
 
 Role = Literal["ingest", "read", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -77,7 +78,8 @@ class Tokens:
             id=new_id("tok")[:12], hash=hashed(secret), role=role, name=name, tenant=tenant, principal=principal,
             created=now, expires=expires,
         )  # fmt: skip
-        self._change(lambda known: [*known, token])
+        told = f"role {role}{f', {name}' if name else ''}{', expires' if expires is not None else ''}"
+        self._change(lambda known: [*known, token], Noted(tenant, entry("token.create", now, token.id, told)))
         return token, secret
 
     def revoke(self, beginning: str, now: int) -> Token:
@@ -93,7 +95,8 @@ class Tokens:
         if one.revoked is not None:
             return one
         gone = replace(one, revoked=now)
-        self._change(lambda known: [gone if each.id == one.id else each for each in known])
+        noted = Noted(one.tenant, entry("token.revoke", now, one.id, one.name))
+        self._change(lambda known: [gone if each.id == one.id else each for each in known], noted)
         return gone
 
     def revoke_all(self, tenant: str, now: int) -> list[Token]:
@@ -104,14 +107,14 @@ class Tokens:
             gone[:] = [each for each in known if each.tenant == tenant and each.revoked is None]
             return [replace(each, revoked=now) if each in gone else each for each in known]
 
-        self._change(changed)
+        self._change(changed, Noted(tenant, entry("token.revoke", now, told="every token of the tenant")))
         return gone
 
-    def _change(self, changed: Callable[[list[Token]], list[Token]]) -> None:
+    def _change(self, changed: Callable[[list[Token]], list[Token]], noted: Noted) -> None:
         for _ in range(100):
             known = self._shelf.get(OF_THE_SERVER, KIND, KEY)
             now = changed(decode(known, list[Token]) if known else [])
-            if self._shelf.swap(OF_THE_SERVER, KIND, KEY, known, encode(now)):
+            if self._shelf.swap(OF_THE_SERVER, KIND, KEY, known, encode(now), noted):
                 return
         raise SettingsError("the tokens are being changed by somebody else all the time. Try again.")
 

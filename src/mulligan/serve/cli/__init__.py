@@ -31,6 +31,7 @@ COMMANDS = {
     "serve": ("serving", "serve", "Take in what agents send, and answer questions, over HTTP."),
     "token": ("token", "token", "Who may send, ask or decide on a server."),
     "tenant": ("tenant", "tenant", "Whose records a server keeps, how long and how much."),
+    "audit": ("audit", "audit", "What people changed, who and when."),
     "env": ("env", "env", "The variables that make OpenTelemetry send to a server."),
     "proxy": ("proxy", "proxy", "Stand in front of an MCP server: record, explain and repair its tool calls."),
     "mcp": ("mcp", "mcp", "Let an agent ask what is known about failures: an MCP server."),

@@ -16,6 +16,7 @@ from mulligan import settings as settings_file
 from mulligan.classify.taxonomy import KINDS, TYPES
 from mulligan.failure import SettingsError, StoreError
 from mulligan.records import encode
+from mulligan.remember import audit
 from mulligan.remember.adoption import adopt
 from mulligan.remember.store import LOCAL, Progress, Store
 from mulligan.remember.urls import is_remote, journals_of, open_store, sqlite_path
@@ -56,6 +57,7 @@ def kind_option(help: str, after: str = "/") -> Callable[[F], F]:
 
 
 def settings_with(store: str | None) -> Settings:
+    audit.act_as(audit.Actor(audit.user(), "command"))
     return settings_file.read({"store": store} if store else {})
 
 

@@ -20,6 +20,7 @@ from mulligan.serve.api.doors import Caller, route
 from mulligan.serve.api.signing import HOURS
 from mulligan.serve.dashboard import (
     assets,
+    audit,
     compare,
     fixes,
     health,
@@ -111,6 +112,7 @@ class Dashboard:
         yield guard("/live/events", self._live, "read", "GET")
         yield guard("/choices", self._page("choices", choices), "read", "GET")
         yield guard("/health", self._page("health", self._health), "read", "GET")
+        yield guard("/audit", self._page("audit", audit.audit), "admin", "GET")
         yield guard("/patterns/{name}", self._decide(patterns.change, "patterns"), "admin", "POST")
         yield guard("/fixes/{name}", self._decide(fixes.decide, "fixes"), "admin", "POST")
         yield guard("/lessons/{name}", self._decide(lessons.decide, "lessons"), "admin", "POST")

@@ -1,0 +1,164 @@
+"""What people change is noted by every store, with who and when, together with the change; nothing takes it away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stores import STORES
+
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.failure import Failure, Kind, Ran, Remedy, StoreError
+from mulligan.records import Lesson, Run, Step, pattern_id
+from mulligan.remember import audit
+from mulligan.remember.store import (
+    LOCAL,
+    Act,
+    AuditQuery,
+    Command,
+    FixQuery,
+    Forget,
+    Noted,
+    Retention,
+    Revocation,
+    Store,
+    now,
+)
+
+WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
+LESSON = Lesson(id="les_0123456789ab", tool="search", mistake="Asking for too much.", correction="Ask for 10.")
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    audit.act_as(audit.Actor("ann", "command"))
+    store = STORES[request.param](tmp_path)
+    yield store
+    store.close()
+
+
+def failed_then_worked(id: str = "run_a") -> list[AnyEvent]:
+    run = Run(id=id, agent="a", started=1000, session="s")
+    return [
+        RunStarted(run),
+        StepEnded(Step(run=id, seq=1, call=1, name="search", arguments={"k": 50}, outcome="failure", failure=WRONG)),
+        StepEnded(Step(run=id, seq=2, call=2, name="search", arguments={"k": 10})),
+        RunEnded(Run(id=id, agent="a", started=1000, ended=1005, end="finished", session="s")),
+    ]
+
+
+def acts_of(store: Store, **query: Any) -> list[Act]:
+    """But for the token by which a store behind a server is asked."""
+    return [act for act in store.audit(LOCAL, AuditQuery(**query)) if not act.do.startswith("token.")]
+
+
+def said(store: Store) -> list[tuple[str, str]]:
+    return [(act.do, act.about) for act in reversed(acts_of(store))]
+
+
+def test_every_decision_is_noted_and_nothing_that_only_happens(store):
+    store.append(LOCAL, failed_then_worked(), "journal", 1)
+    (fix,) = store.fixes(LOCAL, FixQuery(now=2000))
+    pattern = pattern_id("search", "f-k")
+    store.put(LOCAL, "note", "n", b"x")
+    store.consolidate(LOCAL, 2000)
+    assert said(store) == []
+
+    store.decide(LOCAL, fix.id, True, 2000)
+    store.change(LOCAL, Command(do="mute", pattern=pattern, at=2000))
+    store.keep_lesson(LOCAL, LESSON)
+    store.decide_lesson(LOCAL, LESSON.id, "approve", 2000)
+    store.revoke(LOCAL, Revocation(principal="mallory"))
+    store.prune(LOCAL, Retention(), now())
+    store.forget(LOCAL, Forget(run="run_a"))
+
+    assert sorted(said(store)) == sorted([
+        ("fix.approve", fix.id), ("pattern.mute", pattern), ("lesson.write", LESSON.id), ("lesson.approve", LESSON.id),
+        ("memory.revoke", ""), ("prune", ""), ("forget.run", ""),
+    ])  # fmt: skip
+    acts = {act.do: act for act in acts_of(store)}
+    assert acts["memory.revoke"].told == "principal mallory"
+    assert "1 run" in acts["forget.run"].told
+    assert all(abs(act.at - now()) < 60_000 for act in acts.values())  # by the store's clock, not by who asks
+    assert not any(act.do in acts for act in store.audit("theirs", AuditQuery()))
+
+
+def test_what_changed_nothing_is_not_noted(store):
+    assert not store.decide(LOCAL, "fix_none", True, 1)
+    assert store.change(LOCAL, Command(do="mute", pattern="pat_none", at=1)) is None
+    assert store.decide_lesson(LOCAL, "les_none", "approve", 1) is None
+    store.prune(LOCAL, Retention(), now(), dry_run=True)
+    store.keep_lesson(LOCAL, LESSON)
+    store.keep_lesson(LOCAL, LESSON)
+    assert said(store) == [("lesson.write", LESSON.id)]
+
+
+def test_it_says_who(store):
+    store.keep_lesson(LOCAL, LESSON)
+    (act,) = acts_of(store)
+    if hasattr(store, "of"):  # behind a server: who holds the token
+        assert (act.via, act.token[:4], act.by == act.token) == ("api", "tok_", True)
+    else:
+        assert (act.via, act.token, act.by) == ("command", "", "ann")
+
+
+def test_it_is_asked_for_by_who_what_and_when_and_page_by_page(store):
+    for number in range(7):
+        verdict = "disable" if number % 2 else "approve"
+        if number == 0:
+            store.keep_lesson(LOCAL, LESSON)
+        store.decide_lesson(LOCAL, LESSON.id, verdict, number)  # type: ignore[arg-type]
+    every = acts_of(store)
+    assert len(every) == 8
+    assert [(act.at, act.id) for act in every] == sorted(((act.at, act.id) for act in every), reverse=True)
+    assert len(acts_of(store, do="lesson.disable")) == 3
+    assert len(acts_of(store, do="lesson.")) == 8
+    assert acts_of(store, do="lesson") == []
+    assert acts_of(store, by="bob") == []
+    assert len(acts_of(store, by=every[0].by)) == 8
+    assert acts_of(store, since=now() + 60_000) == []
+    assert acts_of(store, until=1) == []
+    first = acts_of(store, limit=5)
+    rest = acts_of(store, limit=5, before=(first[-1].at, first[-1].id))
+    assert [*first, *rest] == every
+
+
+def test_what_is_forgotten_is_not_told_by_the_log_either(store):
+    store.append(LOCAL, failed_then_worked(), "journal", 1)
+    store.revoke(LOCAL, Revocation(principal="secret-name"))
+    store.forget(LOCAL, Forget(text="secret-name"))
+    store.forget(LOCAL, Forget(session="s"))
+    store.forget(LOCAL, Forget(tool="search"))
+    acts = acts_of(store)
+    assert len(acts) == 4
+    assert not any("secret-name" in str(act) or "search" in str(act) for act in acts)
+
+
+def test_secrets_in_it_are_hidden(store):
+    key = "sk-proj-Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5MGFiY2RlZmdo"
+    store.revoke(LOCAL, Revocation(principal=f"bot {key}\x1b[31m"))
+    (act,) = acts_of(store)
+    assert key not in act.told
+    assert "\x1b" not in act.told
+
+
+def test_an_entry_comes_with_its_row_or_not_at_all(store):
+    act = audit.entry("tenant.set", now(), "acme")
+    if hasattr(store, "of"):
+        with pytest.raises(StoreError, match="where it runs"):
+            store.swap("", "server", "k", None, b"1", Noted("acme", act))
+        return
+    assert store.swap("", "server", "k", None, b"1", Noted("acme", act))
+    assert not store.swap("", "server", "k", b"other", b"2", Noted("acme", audit.entry("tenant.set", now(), "acme")))
+    assert store.audit("acme", AuditQuery()) == [act]
+
+
+def test_the_log_outlives_its_tenant(store):
+    if hasattr(store, "of"):
+        pytest.skip("a server's tenants are managed where its store is")
+    store.keep_lesson("acme", LESSON)
+    store.erase("acme")
+    assert [each.do for each in reversed(store.audit("acme", AuditQuery()))] == ["lesson.write", "tenant.erase"]
+    assert store.erase("acme") == 0
