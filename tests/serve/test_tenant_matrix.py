@@ -395,6 +395,7 @@ ASKED: dict[str, str | list[tuple[str, ...]]] = {
     "forget": [("--run", "{run}", "--yes"), ("--tool", "{tool}", "--yes"), ("--session", "{session}", "--yes"),
                ("--text", "zanzibar", "--yes")],
     "doctor": [(), ("--json",)],
+    "seed": [("--list", "--json"),],
     "audit": [(), ("--json",), ("--by", "{agent}")],
 }  # fmt: skip
 
