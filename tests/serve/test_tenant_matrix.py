@@ -22,12 +22,17 @@ pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[ser
 from servers import Answer, Client, Running, served
 from two_tenants import CANARY, NUMBER, OURS, Ids, everything, ours, run, theirs
 
+from mulligan.classify.classifier import classify
+from mulligan.prompt import Prompt
 from mulligan.remember import wire
+from mulligan.remember.remote import RemoteStore
 from mulligan.serve.api import openapi
 from mulligan.serve.api.app import app
 from mulligan.serve.api.groups import GROUPS
 from mulligan.serve.cli import COMMANDS
 from mulligan.serve.dashboard.pages import group as pages
+from mulligan.serve.mcp.knowledge import Knowledge
+from mulligan.serve.mcp.tools import TOOLS, BadCall
 
 NOBODYS = {
     "/healthz", "/readyz", "/openapi.json", "/docs", "/docs.css", "/static/{name}", "/enter/{ticket}", "/sign-in",
@@ -366,6 +371,7 @@ def test_what_is_logged_holds_no_record(world, caplog):
 # Commands
 
 NOTHING = "asks no store"
+BELOW = "is asked below"
 OWNER = "is for whoever can open the store itself, and refuses a server"
 ASKED: dict[str, str | list[tuple[str, ...]]] = {
     "demo": NOTHING, "scan": NOTHING, "install": NOTHING, "uninstall": NOTHING, "env": NOTHING, "proxy": NOTHING,
@@ -395,7 +401,7 @@ ASKED: dict[str, str | list[tuple[str, ...]]] = {
     "forget": [("--run", "{run}", "--yes"), ("--tool", "{tool}", "--yes"), ("--session", "{session}", "--yes"),
                ("--text", "zanzibar", "--yes")],
     "doctor": [(), ("--json",)],
-    "seed": [("--list", "--json"),],
+    "seed": [("--list", "--json")], "mcp": BELOW,
     "audit": [(), ("--json",), ("--by", "{agent}")],
 }  # fmt: skip
 
@@ -444,4 +450,28 @@ def test_what_is_the_owners_is_not_done_through_a_server(world, types, monkeypat
         assert code == 2, (command, each, out, err)
         assert is_clean(out + err.replace(CANARY, ""))
     assert not (tmp_path / "copy.db").exists()
+    assert world.unchanged()
+
+
+def test_an_agent_that_asks_for_one_tenant_is_told_nothing_of_another(world):
+    """As `mulligan mcp` answers, with every tool it has."""
+    answers = []
+    for ids in (world.ids, world.ids.never()):
+        store = RemoteStore(f"http://127.0.0.1:{world.running.port}", world.them.token)
+        knowledge = Knowledge(
+            lambda store=store: store, Prompt(), classify, now=lambda: int(time.time() * 1000), session=ids.session
+        )
+        asked = {"tool": ids.tool, "error": "k is too small", "fix": ids.fix, "worked": True, "arguments": {"k": 9}}
+        for tool in TOOLS.values():
+            takes = tool.schema["properties"]
+            try:
+                said = knowledge.call(tool.name, {name: asked[name] for name in takes if name in asked})
+            except BadCall as refused:
+                said = str(refused)
+            answers.append((tool.name, told(Answer(0, {}, said.encode()), *ids)))
+        store.close()
+    half = len(answers) // 2
+    assert half == len(TOOLS)
+    assert answers[:half] == answers[half:]
+    assert all(is_clean(said) for _, said in answers)
     assert world.unchanged()
