@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mulligan import settings
 from mulligan.remember.seeds.corpus import seeds
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL, FixQuery, LessonQuery
@@ -87,3 +88,22 @@ def test_what_cannot_be_meant_is_refused(store):
     done = mulligan("--store", "memory:")
     assert done.returncode == 2
     assert "--store PATH" in done.stderr
+
+
+def test_explain_tells_what_is_known_of_a_program(tmp_path):
+    def explained(*arguments):
+        done = subprocess.run(
+            [sys.executable, "-m", "mulligan", "explain", "--tool", "Bash", *arguments],
+            input="fatal: refusing to merge unrelated histories\n", capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0
+        return done.stdout
+
+    seed = seeds()["git-unrelated-histories"]
+    assert seed.correction in explained()
+    assert json.loads(explained("--json"))["known"]["lesson"] == seed.id
+    kept = SqliteStore(Path(settings.read().store_url))
+    kept.keep_lesson(LOCAL, seed)
+    kept.decide_lesson(LOCAL, seed.id, "disable", 1)
+    kept.close()
+    assert seed.correction not in explained()

@@ -78,6 +78,12 @@ def test_a_seed_is_told_as_what_it_is_and_not_where_it_was_removed():
     assert "origin HEAD" not in asking(store).call("suggest_fix", asked)
 
 
+def test_what_a_provider_said_is_known_where_no_tool_is_named():
+    said = "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens."
+    assert "Shorten the largest old tool results" in asking(None).call("known_failures", {"text": said})
+    assert "Nothing is known" in asking(None).call("known_failures", {"text": said, "tool": "Bash"})
+
+
 def test_a_suggestion_comes_from_the_schema_and_nothing_is_called():
     schema = {"type": "object", "properties": {"k": {"type": "integer"}}}
     asked = {"tool": "find", "error": "k is not of type integer", "arguments": {"k": "5"}, "schema": schema}

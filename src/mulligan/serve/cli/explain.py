@@ -13,6 +13,7 @@ from mulligan import settings as settings_file
 from mulligan.classify.classifier import Classifier
 from mulligan.classify.fingerprint import VERSION, template
 from mulligan.failure import Failure, Remedy
+from mulligan.records import Lesson
 from mulligan.redaction import clean
 from mulligan.report.terminal import columns, count
 from mulligan.serve.cli.options import as_json
@@ -78,11 +79,30 @@ def explain(
         raise click.UsageError("there is no text to explain. Pipe one in, or type `mulligan explain build.log`.")
     asked = {"text": text, "tool": tool, "source": source, "status": status, "exception": exception}
     failure = _classify()(**asked)
+    known = _known(failure, tool or "")
     if as_json:
-        click.echo(json.dumps(_facts(failure, asked, why), ensure_ascii=False))
+        facts = _facts(failure, asked, why)
+        if known is not None:
+            facts["known"] = {
+                "lesson": known.id,
+                "mistake": clean(known.mistake),
+                "correction": clean(known.correction),
+            }
+        click.echo(json.dumps(facts, ensure_ascii=False))
         return
-    for line in _told(failure, asked, why):
+    for line in _told(failure, asked, why, known):
         click.echo(line)
+
+
+def _known(failure: Failure, tool: str) -> Lesson | None:
+    """A lesson that comes with mulligan and speaks of just this, unless somebody here has disabled it."""
+    from mulligan.remember.seeds import corpus  # for one text; for many they would be in the way
+    from mulligan.remember.store import LOCAL
+    from mulligan.serve.cli.options import opened
+
+    if not corpus.known(None, LOCAL, tool, failure):
+        return None
+    return next(iter(corpus.known(opened(settings_file.read()), LOCAL, tool, failure)), None)
 
 
 def _opened(file: str | None) -> IO[bytes]:
@@ -182,12 +202,13 @@ def _facts(failure: Failure, asked: dict[str, Any], why: bool) -> dict[str, Any]
     return facts
 
 
-def _told(failure: Failure, asked: dict[str, Any], why: bool) -> Iterator[str]:
+def _told(failure: Failure, asked: dict[str, Any], why: bool, known: Lesson | None = None) -> Iterator[str]:
     yield f"{failure.kind}: {_MOVES[failure.remedy]}."
     yield ""
     rows = [
         ("message", clean(failure.message) or "nothing was said"),
         ("hint", clean(failure.hint)),
+        *([("known", f"{clean(known.mistake)} {clean(known.correction)} [{known.id}]")] if known is not None else []),
         (
             "ran",
             {"no": "no, nothing happened", "yes": "yes", "unknown": "unknown, it may have happened"}[failure.ran.value],

@@ -82,8 +82,7 @@ class Knowledge:
         told = [self._met(store, each) for each in found if store is not None]
         seeds: Sequence[Lesson] = ()
         if text:
-            failure = self._classify(source="tool", text=text, tool=tool or "", is_error=True)
-            seeds = self._seeds(store, tool or "", failure)
+            seeds = self._seeds(store, tool or "", self._said(text, tool))
         lessons = self._proven(store, tool, found, limit - len(told)) if store is not None and not text else []
         return self._words.known([*told, *(self._lesson(each) for each in (*lessons, *seeds))], tool)
 
@@ -91,13 +90,17 @@ class Knowledge:
         query = PatternQuery(tool=tool, kind=kind, limit=limit)
         if not text:
             return store.patterns(self._tenant, query)
-        failure = self._classify(source="tool", text=text, tool=tool or "", is_error=True)
+        failure = self._said(text, tool)
         for said in dict.fromkeys((text, failure.message)):
             found = store.patterns(self._tenant, msgspec.structs.replace(query, text=said[:300]))
             if found:
                 return found
         alike = store.patterns(self._tenant, msgspec.structs.replace(query, limit=1000))
         return [each for each in alike if each.fingerprint == failure.fingerprint][:limit]
+
+    def _said(self, text: str, tool: str | None) -> Failure:
+        """What failed, by its words; where no tool is named, it may have been a model."""
+        return self._classify(source="tool" if tool else None, text=text, tool=tool or "", is_error=True)
 
     def _met(self, store: Store, pattern: Pattern) -> str:
         about = LessonQuery(tool=pattern.tool, fingerprint=pattern.fingerprint, now=self._now(), limit=1)
