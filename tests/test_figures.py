@@ -423,14 +423,23 @@ def test_the_quick_way_counts_a_success_as_the_long_way_does():
         max_size=12,
     )
 )
-def test_many_successes_of_a_run_count_together_as_each_by_itself(given_):
+def test_many_successes_count_together_as_each_by_itself(given_):
     steps = [
         step(number, name=name, type=type, started=started, seconds=seconds, tokens=tokens, metadata=metadata)
         for number, (name, type, started, seconds, tokens, metadata) in enumerate(given_, 1)
     ]
-    run = Run(id="r", agent="x", end="finished")
+    runs = [
+        Run(id="r", agent="x", end="finished"),
+        Run(id="s", agent="x", end="finished", metadata={"model": "n"}),
+        Run(id="t", agent="x", version="2"),
+    ]
     together, apart = {}, {}
-    figures.of_successes(run, steps, together)
-    for each in steps:
-        figures.of_success(run, each, apart)
+    successes = figures.Successes()
+    for number, run in enumerate(runs):
+        successes.add(run, steps[number::2], together)
+        for each in steps[number::2]:
+            figures.of_success(run, each, apart)
+    successes.count(together)
+    assert together == apart
+    successes.count(together)  # nothing is left to be counted
     assert together == apart

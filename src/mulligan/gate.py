@@ -233,14 +233,31 @@ class Gate:
             return False
         if step.server is not None and not _kept_as_is(step.server, redactor):
             return False
-        arguments = step.arguments if step.arguments is not None else {}
-        result = step.result if type(step.result) is dict else {"": step.result}
-        return type(arguments) is dict and all(
-            len(held) <= MANY
-            and (held is not named or self._hides_nothing(held))
-            and _is_simple(list(held.values()), texts)
-            for held, named in ((arguments, arguments), (result, step.result), (step.metadata or {}, step.metadata))
-        )
+        arguments, result, metadata = step.arguments, step.result, step.metadata
+        if type(result) is not dict:
+            if not _is_simple([result], texts):
+                return False
+            result = None
+        return all(held is None or self._holds_texts_only(held, texts) for held in (arguments, result, metadata))
+
+    def _holds_texts_only(self, held: Any, texts: list[str]) -> bool:
+        """Whether nothing could be hidden in these fields but in their texts, which are gathered."""
+        if type(held) is not dict or len(held) > MANY:
+            return False
+        names = self._names
+        for name, value in held.items():
+            kind = type(value)
+            if kind is str:
+                texts.append(value)
+            elif kind is int:
+                if not -_EXACT <= value <= _EXACT:
+                    return False
+            elif kind not in FLAT or (kind is float and not math.isfinite(value)):
+                return False
+            known = (names.get(name) or self._named(name)) if type(name) is str else None
+            if known is None or known[1] or known[2] or known[0] != name:
+                return False
+        return True
 
     def step(self, step: Step, next: Recovery | None = None) -> tuple[Step, Recovery | None]:
         """A step, and what is planned after it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from mulligan import calls
@@ -89,31 +89,54 @@ def of_success(run: Run, step: Step, into: Cells) -> None:
     _count_attempt(cell, step)
 
 
-def of_successes(run: Run, steps: Sequence[Step], into: Cells) -> None:
-    """The same for many calls of a run: those that are alike are counted together."""
-    alike: dict[tuple[str, str, int], list[Step]] = {}
-    for step in steps:
-        if step.after is not None or step.tokens or step.metadata or step.type == "model":
-            of_success(run, step, into)
-            continue
-        like = (step.name, step.type, step.started // HOUR)
-        known = alike.get(like)
-        if known is None:
-            alike[like] = [step]
-        else:
-            known.append(step)
-    for some in alike.values():
-        place = place_of(run, some[0])
-        cell = into.get(place)
-        if cell is None:
-            cell = into[place] = Cell()
-        cell.calls += len(some)
-        cell.attempts += len(some)
-        cell.first_try += len(some)
-        for took, count in Counter([micros(step.seconds) for step in some]).items():
-            if took:
-                cell.seconds.lanes += ONE[bucket(took)] * count
-                cell.micros += took * count
+class Successes:
+    """Calls that worked at their first attempt, of many runs: those that are alike are counted together, in the end."""
+
+    def __init__(self) -> None:
+        self._alike: dict[tuple[str, str | None, str | None, str, str, int, str], _Alike] = {}
+
+    def add(self, run: Run, steps: Iterable[Step], into: Cells) -> None:
+        alike = self._alike
+        agent, version, environment, told = run.agent, run.version, run.environment, run.metadata
+        for step in steps:
+            if step.after is not None:
+                of_success(run, step, into)
+                continue
+            model = model_of(run, step) if told or step.metadata or step.type == "model" else ""
+            like = (agent, version, environment, step.name, step.type, step.started // HOUR, model)
+            known = alike.get(like)
+            if known is None:
+                known = alike[like] = _Alike(run, step)
+            known.seconds.append(step.seconds)
+            if step.tokens:
+                known.tokens += sum(step.tokens.values())
+
+    def count(self, into: Cells) -> None:
+        for some in self._alike.values():
+            place, count = place_of(some.run, some.step), len(some.seconds)
+            cell = into.get(place)
+            if cell is None:
+                cell = into[place] = Cell()
+            cell.calls += count
+            cell.attempts += count
+            cell.first_try += count
+            cell.tokens += some.tokens
+            taken = [took for took in map(micros, some.seconds) if took]
+            cell.micros += sum(taken)
+            for index, times in Counter(map(bucket, taken)).items():
+                cell.seconds.lanes += ONE[index] * times
+        self._alike.clear()
+
+
+class _Alike:
+    __slots__ = ("run", "seconds", "step", "tokens")
+
+    def __init__(self, run: Run, step: Step) -> None:
+        self.run = run
+        self.step = step
+        """One of them, which says where all are counted."""
+        self.seconds: list[float] = []
+        self.tokens = 0
 
 
 def _count_attempt(cell: Cell, step: Step) -> None:

@@ -150,6 +150,7 @@ class Account:
 
     def __init__(self) -> None:
         self.cells: Cells = {}
+        self.plain = figures.Successes()
         self.seen: list[Seen] = []
         self.used: list[tuple[str, str, int, str]] = []
         self.news: list[learning.News] = []
@@ -171,7 +172,7 @@ class Account:
             if id in after.calls:
                 steps = after.calls[id].steps
                 if len(steps) == 1 and _is_plain(steps[0]):
-                    figures.of_success(after.run, steps[0], self.cells)
+                    self.plain.add(after.run, steps, self.cells)
                     continue
                 figures.add(self.cells, after.cells(id))
                 self.seen += after.seen(id, 1)
@@ -198,6 +199,7 @@ class Account:
                 cell.running *= count
                 figures.add(self.cells, {place: cell})
         self._runs.clear()
+        self.plain.count(self.cells)
         return self.cells
 
     def add_used(self, run: Run, steps: Sequence[Step], known: set[tuple[str, str]]) -> None:
@@ -413,10 +415,7 @@ class Ledger:
         is_quiet = not is_orphan and (old is None or (old.is_plain and _is_same_place(old.run, run)))
         if is_quiet and about.is_plain:
             status = Standing().status(run)
-            if len(steps) == 1:
-                figures.of_success(run, steps[0], account.cells)
-            else:
-                figures.of_successes(run, steps, account.cells)
+            account.plain.add(run, steps, account.cells)
             now = Known(run, status)
             if old is not None:
                 now.used = old.used

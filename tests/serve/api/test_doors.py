@@ -48,7 +48,7 @@ def beyond(tmp_path):
 
 def test_every_endpoint_is_in_the_table(serving):
     found = {
-        (method, each.path.replace("{id}", "x"))
+        (method, each.path.replace("{id:path}", "x"))
         for group in GROUPS
         for each in group(serving.server)
         for method in each.methods - {"HEAD"}

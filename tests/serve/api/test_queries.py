@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import random
+from urllib.parse import quote
 
 import pytest
 
@@ -192,4 +193,19 @@ def test_every_route_for_others_is_documented(serving):
     for group in GROUPS:
         for each in group(serving.server):
             if not each.path.startswith(ours):
-                assert {method.lower() for method in each.methods} - {"head"} <= set(told[each.path]), each.path
+                assert {method.lower() for method in each.methods} - {"head"} <= set(
+                    told[each.path.replace(":path", "")]
+                )
+
+
+@pytest.mark.parametrize("id", ["team/a/17", "a//b", "50% of it?", "../../etc", "\u00fc ber"])
+def test_a_run_is_found_by_an_id_with_anything_in_it(anybody, person, id):
+    run = {"id": id, "agent": "ann", "end": "finished", "steps": [{"name": "search"}]}
+    assert anybody.post("/v1/runs", run).status == 200
+    found = person.get(f"/v1/runs/{quote(id, safe='')}")
+    assert (found.status, found.json["id"]) == (200, id)
+
+
+def test_no_id_at_all_is_no_run(person):
+    assert person.get("/v1/runs/").status == 404
+    assert person.get("/v1/runs/team/x").status == 404

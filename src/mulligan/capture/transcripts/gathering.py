@@ -292,9 +292,14 @@ def milliseconds(moment: object) -> int:
 def bounded(value: Any) -> Any:
     """Arguments as they are held: the ends of what is long."""
     if type(value) is not dict:
+        if value is None:
+            return None
         return _short(value) if type(value) is str else plain(value, nodes=1000, chars=4 * CHARS)
-    if all(type(each) in _FLAT or (type(each) is str and len(each) <= CHARS) for each in value.values()):
-        return value
+    for each in value.values():
+        if type(each) not in _FLAT and (type(each) is not str or len(each) > CHARS):
+            break
+    else:
+        return value  # as most are
     short = {name: _short(each) if type(each) is str else each for name, each in value.items()}
     if all(type(each) in _FLAT or type(each) is str for each in short.values()):
         return short

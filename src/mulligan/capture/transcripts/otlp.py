@@ -6,8 +6,8 @@ attempts are joined by our own id, else by the call's, else by following a faile
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from hashlib import blake2b
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -15,8 +15,8 @@ import msgspec
 from mulligan.calls import changes
 from mulligan.capture.transcripts.gathering import Gathering, Reading, bounded
 from mulligan.capture.transcripts.lines import Lines, decoded
-from mulligan.failure import Remedy
-from mulligan.records import History, Recovery, Step, StepType
+from mulligan.failure import Failure, Remedy
+from mulligan.records import History, Recovery, Step, StepType, digest
 
 NAME = "otlp"
 OPEN = 50_000
@@ -214,16 +214,18 @@ class Trace:
         self.gathering = Gathering(reading, NAME, trace)
         self.last: dict[str, Step] = {}
         """The newest attempt at each thing that may be tried again."""
-        self.key = ""
-        """What the newest step has in common with other attempts at the same thing."""
         self.seq = 0
         self.has_ended = False
         """Whether the span was met that the others are part of."""
 
-    def add(self, span: Span) -> Step | None:
-        """The step that a span tells of, or None where it tells of the run, or of nothing we know."""
+    def add(self, span: Span, marks: Callable[[str, str], dict[str, Any]] | None = None) -> Step | None:
+        """The step that a span tells of, or None where it tells of the run, or of nothing we know.
+
+        `marks` makes its metadata, of what attempts at the same thing share and of the model, if it is one's.
+        """
         run, facts = self.gathering, span.facts
-        run.at(span.start // 1_000_000)
+        started = span.start // 1_000_000
+        run.at(started)
         run.at(span.end // 1_000_000)
         operation = _first(facts, "gen_ai.operation.name", "mcp.method.name", "openinference.span.kind") or ""
         type = _TYPES.get(operation) or _TYPES.get(span.name.partition(" ")[0])
@@ -233,28 +235,61 @@ class Trace:
                 self.has_ended = True
             return None
         self.seq += 1
-        step = _step(span, type, self.seq, run, self._reading)
-        key = _key(span, step)
+        name = _name(span, type)
+        if type == "model":
+            run.model = name
+        key = _key(span, type, name)
+        arguments, failure = _given(span, type, name, self._reading)
         before = self.last.get(key)
-        if before is not None and before.has_failed and before.name == step.name:
-            changed = changes(before.arguments, step.arguments)
-            waited = max(0.0, (step.started - before.started) / 1000 - before.seconds)
+        call, attempt, led = self.seq, 1, None
+        if before is not None and before.has_failed and before.name == name:
+            changed = changes(before.arguments, arguments)
+            waited = max(0.0, (started - before.started) / 1000 - before.seconds)
             led = Recovery(remedy=Remedy.REPAIR if changed else Remedy.WAIT, seconds=waited, changes=changed)
-            step = msgspec.structs.replace(step, call=before.call, attempt=before.attempt + 1, after=led)
-        self.last[key], self.key = step, key
+            call, attempt = before.call, before.attempt + 1
+        result = None
+        if self._reading.keeps_results and failure is None and type != "model":
+            result = bounded(_read(_first(facts, "gen_ai.tool.call.result", "output.value")))
+        step = Step(
+            run=run.id,
+            seq=self.seq,
+            call=call,
+            attempt=attempt,
+            type=type,
+            name=name,
+            server=_first(facts, "mcp.server.name", "server.address"),
+            arguments=arguments,
+            outcome="success" if failure is None else "failure" if failure.counts else "cancelled",
+            result=result,
+            started=started,
+            seconds=max(0, span.end - span.start) / 1e9,
+            failure=failure,
+            after=led,
+            tokens=_tokens(facts) if type == "model" else None,
+            metadata=marks(key, name if type == "model" else "") if marks is not None else None,
+        )
+        self.last[key] = step
         if self._holds_steps:
             run.step(step, span.end // 1_000_000)
         return step
 
 
-def _key(span: Span, step: Step) -> str:
+def _key(span: Span, type: str, name: str) -> str:
     """What attempts at one thing share, in short."""
-    said = f"parent\n{span.parent}\n{step.type}\n{step.name}"
-    for name in ("mulligan.operation.id", "gen_ai.tool.call.id", "tool.id"):
-        if isinstance(span.facts.get(name), str):
-            said = f"{name}\n{span.facts[name]}"
-            break
-    return blake2b(said.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    facts = span.facts
+    for mark in ("mulligan.operation.id", "gen_ai.tool.call.id", "tool.id"):
+        if isinstance(id := facts.get(mark), str):
+            return _short(f"{mark}\n{id}")
+    return _of_parent(span.parent, type, name)
+
+
+@lru_cache(maxsize=1024)
+def _of_parent(parent: str, type: str, name: str) -> str:
+    return _short(f"parent\n{parent}\n{type}\n{name}")
+
+
+def _short(said: str) -> str:
+    return digest(said.encode("utf-8", "surrogatepass"), 8).hex()
 
 
 def _about(span: Span, run: Gathering) -> None:
@@ -270,45 +305,30 @@ def _about(span: Span, run: Gathering) -> None:
         run.has_raised = True
 
 
-def _step(span: Span, type: StepType, seq: int, run: Gathering, reading: Reading) -> Step:
+def _name(span: Span, type: StepType) -> str:
     facts = span.facts
     if type == "model":
-        name = _first(facts, "gen_ai.request.model", "gen_ai.response.model", "llm.model_name") or "model"
-        run.model = name
-    else:
-        name = (
-            _first(facts, "gen_ai.tool.name", "tool.name", "mcp.tool.name") or span.name.partition(" ")[2] or span.name
-        )
-    given = _first(facts, "gen_ai.tool.call.arguments", "input.value") if type != "model" else None
-    arguments = _read(given)
-    failure = None
-    if span.has_failed:
-        said, kind = _said(span)
-        failure = reading.classify(
-            text=said,
-            tool=name,
-            source=type,
-            is_error=True,
-            arguments=arguments if isinstance(arguments, dict) else None,
-            exception=kind,
-            status=_status(facts),
-        )
-    result = _read(_first(facts, "gen_ai.tool.call.result", "output.value")) if reading.keeps_results else None
-    return Step(
-        run=run.id,
-        seq=seq,
-        call=seq,
-        type=type,
-        name=name,
-        server=_first(facts, "mcp.server.name", "server.address"),
-        arguments=bounded(arguments),
-        outcome="success" if failure is None else "failure" if failure.counts else "cancelled",
-        result=bounded(result) if failure is None and type != "model" else None,
-        started=span.start // 1_000_000,
-        seconds=max(0, span.end - span.start) / 1e9,
-        failure=failure,
-        tokens=_tokens(facts) if type == "model" else None,
+        return _first(facts, "gen_ai.request.model", "gen_ai.response.model", "llm.model_name") or "model"
+    return _first(facts, "gen_ai.tool.name", "tool.name", "mcp.tool.name") or span.name.partition(" ")[2] or span.name
+
+
+def _given(span: Span, type: StepType, name: str, reading: Reading) -> tuple[Any, Failure | None]:
+    """The arguments of a call as they are held, and what went wrong."""
+    facts = span.facts
+    arguments = _read(_first(facts, "gen_ai.tool.call.arguments", "input.value")) if type != "model" else None
+    if not span.has_failed:
+        return bounded(arguments), None
+    said, kind = _said(span)
+    failure = reading.classify(
+        text=said,
+        tool=name,
+        source=type,
+        is_error=True,
+        arguments=arguments if isinstance(arguments, dict) else None,
+        exception=kind,
+        status=_status(facts),
     )
+    return bounded(arguments), failure
 
 
 def _said(span: Span) -> tuple[str, str | None]:
@@ -333,14 +353,19 @@ def _status(facts: dict[str, Any]) -> int | None:
 
 def _tokens(facts: dict[str, Any]) -> dict[str, int] | None:
     found = {}
-    for name, *said in (
-        ("input", "gen_ai.usage.input_tokens", "llm.token_count.prompt"),
-        ("output", "gen_ai.usage.output_tokens", "llm.token_count.completion"),
-    ):
-        count = next((facts[each] for each in said if type(facts.get(each)) is int), None)
-        if count is not None and 0 < count < 2**40:
+    for name, said, other in _COUNTED:
+        count = facts.get(said)
+        if type(count) is not int:
+            count = facts.get(other)
+        if type(count) is int and 0 < count < 2**40:
             found[name] = count
     return found or None
+
+
+_COUNTED = (
+    ("input", "gen_ai.usage.input_tokens", "llm.token_count.prompt"),
+    ("output", "gen_ai.usage.output_tokens", "llm.token_count.completion"),
+)
 
 
 def _read(given: Any) -> Any:

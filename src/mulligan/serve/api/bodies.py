@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -22,9 +21,11 @@ INFLATED = 20 * 1024 * 1024
 DEPTH = 64
 LARGE = 256 * 1024
 """Bytes from which a body is decoded on a thread, so that others are served meanwhile."""
-_NOT_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'[]{}"\\')
+_NOT_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 _ALIKE = bytes.maketrans(b"{}", b"[]")
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRINGS = re.compile(rb'"[^"]*"')
+_read = msgspec.json.Decoder(strict=True).decode
+_any = msgspec.json.Encoder()
 
 
 async def read(request: Request, *accepted: str) -> bytes:
@@ -109,7 +110,10 @@ def too_deep(data: bytes) -> bool:
     """Whether JSON is nested deeper than allowed; told from its brackets alone, a level of all of them at a time."""
     if data.count(b"[") + data.count(b"{") <= DEPTH:
         return False
-    left = _STRINGS.sub(b"", data.translate(None, _NOT_STRUCTURE)).translate(_ALIKE)
+    left = _unescaped(data).translate(None, _NOT_STRUCTURE).replace(b'""', b"")  # texts without brackets
+    if b'"' in left:
+        left = _STRINGS.sub(b"", left)
+    left = left.translate(_ALIKE)
     for _ in range(DEPTH):
         inner = left.replace(b"[]", b"")
         if len(inner) == len(left):
@@ -118,16 +122,19 @@ def too_deep(data: bytes) -> bool:
     return bool(left)
 
 
+def _unescaped(data: bytes) -> bytes:
+    """JSON without what is escaped in its texts, so that every quote begins or ends one."""
+    return data.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in data else data
+
+
 def said_twice(data: bytes) -> bool:
-    """Whether an object of this JSON has a name twice: the one thing that decoders differ about."""
-    seen: list[bool] = []
+    """Whether an object of this JSON has a name twice: the one thing that decoders differ about.
 
-    def pairs(found: list[tuple[str, Any]]) -> None:
-        if len({name for name, _ in found}) < len(found):
-            seen.append(True)
-
+    Who reads such an object keeps one of the two. So whatever was said twice is missing when it is written again, at
+    least a name with its quotes.
+    """
     try:
-        json.loads(data, object_pairs_hook=pairs)
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits
+        again = _any.encode(_read(data))
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # a number of thousands of digits
         raise invalid(f"this is no JSON that everybody reads: {str(error)[:200]}.") from None
-    return bool(seen)
+    return _unescaped(again).count(b'"') != _unescaped(data).count(b'"')

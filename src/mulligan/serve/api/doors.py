@@ -171,7 +171,9 @@ def route(server: Server, path: str, endpoint: Endpoint, needs: Needs, *methods:
             log.exception("a fault at %s %s", request.method, path)
             return told(request, Refused(500, "fault", "a fault of the server; its log says more."))
 
-    return Route(path, guarded, methods=list(methods or ("GET",)), name=f"{(methods or ('GET',))[0]} {path}")
+    # An id may have slashes in it: escaped or not, they arrive here as slashes.
+    whole = path.replace("{id}", "{id:path}")
+    return Route(whole, guarded, methods=list(methods or ("GET",)), name=f"{(methods or ('GET',))[0]} {path}")
 
 
 def told(request: Request, refused: Refused) -> Response:

@@ -15,6 +15,7 @@ from mulligan.capture.transcripts.otlp import WANTED, Span
 _WANTED = {name.encode(): name for name in WANTED}
 _fixed64 = struct.Struct("<Q").unpack_from
 _double = struct.Struct("<d").unpack_from
+_NONE = bytes(16)
 DEPTH = 8
 
 
@@ -37,14 +38,17 @@ def spans(data: bytes) -> tuple[list[Span], int]:
     """The spans of an export, and how many others have no identity and cannot be kept."""
     found: list[Span] = []
     rejected = 0
-    for resource, scope, end in _grouped(data):
-        for number, start, stop in _fields(data, scope, end):
-            if number == 2:
-                span = _span(data, start, stop, resource)
-                if span is None:
-                    rejected += 1
-                else:
-                    found.append(span)
+    try:
+        for resource, scope, end in _grouped(data):
+            for number, start, stop in _fields(data, scope, end):
+                if number == 2:
+                    span = _span(data, start, stop, resource)
+                    if span is None:
+                        rejected += 1
+                    else:
+                        found.append(span)
+    except IndexError:
+        raise Malformed("it ends in the middle of a field") from None
     return found, rejected
 
 
@@ -76,34 +80,37 @@ def _grouped(data: bytes) -> Iterator[tuple[dict[str, Any], int, int]]:
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
     """The number of each field, and from where to where its value is; of a number, the number itself comes first."""
     while at < end:
-        tag = data[at]
+        number, start, stop, at = _next(data, at, end)
+        yield number, start, stop
+
+
+def _next(data: bytes, at: int, end: int) -> tuple[int, int, int, int]:
+    """A field as above, and where the next one begins."""
+    tag = data[at]
+    at += 1
+    if tag > 127:
+        tag, at = _varint(data, at - 1, end)
+    kind = tag & 7
+    if kind == 2:
+        if at >= end:
+            raise Malformed("it ends in the middle of a field")
+        size = data[at]
         at += 1
-        if tag > 127:
-            tag, at = _varint(data, at - 1, end)
-        kind = tag & 7
-        if kind == 2:
-            if at >= end:
-                raise Malformed("it ends in the middle of a field")
-            size = data[at]
-            at += 1
-            if size > 127:
-                size, at = _varint(data, at - 1, end)
-            stop = at + size
-            if stop > end:
-                raise Malformed("a field is longer than what holds it")
-            yield tag >> 3, at, stop
-            at = stop
-        elif kind == 0:
-            value, at = _varint(data, at, end)
-            yield tag >> 3, value, -1
-        elif kind == 1 or kind == 5:
-            stop = at + (8 if kind == 1 else 4)
-            if stop > end:
-                raise Malformed("it ends in the middle of a number")
-            yield tag >> 3, at, stop
-            at = stop
-        else:
-            raise Malformed(f"there is no field of the sort {kind}")
+        if size > 127:
+            size, at = _varint(data, at - 1, end)
+        stop = at + size
+        if stop > end:
+            raise Malformed("a field is longer than what holds it")
+        return tag >> 3, at, stop, stop
+    if kind == 0:
+        value, at = _varint(data, at, end)
+        return tag >> 3, value, -1, at
+    if kind == 1 or kind == 5:
+        stop = at + (8 if kind == 1 else 4)
+        if stop > end:
+            raise Malformed("it ends in the middle of a number")
+        return tag >> 3, at, stop, stop
+    raise Malformed(f"there is no field of the sort {kind}")
 
 
 def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
@@ -160,42 +167,70 @@ def _value(data: bytes, at: int, end: int) -> Any:
 
 
 def _span(data: bytes, at: int, end: int, resource: dict[str, Any]) -> Span | None:
+    # The fields are walked here and not by `_fields`, and the plainest attributes read: there are a dozen in each of
+    # thousands of spans, and what a generator takes for each is half of all the time.
     trace = id = parent = b""
     name = message = ""
     begun = ended = 0
     has_failed = False
     facts: dict[str, Any] = {}
     events: list[tuple[str, dict[str, Any]]] = []
-    for number, start, stop in _fields(data, at, end):
-        if number == 9:
-            _attribute(data, start, stop, facts)
-        elif number == 1:
-            trace = data[start:stop]
-        elif number == 2:
-            id = data[start:stop]
-        elif number == 4:
-            parent = data[start:stop]
-        elif number == 5:
-            name = data[start:stop].decode("utf-8", "replace")
-        elif number == 7 or number == 8:
-            if stop - start != 8:
-                raise Malformed("a time is no time")
-            (moment,) = _fixed64(data, start)
-            if number == 7:
-                begun = moment
+    wanted = _WANTED
+    while at < end:
+        tag = data[at]
+        if tag > 127 or tag & 7 != 2:
+            if tag == 0x39 or tag == 0x41:
+                if at + 9 > end:
+                    raise Malformed("it ends in the middle of a number")
+                (moment,) = _fixed64(data, at + 1)
+                begun, ended = (moment, ended) if tag == 0x39 else (begun, moment)
+                at += 9
             else:
-                ended = moment
-        elif number == 11:
-            events.append(_event(data, start, stop))
-        elif number == 15:
-            for inner, first, last in _fields(data, start, stop):
+                number, _, _, at = _next(data, at, end)
+                if number == 7 or number == 8:
+                    raise Malformed("a time is no time")
+            continue
+        size = data[at + 1]
+        start = at + 2
+        if size > 127:
+            size, start = _varint(data, at + 1, end)
+        at = start + size
+        if at > end:
+            raise Malformed("a field is longer than what holds it")
+        if tag == 0x4A:
+            if size > 4 and data[start] == 0x0A and (place := start + 2 + data[start + 1]) < at:
+                known = wanted.get(data[start + 2 : place])
+                if known is None and data[start + 1] < 128:
+                    continue
+                if known is not None and data[place] == 0x12 and data[place + 1] + place + 2 == at:
+                    # A short text, as most values are.
+                    if at - place > 3 and data[place + 2] == 0x0A and data[place + 3] + place + 4 == at:
+                        facts[known] = data[place + 4 : at].decode("utf-8", "replace")
+                    else:
+                        facts[known] = _value(data, place + 2, at)
+                    continue
+            _attribute(data, start, at, facts)
+        elif tag == 0x0A:
+            trace = data[start:at]
+        elif tag == 0x12:
+            id = data[start:at]
+        elif tag == 0x22:
+            parent = data[start:at]
+        elif tag == 0x2A:
+            name = data[start:at].decode("utf-8", "replace")
+        elif tag == 0x5A:
+            events.append(_event(data, start, at))
+        elif tag == 0x7A:
+            for inner, first, last in _fields(data, start, at):
                 if inner == 2:
                     message = data[first:last].decode("utf-8", "replace")
                 elif inner == 3:
                     has_failed = first == 2
-    if len(trace) != 16 or len(id) != 8 or not any(trace) or not any(id):
+        elif tag == 0x3A or tag == 0x42:
+            raise Malformed("a time is no time")
+    if len(trace) != 16 or len(id) != 8 or trace == _NONE or id == _NONE[:8]:
         return None
-    above = parent.hex() if any(parent) else ""
+    above = parent.hex() if parent and any(parent) else ""
     return Span(trace.hex(), id.hex(), above, name, begun, ended, facts, has_failed, message, events, resource)
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -64,11 +66,10 @@ class Traces:
                 continue  # sent again
             if trace.gathering.agent == NAME and isinstance(service := span.resource.get("service.name"), str):
                 trace.gathering.agent = service  # until the span comes that says whose work it is
-            step = trace.add(span)
+            step = trace.add(span, partial(_marks, id))
             if step is not None:
                 live.spans.add(id)
-                marks = {SPAN: id, OF: written(trace.key)} | ({"model": step.name} if step.type == "model" else {})
-                events.append(StepEnded(msgspec.structs.replace(step, metadata=marks)))
+                events.append(StepEnded(step))
         if not trace.seq:
             return []  # nothing of it is anything we know
         run = self._run(trace)
@@ -115,6 +116,12 @@ class Traces:
                 trace.last[read(about[OF])] = step
         live.told = run
         return live
+
+
+def _marks(span: str, key: str, model: str) -> dict[str, Any]:
+    """What a step says of where it comes from, for whoever goes on with its trace."""
+    about = {SPAN: span, OF: written(key)}
+    return about if not model else {**about, "model": model}
 
 
 _LETTERS = str.maketrans("0123456789", "ghijklmnop")
