@@ -19,7 +19,7 @@ from mulligan import AgentError, calls, prompt
 from mulligan.classify.classifier import classify
 from mulligan.classify.taxonomy import MODEL_INVALID_OUTPUT
 from mulligan.failure import Failure, Remedy
-from mulligan.records import LAST_PART, Ahead, Change, Fix, Lesson, Link, Precedent, Recovery
+from mulligan.records import LAST_PART, Ahead, Change, Fix, Lesson, Link, Pattern, Precedent, Recovery, Step
 from mulligan.recover.compress import fitting
 from mulligan.recover.shorten import shortened
 from mulligan.redaction import faults
@@ -65,6 +65,10 @@ def _lesson(**fields: Any) -> Lesson:
     return Lesson(**{**about, "mistake": "", "correction": "", **fields})
 
 
+PATTERN = Pattern(
+    id="pat_57fb57af1292", tool="git", fingerprint="f", kind="tool/conflict", template="failed to push to <p>",
+    count=3, overcome=2,
+)  # fmt: skip
 MISTAKES = (
     Change(path="limit", how="rename", after="top_k"),
     Change(path="verbose", how="drop"),
@@ -256,6 +260,21 @@ def _made() -> dict[str, str]:
         "the title of a section": prompt.section_title(),
         "the front of a skill": prompt.skill_about().rstrip("\n"),
         "a lesson after a failure": WORDS.lesson_hint(SEED),
+        "what our MCP server is for": WORDS.instructions(),
+        "what is known": WORDS.known([WORDS.met(PATTERN, WORDS.lesson(SEED))], "git"),
+        "nothing that helps": WORDS.known([], "git"),
+        "advice on a failed call": WORDS.advised(REFUSED, "search", ["This may work: top_k 50 -\u203a 10."]),
+        "advice on one that may have happened": WORDS.advised(TIMEOUT, "forecast", []),
+        "what failed lately": WORDS.failed_lately(
+            [
+                WORDS.failed(Step(run="run_8f2c41aa", seq=1, call=1, name="forecast", failure=TIMEOUT), True, seconds)
+                for seconds in (30, 7200)
+            ],
+            "1h",
+        ),
+        "nothing failed lately": WORDS.failed_lately([], "1h"),
+        "what came of a suggestion": "\n".join([WORDS.counted("fix_8f2c41aa", True), WORDS.uncounted("les_8f2c41aa")]),
+        "a question that is refused": WORDS.refused("suggest_fix needs tool, the name of the tool that failed."),
         "a note for a summariser": WORDS.kept_elsewhere([("tool/edit_mismatch", "edit"), ("tool/timeout", "forecast")]),
     }
 

@@ -224,7 +224,7 @@ class Parts:
         try:
             with self._memory() as store:
                 now = self.kit.now()
-                found = gathered(store, LOCAL, tools, now, proposals=proposals) if store is not None else []
+                found = gathered(store, LOCAL, tools, now, proposals=proposals)
         except StoreError:  # the recorder meets the same, and says what to do
             found = []
         url = self.settings.store_url

@@ -307,8 +307,8 @@ class Prompt:
         """What goes wrong with a tool, what to try then, and how well that is proven; empty where it cannot be told.
 
         Where it was learned from calls, names and closed values are told in our words, whatever else is stored of it.
-        What a person wrote is repeated as it is while it is in force, or if it came with mulligan; else it is marked
-        as data.
+        What a person wrote is repeated as it is while it is in force, and what came with mulligan as long as nobody has
+        changed it; else it is marked as data.
         """
         mistake, correction = known.mistake, known.correction
         is_ours = known.source == "learned" and not known.edited
@@ -319,7 +319,7 @@ class Prompt:
         mistake, correction = self._sentence(mistake), self._sentence(correction)
         if not mistake or not correction:
             return ""
-        if not is_ours and known.state != "active" and known.source != "seed":
+        if not is_ours and known.state != "active" and not known.is_seed:
             said = quote(f"{mistake}. {correction}.", who="a proposal")
             return f"Somebody proposed: {said} ({self._record(known)})."
         return f"{mistake}. Try: {correction} ({self._record(known)})."
@@ -331,8 +331,9 @@ class Prompt:
 
     def _record(self, known: Lesson) -> str:
         """How well a lesson is proven. What came with mulligan was not seen here, and is no evidence."""
-        if known.source == "seed":
-            return "known of this program, not seen here"
+        if known.is_seed:
+            times = f"{known.seen} times" if known.seen > 1 else "once"
+            return f"known of this program, {f'met here {times}' if known.seen else 'not seen here'}"
         worked = f"worked in {known.worked} of {known.tried} runs" if known.tried > 1 else "worked once"
         if known.state != "active":
             return f"not proven; {worked}" if known.tried else "not proven"

@@ -224,6 +224,11 @@ class Lesson(Record, frozen=True):
     last: int = 0
     """When its correction was last tried. UTC milliseconds."""
 
+    @property
+    def is_seed(self) -> bool:
+        """Whether it came with mulligan, in the words in which it came."""
+        return self.source == "seed" and not self.edited
+
 
 class Example(Record, frozen=True):
     """A step in which a pattern was met."""

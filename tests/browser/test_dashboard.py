@@ -12,12 +12,13 @@ import pytest
 pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[server]'")
 
 import dashboards
+import taught
 from agents_week import fill, histories
 
 from mulligan.classify.taxonomy import KINDS
 from mulligan.failure import Failure, Remedy
-from mulligan.records import Change, History, Recovery, Run, Step
-from mulligan.remember.store import DAY, LOCAL, FixQuery, PatternQuery
+from mulligan.records import Change, History, Recovery, Run, Step, lesson_id
+from mulligan.remember.store import DAY, LOCAL, FixQuery, LessonQuery, PatternQuery
 
 pytestmark = pytest.mark.browser
 
@@ -211,6 +212,27 @@ def test_a_pattern_is_muted_merged_and_split_and_a_fix_approved_by_clicking(brow
         assert visit.ills == []
 
 
+@pytest.mark.parametrize("scripted", [True, False], ids=["with scripts", "without"])
+def test_a_lesson_is_approved_disabled_and_revoked_by_clicking(browser, tmp_path, scripted):
+    with dashboards.week(tmp_path) as week, Visit(browser, week, java_script_enabled=scripted) as visit:
+        store = week.running.store
+        tab = visit.go("/lessons?state=proposed&source=file")
+        tab.click("tbody a >> nth=0")
+        tab.click("button:has-text('Approve')")
+        tab.wait_for_selector("h1 + span .pill.active")
+        assert store.lesson(LOCAL, taught.WRITTEN, NOW).state == "active"
+        tab.click("button:has-text('Disable')")
+        tab.wait_for_selector("h1 + span .pill.disabled")
+        assert store.lesson(LOCAL, taught.WRITTEN, NOW).state == "disabled"
+        tab = visit.go(week.pages["lesson"])
+        assert tab.is_visible("h2:has-text('Did it help')")
+        tab.click("button:has-text('Revoke')")
+        tab.wait_for_selector("h1 + span .pill.disabled")
+        tab.click("a:has-text('its fix')")
+        tab.wait_for_selector("h1 + .pill.revoked")
+        assert visit.ills == []
+
+
 def test_keys_go_to_pages_rows_the_search_and_their_own_list(browser, week):
     with Visit(browser, week) as visit:
         tab = visit.go("/")
@@ -313,6 +335,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dashboards.Sho
     with dashboards.empty(tmp_path_factory.mktemp("hostile"), clock=lambda: NOW) as shown:
         for number, text in enumerate(FAMILIES):
             fill(shown.running.store, [attack(number, text)], journal=f"hostile-{number}")
+            names = ("tool", "kind", "mistake", "correction", "error", "failed", "works", "origin")
+            lesson = taught.written(lesson_id("any", str(number)), **dict.fromkeys(names, text))
+            shown.running.store.keep_lesson(LOCAL, lesson)
         yield shown
 
 
@@ -339,10 +364,12 @@ def attack(number: int, text: str) -> History:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_hostile_texts_open_no_dialog_break_no_policy_and_reach_nobody(browser, hostile, scheme):
     store = hostile.running.store
-    paths = ["/", "/?range=24h", "/runs", "/patterns", "/tools", "/agents", "/fixes", "/live", "/health"]
+    paths = ["/", "/?range=24h", "/runs", "/patterns", "/tools", "/agents", "/lessons", "/fixes", "/live", "/health"]
     paths += ["/compare?by=agent", "/compare?by=version", "/search?q=alert"]
     paths += [f"/patterns/{each.id}" for each in store.patterns(LOCAL, PatternQuery(limit=100))]
     paths += [f"/fixes/{each.id}" for each in store.fixes(LOCAL, FixQuery(now=NOW, limit=100))]
+    paths += [f"/lessons/{each.id}" for each in store.lessons(LOCAL, LessonQuery(now=NOW, limit=100))]
+    assert len(paths) > 3 * len(FAMILIES)
     with Visit(browser, hostile, color_scheme=scheme) as visit:
         visit.tab.add_init_script(
             "document.addEventListener('securitypolicyviolation', e => console.error('policy: ' + e.violatedDirective))"

@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from mulligan.prompt import Prompt, tokens
 from mulligan.records import Ahead, Change, Lesson
 from mulligan.remember.pitfalls import gathered, told
+from mulligan.remember.seeds import corpus
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import LOCAL
 from mulligan.serve.cli.sections import END, placed
 from mulligan.testing import assert_presentable
 
@@ -48,6 +51,9 @@ class Kept:
             and (query.state is None or each.state == query.state)
             and (query.source is None or each.source == query.source)
         ][: query.limit]
+
+    def get(self, tenant, kind, key):
+        return b"off"
 
 
 def test_it_opens_with_what_mulligan_does_what_its_notes_mean_and_when_to_ask_it():
@@ -109,8 +115,50 @@ def test_what_came_with_mulligan_is_told_as_such_and_after_what_was_learned():
     assert gathered(kept, "local", (), 0, seeds=False) == [lesson()]
 
 
+def test_of_tools_that_are_named_seeds_are_told_also_where_none_was_planted_and_as_the_tool_is_called_here():
+    found = gathered(None, "local", ["run_shell_command"], 0)
+
+    assert len(found) > 50
+    assert {each.tool for each in found} == {"run_shell_command"}
+    assert all(each.is_seed for each in found)
+    assert gathered(None, "local", ["run_shell_command"], 0, seeds=False) == []
+    assert gathered(None, "local", ["nothing_like_it"], 0) == []
+    assert gathered(None, "local", (), 0) == [], "of all tools only those that were planted"
+
+
+def test_what_a_person_said_of_a_seed_holds_and_those_taken_out_of_use_are_not_told(tmp_path):
+    store = SqliteStore(tmp_path / "mulligan.db")
+    corpus.plant(store, LOCAL)
+    first = gathered(store, LOCAL, ["Bash"], 1)[0]
+    store.decide_lesson(LOCAL, first.id, "disable", 1)
+
+    assert first.id not in {each.id for each in gathered(store, LOCAL, ["Bash"], 1)}
+    assert len(gathered(store, LOCAL, (), 1)) == len(corpus.seeds()) - 1
+    corpus.remove(store, LOCAL)
+    assert gathered(store, LOCAL, ["Bash"], 1) == []
+    store.close()
+
+
+def test_a_seed_that_was_met_here_comes_before_those_that_were_not_and_says_so():
+    kept = Kept(seed("les_a"), seed("les_b", seen=3, mistake="Another."))
+
+    found = gathered(kept, "local", (), 0)
+
+    assert [each.id for each in found] == ["les_b", "les_a"]
+    assert WORDS.lesson(found[0]).endswith("(known of this program, met here 3 times).")
+
+
 def test_a_seed_is_never_said_to_have_worked():
     assert "worked" not in told(WORDS, [seed(tried=9, worked=9, state="active")]).text.partition("git:")[2]
+
+
+def test_a_seed_in_other_words_than_it_came_with_is_somebodys_proposal_until_it_is_approved():
+    other = seed(edited=True, correction="Force it.")
+
+    assert gathered(Kept(other), "local", (), 0) == []
+    assert "Force it" not in told(WORDS, [other]).text.replace(WORDS.lesson(other), "")
+    assert WORDS.lesson(other).startswith("Somebody proposed: [said by a proposal, data only")
+    assert WORDS.lesson(seed(edited=True, state="active")).endswith("push again (approved by a person).")
 
 
 def test_what_was_learned_under_another_schema_is_not_told():

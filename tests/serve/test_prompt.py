@@ -63,7 +63,7 @@ def test_proposals_are_told_to_those_who_ask_marked_as_data_and_seeds_can_be_lef
 
 
 def test_where_nothing_is_kept_it_says_so_and_makes_no_files(types, tmp_path):
-    code, said, _ = types("prompt", "--tool", "search")
+    code, said, _ = types("prompt", "--tool", "nothing_like_it")
 
     assert code == 0
     assert "Nothing is proven about these tools yet." in said

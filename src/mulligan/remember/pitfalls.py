@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+import msgspec
+
+from mulligan.failure import StoreError
 from mulligan.prompt import Prompt, tokens
-from mulligan.records import Lesson
-from mulligan.remember.store import LessonQuery
+from mulligan.records import Lesson, LessonState
+from mulligan.remember.store import LessonQuery, Store
 
 BUDGET = 800
 """Tokens, unless somebody says otherwise: a model reads them with every request."""
+SEEDS = 10_000
 LOOKED_AT = 100
 """Lessons of a tool that are looked at. What does not fit into a prompt by then is not the best proven."""
-
-
-class Knows(Protocol):
-    """The part of a store that is asked here."""
-
-    def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]: ...
 
 
 class Told(NamedTuple):
@@ -31,32 +29,55 @@ class Told(NamedTuple):
 
 
 def gathered(
-    store: Knows, tenant: str, tools: Iterable[str], now: int, *, seeds: bool = True, proposals: bool = False
+    store: Store | None, tenant: str, tools: Iterable[str], now: int, *, seeds: bool = True, proposals: bool = False
 ) -> list[Lesson]:
     """What may be told of these tools, or of all where none is named; the best proven first.
 
     What is proven or approved comes before what came with mulligan, and that before what is only proposed, which is
-    told only to those who ask for it. What was learned under another schema of its tool is not told.
+    told only to those who ask for it. What was learned under another schema of its tool is not told. Of tools that are
+    named, seeds are told also where they were never put into the store.
     """
-    asked: list[LessonQuery] = []
-    names: list[str | None] = list(dict.fromkeys(tools)) or [None]
-    for ask in (_ACTIVE, *([_SEEDS] if seeds else ()), *([_PROPOSED] if proposals else ())):
-        asked += [LessonQuery(tool=name, now=now, limit=LOOKED_AT, **ask) for name in names]
+    names = list(dict.fromkeys(tools))
     found: dict[str, Lesson] = {}
-    for query in asked:
-        for lesson in store.lessons(tenant, query):
-            if _may_be_told(lesson) and (seeds or lesson.source != "seed"):
-                found.setdefault(lesson.id, lesson)
-    return sorted(found.values(), key=_rank)  # stable: within a rank the order of the store
+    if store is not None:
+        states: tuple[LessonState, ...] = ("active", "proposed") if proposals else ("active",)
+        queries = [LessonQuery(tool=name, state=state, now=now, limit=LOOKED_AT)
+                   for state in states for name in names or (None,)]  # fmt: skip
+        for query in queries:
+            found |= {each.id: each for each in store.lessons(tenant, query) if each.id not in found}
+    if seeds:
+        found |= {each.id: each for each in _seeds(store, tenant, names, now) if each.id not in found}
+    told = [each for each in found.values() if _may_be_told(each) and (proposals or is_told(each))]
+    return sorted((each for each in told if seeds or not each.is_seed), key=_rank)  # stable: else the store's order
 
 
-_ACTIVE: dict[str, str] = {"state": "active"}
-_SEEDS: dict[str, str] = {"source": "seed"}
-_PROPOSED: dict[str, str] = {"state": "proposed"}
+def _seeds(store: Store | None, tenant: str, names: Sequence[str], now: int) -> list[Lesson]:
+    """What came with mulligan about these tools, as people left it; first what was met here."""
+    kept: dict[str, Lesson] = {}
+    if store is not None:
+        kept = {each.id: each for each in store.lessons(tenant, LessonQuery(source="seed", now=now, limit=SEEDS))}
+    if not names:
+        return sorted(kept.values(), key=lambda each: -each.seen)
+    from mulligan.remember.seeds import corpus  # reads files, and many ask of all tools, or without seeds
+    from mulligan.remember.seeds.wordings import family
+
+    try:
+        is_used = store is None or not corpus.is_off(store, tenant)
+    except (
+        StoreError
+    ):  # a server says to readers nothing of its shelf: then what was planted there is told, and no more
+        is_used = False
+    every = {**({each.id: each for each in corpus.seeds().values()} if is_used else {}), **kept}
+    found: dict[str, Lesson] = {}
+    for name in names:
+        for each in every.values():
+            if each.tool == name or (family(name) and family(each.tool) == family(name)):
+                found.setdefault(each.id, msgspec.structs.replace(each, tool=name))
+    return sorted(found.values(), key=lambda each: -each.seen)
 
 
 def _rank(lesson: Lesson) -> int:
-    if lesson.source == "seed":
+    if lesson.is_seed:
         return 1
     return 0 if lesson.state == "active" else 2
 

@@ -374,7 +374,8 @@ def test_a_lesson_shows_its_words_its_evidence_and_whether_it_helped(week, perso
     was, now = lesson.before.met / lesson.before.days, lesson.after.met / lesson.after.days
     assert f"before {lesson.before.days} {lesson.before.met} {was:.1f}" in said
     assert f"since {lesson.after.days} {lesson.after.met} {now:.1f}" in said
-    assert f"{'less' if now < was else 'more'} often since it is in force" in said
+    assert f"The pattern was met {'less' if now < was else 'more'} often since it is in force" in said
+    assert f"in {lesson.helped} of {lesson.helped + lesson.unhelped} runs that met it" in said
     assert "What a model is told " + lesson.mistake in said
     for each in week.running.store.evidence(LOCAL, lesson.fix):
         assert each.run[:16] in said

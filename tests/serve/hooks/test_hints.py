@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import taught
 
+from mulligan.remember.seeds import corpus
 from mulligan.remember.store import LOCAL, FixQuery, LessonQuery, PatternQuery
 
 STALE = "File has been modified since read, by the user or a linter. Read it again before attempting to write it."
@@ -115,7 +116,19 @@ def test_what_came_with_mulligan_is_told_as_such(another):
     another(session="s1").is_refused("Edit", STALE, **EDIT)
     lesson_about(another(), source="seed")
     said = another(session="s2").is_refused("Edit", STALE, **EDIT)
-    assert said.endswith("Try: Read it first (known of this program, not seen here).")
+    assert said.endswith("Try: Read it first (known of this program, met here 2 times).")
+
+
+def test_a_seed_that_speaks_of_the_failure_word_for_word_is_told_once_seeds_are_planted(another):
+    refused = "Exit code 128\nfatal: not a git repository (or any of the parent directories): .git"
+    assert another(session="s1").fails("Bash", refused, command="git status") == ""
+    store = another().store
+    corpus.plant(store, LOCAL)
+    store.close()
+    said = another(session="s2").fails("Bash", refused, command="git status")
+    assert said.startswith("mulligan, a lesson about this: ")
+    assert "known of this program" in said
+    assert another(session="s3").fails("Bash", "Exit code 1\nsomething nobody ever said", command="x") == ""
 
 
 def test_what_was_learned_in_another_folder_is_not_told_as_a_lesson_either(another):

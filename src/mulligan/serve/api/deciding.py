@@ -9,12 +9,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from mulligan.records import LessonVerdict
+from mulligan.report import lessons as lessons_told
 from mulligan.serve.api import bodies
 from mulligan.serve.api.answers import answer
 from mulligan.serve.api.app import Server
 from mulligan.serve.api.doors import route
 from mulligan.serve.api.errors import unknown
-from mulligan.serve.api.questions import lesson_facts
 from mulligan.serve.api.sent import Sent
 
 PATH = "/v1/lessons/{id}"
@@ -33,6 +33,6 @@ def group(server: Server) -> Iterable[BaseRoute]:
         lesson = await server.ask(questions.decide_lesson, request.path_params["id"], said.verdict)
         if lesson is None:
             raise unknown("there is no such lesson, or several begin so.")
-        return answer(lesson_facts(lesson))
+        return answer(lessons_told.facts(lesson))
 
     return [route(server, PATH, decide, "admin", "POST")]

@@ -15,6 +15,7 @@ from mulligan.records import STEP_TYPES, FixState, LessonSource, LessonState, Pa
 from mulligan.remember.store import AuditQuery, FixQuery, LessonQuery, PatternQuery, RunQuery
 from mulligan.report import audit as audit_told
 from mulligan.report import fixes as fixes_told
+from mulligan.report import lessons as lessons_told
 from mulligan.report import overview, terminal
 from mulligan.report import patterns as patterns_told
 from mulligan.report import stats as figures_told
@@ -23,7 +24,7 @@ from mulligan.serve.api.app import Server
 from mulligan.serve.api.doors import Needs, route
 from mulligan.serve.api.errors import invalid, unknown
 from mulligan.serve.api.parameters import Parameter, check_kind, cursor, cursor_read, read, wants_csv
-from mulligan.serve.api.questions import Questions, lesson_facts
+from mulligan.serve.api.questions import Questions
 
 SINCE = Parameter("since", "moment", "From then on: so long ago (24h, 7d), a date, UTC milliseconds, or all.")
 UNTIL = Parameter("until", "moment", "Up to then.")
@@ -235,7 +236,7 @@ class Queries:
             text=found["text"] or "",
         )
         return self._listed(
-            lambda most: [lesson_facts(each) for each in questions.lessons(_with(query, limit=most))],
+            lambda most: [lessons_told.facts(each) for each in questions.lessons(_with(query, limit=most))],
             "lessons", LESSONS, found, request,
         )  # fmt: skip
 
@@ -244,7 +245,7 @@ class Queries:
         if lesson is None:
             raise unknown("there is no such lesson, or several begin so.")
         evidence = questions.evidence(lesson.fix) if lesson.fix else []
-        return answer(lesson_facts(lesson) | {"evidence": builtins(evidence)})
+        return answer(lessons_told.facts(lesson) | {"evidence": builtins(evidence)})
 
     def _tools(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
         return self._parts("tool", questions, found, request)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from mulligan.figures import Stats, StatsQuery
-from mulligan.records import Fix, History, Lesson, LessonVerdict, Pattern, Precedent, builtins
+from mulligan.records import Fix, History, Lesson, LessonVerdict, Pattern, Precedent
 from mulligan.remember.store import (
     Act,
     AuditQuery,
@@ -21,12 +21,6 @@ from mulligan.remember.store import (
 )
 from mulligan.report import overview
 from mulligan.report import stats as figures_told
-
-
-def lesson_facts(lesson: Lesson) -> dict[str, Any]:
-    told: dict[str, Any] = builtins(lesson)
-    zero = dict.fromkeys(("tried", "worked", "seen", "helped", "unhelped"), 0)
-    return {**zero, "state": "proposed", "source": "learned", **told}
 
 
 class Questions:

@@ -91,7 +91,7 @@ def _made(
     settings: Settings, tools: tuple[str, ...], form: str, budget: int, front: str, *, proposed: bool, seeds: bool
 ) -> Told:
     kept = opened(settings)
-    found = gathered(kept, LOCAL, tools, now(), seeds=seeds, proposals=proposed) if kept is not None else []
+    found = gathered(kept, LOCAL, tools, now(), seeds=seeds, proposals=proposed)
     words = Prompt(redactor_of(settings, "local", personal=False))
     server = settings.store_url if is_remote(settings.store_url) else ""
     if form == "text":

@@ -60,7 +60,7 @@ def row(lesson: Lesson) -> dict[str, Any]:
     """A lesson as lists show it."""
     return {
         "lesson": lesson,
-        "means": SEEDED if lesson.source == "seed" and lesson.state == "proposed" else STATES[lesson.state],
+        "means": SEEDED if lesson.is_seed and lesson.state == "proposed" else STATES[lesson.state],
         "mistake": shown.line(lesson.mistake or lesson.error or "(nothing was said)", 200),
         "correction": shown.line(lesson.correction or "(nothing)", 200),
         "effect": effect(lesson),
@@ -73,12 +73,12 @@ def effect(lesson: Lesson) -> dict[str, Any] | None:
     if not before.days or not after.days:
         return None
     was, now = before.met / before.days, after.met / after.days
-    less = now < was
     return {
         "was": _rate(was),
         "now": _rate(now),
-        "look": "good" if less else "" if now == was else "bad",
-        "told": "less often" if less else "as often" if now == was else "more often",
+        # Not told as bad: how many calls were made then is not known here.
+        "look": "good" if now < was else "",
+        "told": "less often" if now < was else "as often" if now == was else "more often",
         "overcome": [shown.percent(each.overcome, each.met) if each.met else shown.NONE for each in (before, after)],
     }
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from mulligan.calls import wilson
 from mulligan.classify.fingerprint import template
+from mulligan.failure import Failure
 from mulligan.prompt import Prompt
-from mulligan.records import OPEN, Effects, Fix, Overcome, Precedent, Step
+from mulligan.records import OPEN, Effects, Fix, Lesson, Overcome, Precedent, Step
 from mulligan.remember import lookups
 from mulligan.remember.pitfalls import is_told
 from mulligan.remember.sqlite import SqliteStore
@@ -25,6 +26,7 @@ SURE = 0.5
 """The lower end of what its share of successes in this folder may be: 3 of 3 give 0.65, 3 of 5 give 0.34."""
 MOST = 2
 LESSONS = 5
+SEEDS = 1000
 """That are looked at."""
 
 
@@ -55,7 +57,17 @@ class Hints:
         )
         found = self._store.lessons(LOCAL, asked)
         known = next((each for each in found if is_told(each) and each.source != "learned"), None)
+        known = known or self._seed(step.name, failure)
         return self._words.lesson_hint(known) if known is not None else ""
+
+    def _seed(self, tool: str, failure: Failure) -> Lesson | None:
+        """The seed in the store that speaks of this failure word for word: to read the files would take too long."""
+        seeds = self._store.lessons(LOCAL, LessonQuery(source="seed", now=self._now, limit=SEEDS))
+        if not seeds:
+            return None
+        from mulligan.remember.seeds.wordings import speaking  # few have planted them
+
+        return next(iter(speaking(filter(is_told, seeds), tool, failure)), None)
 
     def instead(self, step: Step, tool: str) -> tuple[str, dict[str, Any], str] | None:
         """The call that a proven fix makes of this one, and what is said of it; only where repairs are asked for."""
