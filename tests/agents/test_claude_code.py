@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from mulligan.classify.classifier import classify
 from mulligan.events import RunEnded, StepEnded
 from mulligan.records import Run, Step
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import LOCAL, RunQuery
 
 pytestmark = pytest.mark.agents
 REMINDER = "Recent Failures of this session"
@@ -210,3 +211,43 @@ def remembers_a_query(place: Place) -> None:
         ]
         store.append(LOCAL, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1, "ann")
     store.close()
+
+
+def test_what_it_logs_by_opentelemetry_is_kept_by_a_server(place, tmp_path):
+    pytest.importorskip("starlette", reason="the extra `server` is not installed")
+    mulligan = [sys.executable, "-m", "mulligan"]
+    serving = subprocess.Popen(
+        [*mulligan, "serve", "--no-auth", "--port", "0", "--store", str(tmp_path / "server.db")],
+        env=place.environment, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        url = re.search(r"listens on (\S+) ", serving.stdout.readline())[1]
+        said = subprocess.run(
+            [*mulligan, "env", "--for", "claude-code", "--url", url, "--json"],
+            env=place.environment, capture_output=True, timeout=60, check=True,
+        )  # fmt: skip
+        sends = {**json.loads(said.stdout), "OTEL_METRICS_EXPORTER": "otlp", "OTEL_LOGS_EXPORT_INTERVAL": "200"}
+        place.environment |= sends | {"OTEL_METRIC_EXPORT_INTERVAL": "500"}
+        place.api.script = failing(place)
+        with Claude(place) as claude:
+            claude.says("please work")
+            claude.ends()
+        store = SqliteStore(tmp_path / "server.db")
+        (run,) = store.runs(LOCAL, RunQuery())
+        store.close()
+    finally:
+        serving.kill()
+        serving.communicate()
+    assert (run.run.agent, run.run.version is not None) == ("claude-code", True)
+    # Of an edit whose text is not found, and of what a command said, its logs say nothing.
+    tools = [(each.name, each.server, each.outcome) for each in run.steps if each.type == "tool"]
+    assert tools == [
+        ("Bash", None, "success"), ("Bash", None, "failure"), ("Read", None, "success"), ("lookup", "crm", "failure"),
+    ]  # fmt: skip
+    kinds = [str(each.failure.kind) for each in run.steps if each.failure]
+    assert kinds == ["tool/execution_failed", "tool/rate_limit"]
+    (made,) = [each.arguments for each in run.steps if each.name == "Bash" and each.failure]
+    assert made["command"] == "make nothing"
+    asked = [each for each in run.steps if each.type == "model"]
+    assert len(asked) == 6
+    assert all(each.tokens for each in asked)

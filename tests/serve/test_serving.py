@@ -132,6 +132,18 @@ def test_env_prints_the_two_variables(types):
     ]
 
 
+def test_env_for_claude_code_makes_it_send_its_logs(types):
+    _, out, _ = types("env", "--for", "claude-code")
+    assert set(out.splitlines()) == {
+        "export OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4700",
+        "export OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
+        "export CLAUDE_CODE_ENABLE_TELEMETRY=1",
+        "export OTEL_LOGS_EXPORTER=otlp",
+        "export OTEL_LOG_TOOL_DETAILS=1",
+    }
+    assert types("env", "--for", "nobody")[0] == 2
+
+
 def test_serve_alerts_a_command_of_what_only_a_person_can_fix(command, tmp_path):
     told = tmp_path / "told.json"
     script = f"import sys; open({str(told)!r}, 'a').write(sys.stdin.read())"

@@ -155,6 +155,35 @@ def test_the_log_of_a_coding_agent_tells_of_its_tools(serving, anybody):
     assert history.run.session == "s-1"
 
 
+def test_what_a_coding_agent_logs_with_details_is_taken_for_what_it_is(serving, anybody):
+    about = {"session__id": "s-2", "success": "false", "duration_ms": "8"}
+    records = [
+        log_record("tool_result", BEGUN + 10**9, **about, tool_name="Bash", tool_use_id="t1", error_type="ShellError",
+                   error="Shell command failed", tool_input='{"command":"make nothing","description":"builds"}',
+                   tool_parameters='{"bash_command":"make","full_command":"make nothing"}'),
+        log_record("tool_result", BEGUN + 2 * 10**9, **about, tool_name="mcp_tool", tool_use_id="t2",
+                   error_type="McpToolCallError", error="rate limit exceeded", tool_input='{"q":"tea"}',
+                   tool_parameters='{"mcp_server_name":"crm","mcp_tool_name":"lookup"}'),
+        log_record("tool_result", BEGUN + 3 * 10**9, **about, tool_name="mcp_tool", tool_use_id="t3",
+                   error_type="McpToolCallError"),  # as it is without details
+        log_record("tool_result", BEGUN + 4 * 10**9, **about, tool_name="mcp_tool", tool_parameters="[1]"),
+    ]  # fmt: skip
+    sent = {"resourceLogs": [{"resource": {"attributes": []}, "scopeLogs": [{"logRecords": records}]}]}
+    assert anybody.post("/v1/logs", sent).status == 200
+
+    (run,) = serving.person().get("/v1/runs").json["runs"]
+    steps = serving.store.run(LOCAL, run["id"]).steps
+    assert [(step.name, step.server, str(step.failure.kind), step.failure.message) for step in steps] == [
+        ("Bash", None, "tool/execution_failed", "Shell command failed"),
+        ("lookup", "crm", "tool/rate_limit", "rate limit exceeded"),
+        ("mcp_tool", None, "tool/execution_failed", "McpToolCallError"),
+        ("mcp_tool", None, "tool/unknown", ""),
+    ]
+    assert [step.arguments for step in steps[:3]] == [
+        {"command": "make nothing", "description": "builds"}, {"q": "tea"}, None,
+    ]  # fmt: skip
+
+
 def test_a_client_that_speaks_grpc_is_told_what_to_do(serving, caplog):
     with socket.create_connection(("127.0.0.1", serving.port), timeout=10) as connection:
         connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")

@@ -10,12 +10,14 @@ from mulligan.serve.cli.options import as_json, print_json
 
 
 @click.command(
-    epilog='Examples:\n\n  eval "$(mulligan env)"\n\n  mulligan env --url https://mulligan.example.com --token mul_...'
+    epilog='Examples:\n\n  eval "$(mulligan env)"\n\n  eval "$(mulligan env --for claude-code)"\n\n'
+    "  mulligan env --url https://mulligan.example.com --token mul_..."
 )
 @click.option("--url", default="http://127.0.0.1:4700", show_default=True, help="Where the server is.")
 @click.option("--token", help="A token of role ingest, where the server needs one.")
+@click.option("--for", "agent", type=click.Choice(["claude-code"]), help="And those that make this agent send.")
 @as_json
-def env(url: str, token: str | None, as_json: bool) -> None:
+def env(url: str, token: str | None, agent: str | None, as_json: bool) -> None:
     """Print the variables that make OpenTelemetry, and mulligan itself, send to a server."""
     url = url.rstrip("/")
     found = {
@@ -25,6 +27,11 @@ def env(url: str, token: str | None, as_json: bool) -> None:
     }
     if token:
         found["OTEL_EXPORTER_OTLP_HEADERS"] = f"Authorization=Bearer%20{token}"
+    if agent == "claude-code":
+        # What a tool was given and what it said are left out of its logs unless they are asked for.
+        found |= {
+            "CLAUDE_CODE_ENABLE_TELEMETRY": "1", "OTEL_LOGS_EXPORTER": "otlp", "OTEL_LOG_TOOL_DETAILS": "1",
+        }  # fmt: skip
     if as_json:
         print_json(found)
         return

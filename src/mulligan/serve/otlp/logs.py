@@ -8,10 +8,13 @@ from typing import Any
 
 import msgspec
 
+from mulligan.capture.transcripts.lines import decoded
 from mulligan.capture.transcripts.otlp import Span
 from mulligan.serve.otlp.protobuf import LogRecord
 
 TOOL, ERROR, MODEL = "tool_result", "api_error", "api_request"
+OF_A_SERVER = "mcp_tool"
+"""How a tool of an MCP server is called, whichever it is."""
 
 
 class _Log(msgspec.Struct, gc=False):
@@ -35,7 +38,13 @@ class _Export(msgspec.Struct, gc=False):
     groups: list[_Group] = msgspec.field(name="resourceLogs")
 
 
+class _Parameters(msgspec.Struct, gc=False):
+    server: str = msgspec.field(default="", name="mcp_server_name")
+    tool: str = msgspec.field(default="", name="mcp_tool_name")
+
+
 _decoder = msgspec.json.Decoder(_Export)
+_parameters = msgspec.json.Decoder(_Parameters)
 
 
 def records(data: bytes) -> list[LogRecord]:
@@ -81,12 +90,7 @@ def _span(log: LogRecord) -> Span | None:
     has_failed = event == ERROR or (event == TOOL and str(facts.get("success", "true")).lower() == "false")
     told: dict[str, Any] = {"session.id": session}
     if event == TOOL:
-        told |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": str(facts.get("tool_name") or "tool")}
-        given = facts.get("tool_parameters") or facts.get("tool_input")
-        if isinstance(given, str):
-            told["gen_ai.tool.call.arguments"] = given
-        if isinstance(facts.get("tool_use_id"), str):
-            told["gen_ai.tool.call.id"] = facts["tool_use_id"]
+        told |= _tool(facts)
     else:
         told |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": str(facts.get("model") or "model")}
         if _is_number(facts.get("status_code")):
@@ -96,11 +100,34 @@ def _span(log: LogRecord) -> Span | None:
                 told[f"gen_ai.usage.{name}_tokens"] = int(float(str(facts[said])))
     said = f"{session}\n{log.time}\n{event}\n{sorted((name, str(value)) for name, value in facts.items())}"
     id = hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    kind = facts.get("error_type") if has_failed else None
+    if isinstance(kind, str) and kind:
+        told["error.type"] = kind
     message = str(facts.get("error") or facts.get("error_message") or "") if has_failed else ""
     resource = {"service.name": "claude-code", **log.resource}
     return Span(
         session, id, "session", event, max(0, log.time - took), log.time, told, has_failed, message, [], resource
     )
+
+
+def _tool(facts: dict[str, Any]) -> dict[str, Any]:
+    """What is told of a call.
+
+    Only where `OTEL_LOG_TOOL_DETAILS` asks for it: `tool_input`, what it was given, and `tool_parameters`, which says
+    for people what it was about, and which tool of which server it was.
+    """
+    told = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": str(facts.get("tool_name") or "tool")}
+    about = facts.get("tool_parameters")
+    given = facts.get("tool_input") or about
+    if isinstance(given, str):
+        told["gen_ai.tool.call.arguments"] = given
+    if isinstance(facts.get("tool_use_id"), str):
+        told["gen_ai.tool.call.id"] = facts["tool_use_id"]
+    if told["gen_ai.tool.name"] == OF_A_SERVER and isinstance(about, str):
+        said = decoded(about.encode("utf-8", "replace"), _parameters)
+        if said is not None and said.tool:
+            told |= {"gen_ai.tool.name": said.tool} | ({"mcp.server.name": said.server} if said.server else {})
+    return told
 
 
 def _is_number(value: Any) -> bool:

@@ -65,7 +65,10 @@ class Traces:
             if id in live.spans:
                 continue  # sent again
             if trace.gathering.agent == NAME and isinstance(service := span.resource.get("service.name"), str):
-                trace.gathering.agent = service  # until the span comes that says whose work it is
+                # Until the span comes that says whose work it is.
+                trace.gathering.agent = service
+                version = span.resource.get("service.version")
+                trace.gathering.version = version if isinstance(version, str) else None
             step = trace.add(span, partial(_marks, id))
             if step is not None:
                 live.spans.add(id)
