@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -136,3 +141,86 @@ def test_each_tenant_keeps_its_records_as_long_as_was_set(types_there, there):
     _, out, _ = types_there("prune", "--all-tenants", "--json")
     assert json.loads(out)["runs"] == 1
     assert (ids("long"), ids("local")) == (["run_long", "run_old_long"], ["run_local"])
+
+
+# As a server lives by it
+
+
+@pytest.fixture
+def serving(tmp_path, there):
+    pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[server]'")
+    from servers import Client
+
+    begun = []
+
+    def started(*words: str) -> Callable[..., Client]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mulligan", "serve", "--port", "0", "--store", there, *words],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        begun.append(process)
+        port = int(re.search(r"127\.0\.0\.1:(\d+)", process.stdout.readline())[1])
+        return lambda token=None: Client(port, token=token)
+
+    yield started
+    for process in begun:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def sent(id: str) -> dict[str, object]:
+    failure = {"type": "model", "code": "quota_exceeded", "message": "no money left"}
+    step = {"name": "pay", "arguments": {"query": "listed words", "note": "unlisted words"}, "failure": failure}
+    return {"id": id, "agent": "a", "end": "finished", "steps": [step]}
+
+
+def arguments(there: str, tenant: str, id: str) -> str:
+    store = SqliteStore(Path(there))
+    (step,) = store.run(tenant, id).steps
+    store.close()
+    return str(step.arguments)
+
+
+def test_of_a_tenant_only_listed_arguments_are_kept_and_the_list_can_change(types_there, there, serving):
+    types_there("tenant", "create", "acme", "--listed", "query")
+    types_there("tenant", "create", "other")
+    ingest = {name: types_there("token", "create", "--role", "ingest", "--tenant", name)[1].strip()
+              for name in ("acme", "other")}  # fmt: skip
+    client = serving()
+    for token, id in ((ingest["acme"], "one"), (ingest["other"], "one"), (None, "one")):
+        assert client(token).post("/v1/runs", sent(id)).status == 200
+
+    assert "listed words" in arguments(there, "acme", "one")
+    assert "unlisted words" not in arguments(there, "acme", "one")
+    assert "listed words" not in arguments(there, "other", "one")
+    assert "unlisted words" in arguments(there, "local", "one")  # the store's own user, at home
+
+    types_there("tenant", "set", "acme", "--listed", "note")
+    time.sleep(1.2)  # a server follows within a second
+    assert client(ingest["acme"]).post("/v1/runs", sent("two")).status == 200
+    assert "unlisted words" in arguments(there, "acme", "two")
+    assert "'listed words'" not in arguments(there, "acme", "two")
+
+
+def test_each_tenant_is_alerted_of_its_own_and_the_server_of_local(types_there, tmp_path, serving):
+    def telling(name: str) -> str:
+        script = f"import sys; open({str(tmp_path / name)!r}, 'a').write(sys.stdin.read())"
+        return f'{sys.executable} -c "{script}"'
+
+    types_there("tenant", "create", "acme", "--alert-command", telling("acme"))
+    types_there("tenant", "create", "quiet")
+    tokens = [
+        types_there("token", "create", "--role", "ingest", "--tenant", name)[1].strip() for name in ("acme", "quiet")
+    ]
+    client = serving("--alert-command", telling("server"))
+    for token, id in ((tokens[0], "of_acme"), (tokens[1], "of_quiet"), (None, "of_local")):
+        assert client(token).post("/v1/runs", sent(id)).status == 200
+    until = time.monotonic() + 20
+    while not all(
+        (tmp_path / name).exists() and (tmp_path / name).read_text().endswith("\n") for name in ("acme", "server")
+    ):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+    assert {json.loads(line)["run"] for line in (tmp_path / "acme").read_text().splitlines()} == {"of_acme"}
+    assert {json.loads(line)["run"] for line in (tmp_path / "server").read_text().splitlines()} == {"of_local"}
