@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import logging
+import re
 import time
 import types as python_types
 from collections.abc import Iterator
@@ -148,13 +149,14 @@ def test_a_filter_with_another_tenants_names_finds_what_a_filter_with_nobodys_fi
         if method != "GET" or "{" in path or path == "/live/events":
             continue
         for name in documented.get(path, fields):
-            for place in sorted({name, "tool"} & set(Ids._fields)) or ("run", "pattern"):
+            for place in sorted({name} & set(Ids._fields)) or ("run", "pattern", "tool"):
                 real, never = getattr(world.ids, place), getattr(world.ids.never(), place)
                 one, other = (world.them.get(f"{path}?{urlencode({name: text})}") for text in (real, never))
                 assert one.status == other.status, (path, name, real)
                 assert is_clean(told(one, real)), (path, name, real)
-                if one.status != 200:
-                    assert told(one, real) == told(other, never), (path, name, real)
+                # But for figures, which tell the time too, both say the same.
+                said = [re.sub(r"[0-9]+", "0", told(*each)) for each in ((one, real), (other, never))]
+                assert said[0] == said[1], (path, name, real)
                 asked += 1
     assert asked > 200
 
