@@ -9,7 +9,9 @@ consolidated. Each failure of the last quarter is then looked up by its tool and
 first, if there is one, is applied to the failed call with nothing but the run at hand, and what comes of it is right
 or not by the rules of `memory.py`: equal to an oracle, or it executes and changes nothing that the recording or the
 ground truth did not. A lesson that cannot be applied, because it needs a value that the run does not have, is counted
-as such. It exits with 1 if a lesson holds a text of a run, or if those in force or the recipes fall short of 0.85.
+as such. A lesson is read by somebody who fills in what it leaves open, so it is judged a second time with these values
+as the agent itself then had them, or the ground truth of the turn. It exits with 1 if a lesson holds a text of a run,
+or if those in force, or those told of class R, fall short of 0.85.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from repair_worlds import told
 
 from mulligan.calls import TOOL
 from mulligan.capture.advice import advise
-from mulligan.records import Fix, Lesson
+from mulligan.records import Ahead, Fix, Lesson
+from mulligan.recover.repair import Before, Suggestion
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL, LessonQuery
 
@@ -145,19 +148,45 @@ class Lessons(memory.Evaluation):
             run=history,
             recall=_answer([_fix(lesson)]),
         ).suggestions
-        applied = [each for each in made if each.source == "memory"]
+        applied = [each for each in made if each.source == "memory" and _is_whole(each, lesson)]
         oracles = list(_oracles(row, rows, world is not None))
-        right = bool(applied) and self._is_right(applied[0], row, rows, at, oracles, world)
+        by_run = bool(applied) and self._is_right(applied[0], row, rows, at, oracles, world)
+        filled = self._filled(lesson, row, rows, at, world)
+        right = by_run or (filled is not None and self._is_right(filled, row, rows, at, oracles, world))
+        is_judged = bool(applied) or filled is not None or bool(oracles)
         sort = "recipe" if lesson.first else "change"
-        for place in ("all", lesson.state, sort, row["dataset"], f"{sort}, {lesson.state}", f"class {name}"):
-            counts = self.sums[place]
+        places = ("all", lesson.state, sort, row["dataset"], f"{sort}, {lesson.state}", f"class {name}")
+        for counts in (*(self.sums[place] for place in places), self.by_lesson[lesson.id]):
             counts["told"] += 1
             counts["applied"] += bool(applied)
-            counts["right"] += right
-        counts = self.by_lesson[lesson.id]
-        counts["told"] += 1
-        counts["applied"] += bool(applied)
-        counts["right"] += right
+            counts["right by run"] += by_run
+            counts["judged"] += is_judged
+            counts["right"] += right and is_judged
+
+    def _filled(
+        self, lesson: Lesson, row: Row, rows: list[Row], at: int, world: worlds.World | None
+    ) -> Suggestion | None:
+        """A recipe with what it leaves open filled in as by whoever reads it: as the agent itself then did, or as the
+        ground truth of the turn does. None where neither made such a call.
+        """
+        if not lesson.first:
+            return None
+        until = row.get("repaired_by_seq")
+        made = [
+            (each["tool"], each["parameters"])
+            for each in rows[at + 1 :]
+            if until is not None and each["seq"] < until and each["outcome"] == "success"
+            if isinstance(each["parameters"], dict)
+        ]
+        made += worlds.truths(row["task_id"], row.get("turn")) if world is not None else []
+        first = []
+        for ahead in lesson.first:
+            known = [arguments for tool, arguments in made if tool == ahead.tool and _holds(arguments, ahead)]
+            if not known:
+                return None
+            first.append(Before(ahead.tool, known[0]))
+        arguments = row["parameters"] if isinstance(row["parameters"], dict) else {}
+        return Suggestion(tool=row["tool"], arguments=arguments, first=tuple(first), source="memory", confidence=0.0)
 
     def print(self) -> None:
         each = self.made / self.folds
@@ -166,22 +195,37 @@ class Lessons(memory.Evaluation):
         print(f"{every['failures']} unique failures of the other quarter")
         print(f"  {'a lesson is told':<44}{told(every['told'], every['failures'])}")
         print(f"  {'it can be applied with what the run has':<44}{told(every['applied'], every['told'])}")
-        print(f"  {'its correction is right, where it is applied':<44}{told(every['right'], every['applied'])}")
-        print("\nRight, where it is applied")
+        print(f"  {'  and is then right':<44}{told(every['right by run'], every['applied'])}")
+        print(f"  {'right, open values as the oracle has them':<44}{told(every['right'], every['judged'])}")
+        print(f"\n{'':<46}{'with what the run has':<34}open values as the oracle has them")
         for name, counts in sorted(self.sums.items()):
-            if name != "all" and counts["applied"]:
-                print(f"  {name:<44}{told(counts['right'], counts['applied'])}")
+            if name != "all" and counts["judged"]:
+                own = told(counts["right by run"], counts["applied"])
+                print(f"  {name:<44}{own:<34}{told(counts['right'], counts['judged'])}")
         print(f"\nTexts of runs in lessons: {self.leaked}")
 
     def is_met(self) -> bool:
-        shares = [self.sums[name] for name in ("active", "recipe")]
-        return not self.leaked and all(each["right"] >= TARGET * each["applied"] for each in shares)
+        shares = [self.sums[name] for name in ("active", "class R")]
+        return not self.leaked and all(each["right"] >= TARGET * each["judged"] for each in shares)
 
     def show(self) -> None:
         for id, counts in sorted(self.by_lesson.items(), key=lambda item: item[1]["right"] - item[1]["applied"]):
             lesson = self.lessons[id]
-            print(f"{counts['right']:>4} of {counts['applied']:<4} told {counts['told']:<4} {lesson.state:9}"
-                  f"{lesson.worked} of {lesson.tried}: {lesson.tool}: {lesson.correction}")  # fmt: skip
+            record = f"{lesson.worked} of {lesson.tried}, met {lesson.seen}"
+            judged = f"{counts['right']:>4} of {counts['judged']:<4} told {counts['told']:<4}"
+            print(f"{judged} {lesson.state:9}{record}: {lesson.tool}: {lesson.correction}")
+
+
+def _is_whole(made: Suggestion, lesson: Lesson) -> bool:
+    """Whether the run had every value that the lesson leaves open."""
+    wanted = [{*ahead.arguments, *ahead.open} for ahead in lesson.first]
+    return all(names <= call.arguments.keys() for names, call in zip(wanted, made.first, strict=True))
+
+
+def _holds(arguments: Row, ahead: Ahead) -> bool:
+    """Whether a call is the one that a lesson tells of: what is constant is the same, and nothing open is missing."""
+    same = all(name in arguments and arguments[name] == value for name, value in ahead.arguments.items())
+    return same and set(ahead.open) <= arguments.keys()
 
 
 def _fix(lesson: Lesson) -> Fix:

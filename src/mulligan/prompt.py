@@ -123,12 +123,18 @@ class Prompt:
     def _ahead(self, call: Ahead, closed: Collection[str]) -> str:
         """A call that must come first. Texts of other runs are named, not repeated."""
         given = [
-            f"{self._name(name)}={self._shown(value) if self._may_tell(name, value, closed) else '...'}"
+            # A secret is not even shown to be left out: that looks like one, and whoever is careful takes it away.
+            name
+            if self._secret(name)
+            else f"{name}={self._shown(value) if self._may_tell(name, value, closed) else '...'}"
             for name, value in (*call.arguments.items(), *((name, ...) for name in call.open))
             if self._name(name)
         ]
         tool = self._name(call.tool)
         return f"{tool}({', '.join(given[:CHANGES])})" if tool else ""
+
+    def _told(self, name: str, value: Any, closed: Collection[str]) -> str:
+        return self._shown(value) if self._may_tell(name, value, closed) else "..."
 
     def change(self, changed: Change, closed: Collection[str] = ()) -> str:
         """One changed argument, in a few words. Texts of other runs are named, not repeated."""
@@ -243,7 +249,7 @@ class Prompt:
             case "rename":
                 return f"{path}, an argument that it does not have"
             case "drop":
-                return f"{path}, which it does not take here"
+                return f"an empty {path}"
             case "cast":
                 return f"{path} of another type"
             case "parse":
@@ -271,7 +277,7 @@ class Prompt:
             case "rename":
                 return f"call the argument {name}" if (name := self._name(changed.after)) else ""
             case "drop":
-                return f"leave {path} out"
+                return f"leave {path} out where it is empty"
             case "cast":
                 return f"give {path} as {_A.get(changed.after, 'another type')}"
             case "parse":

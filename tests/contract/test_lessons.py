@@ -124,8 +124,24 @@ def test_a_recipe_becomes_a_lesson_that_names_what_comes_first_and_no_value_of_a
     assert "user-run" not in str(lesson)
 
 
-def test_what_worked_once_is_no_lesson(store, write):
-    write(*clamped("run_a", NOW - DAY))
+def test_what_worked_twice_is_no_lesson(store, write):
+    prove(write, runs=2)
+    assert learned(store) == []
+
+
+def test_one_way_out_among_many_is_no_lesson(store, write):
+    prove(write)
+    (lesson,) = learned(store)
+    for number in range(20):
+        write(*given_up(f"run_other{number}", NOW - DAY))
+    (lesson,) = store.lessons(LOCAL, LessonQuery(now=NOW))
+    assert (lesson.state, lesson.why) == ("proposed", "it helped 8 of 28 runs that met this; most did something else")
+
+
+def test_what_most_have_to_do_otherwise_never_becomes_a_lesson(store, write):
+    for number in range(20):
+        write(*given_up(f"run_other{number}", NOW - DAY))
+    prove(write)
     assert learned(store) == []
 
 
@@ -372,11 +388,11 @@ def test_a_forgotten_text_is_gone_from_lessons(store):
 
 
 def test_lessons_of_forgotten_runs_are_made_anew_of_what_is_left(store, write):
-    prove(write, runs=3)
+    prove(write, runs=4)
     learned(store)
     store.forget(LOCAL, Forget(run="run_2"))
     (lesson,) = learned(store)
-    assert (lesson.tried, lesson.seen) == (2, 2)
+    assert (lesson.tried, lesson.seen) == (3, 3)
     store.forget(LOCAL, Forget(run="run_1"))
     assert learned(store) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -46,8 +47,14 @@ class LessonList:
         for kept in self._kept.values():
             fix, _ = records.get(kept.lesson.fix, (None, ()))
             if not lessons.is_gone(kept, fix):
-                schema, verdict = facts.known.since.get(kept.lesson.tool, 0), facts.known.verdicts.get(kept.lesson.fix)
-                found.append(lessons.judged(kept, fix, schema, query.now, verdict))
+                tally = facts.patterns.get(kept.lesson.pattern)
+                standing = lessons.Standing(
+                    fix,
+                    len(tally.runs) if tally is not None else 0,
+                    facts.known.since.get(kept.lesson.tool, 0),
+                    facts.known.verdicts.get(kept.lesson.fix),
+                )
+                found.append(lessons.judged(kept, standing, query.now))
         told = lessons.in_order(found, query)
         return [_counted(each, records.get(each.fix, (None, ()))[1], facts, query.now) for each in told]
 
@@ -79,7 +86,8 @@ class LessonList:
             tally = facts.patterns.get(id)
             if tally is None:
                 continue
-            found, best = recipes.best(group, FixQuery(now=now), facts.known, lessons.is_worth)
+            worth = functools.partial(lessons.is_worth, met=len(tally.runs))
+            found, best = recipes.best(group, FixQuery(now=now), facts.known, worth)
             own = {each.lesson.id: each for each in self._kept.values() if each.lesson.pattern == id}
             failed = max(tally.examples, key=lambda each: each.started, default=None)
             arguments = facts.arguments(failed.run, failed.seq) if failed is not None else None

@@ -22,7 +22,6 @@ from mulligan.remember.store import DAY, Consolidated, FixQuery, LessonQuery, Pr
 
 AT_ONCE = 50
 """Patterns that are looked at in one transaction: others may write in between."""
-NOTHING = Pattern(id="", tool="", fingerprint="", kind="")
 
 _LESSON = upsert("lessons", "tenant id", "tool pattern source body")
 
@@ -73,12 +72,23 @@ def _told(read: Read, tenant: str, kept: Sequence[Kept], query: LessonQuery) -> 
             records[lesson.pattern] = recipes.recorded(_tallies(read, tenant, lesson.pattern), asked, known)
         fix, parts[lesson.id] = records.get(lesson.pattern, {}).get(lesson.fix, (None, ()))
         if not lessons.is_gone(each, fix):
-            schema, verdict = known.since.get(lesson.tool, 0), known.verdicts.get(lesson.fix)
-            found[lesson.id] = lessons.judged(each, fix, schema, query.now, verdict)
+            standing = lessons.Standing(
+                fix,
+                _met(read, tenant, lesson.pattern) if fix is not None else 0,
+                known.since.get(lesson.tool, 0),
+                known.verdicts.get(lesson.fix),
+            )
+            found[lesson.id] = lessons.judged(each, standing, query.now)
     return [
         _counted(read, tenant, lesson, parts[lesson.id], query.now)
         for lesson in lessons.in_order(found.values(), query)
     ]
+
+
+def _met(read: Read, tenant: str, pattern: str) -> int:
+    """How many runs met a pattern."""
+    rows = read("SELECT runs FROM patterns WHERE tenant = ? AND id = ?", (tenant, pattern))
+    return int(rows[0][0]) if rows else 0
 
 
 def _tallies(read: Read, tenant: str, pattern: str) -> list[Tally]:
@@ -237,14 +247,17 @@ def _ground(read: Read, tenant: str, id: str, query: FixQuery, known: recipes.Kn
     tallies = _tallies(read, tenant, id)
     rows = read("SELECT body FROM lessons WHERE tenant = ? AND pattern = ?", (tenant, id))
     kept = {each.lesson.id: each for each in (decode(body, Kept) for (body,) in rows)}
-    found, best = recipes.best(tallies, query, known, lessons.is_worth)
-    about = [] if best is None else read(
-        "SELECT tool, fingerprint, kind, message, template FROM patterns WHERE tenant = ? AND id = ?", (tenant, id)
-    )  # fmt: skip
-    if not about:
-        return lessons.Ground(NOTHING, found, None, None, kept)
-    tool, fingerprint, kind, message, template = about[0]
-    pattern = Pattern(id=id, tool=tool, fingerprint=fingerprint, kind=kind, message=message, template=template)
+    about = read(
+        "SELECT tool, fingerprint, kind, message, template, runs FROM patterns WHERE tenant = ? AND id = ?",
+        (tenant, id),
+    )
+    tool, fingerprint, kind, message, template, runs = about[0] if about else ("", "", "", "", "", 0)
+    found, best = recipes.best(tallies, query, known, lambda fix: lessons.is_worth(fix, runs))
+    pattern = Pattern(
+        id=id, tool=tool, fingerprint=fingerprint, kind=kind, message=message, template=template, runs=runs
+    )
+    if best is None or not about:
+        return lessons.Ground(pattern, found, None, None, kept)
     steps = read(
         "SELECT body FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ? ORDER BY started DESC, run, seq "
         "LIMIT 1",

@@ -34,10 +34,14 @@ from mulligan.remember import patterns, similar
 from mulligan.remember.fixes import UNUSED, Verdict
 from mulligan.remember.store import DAY, LessonQuery
 
-RUNS = 2
-"""In which a correction must have worked before it is worth a word: once may be luck."""
+RUNS = 3
+"""In which a correction must have worked before it is worth a word: twice may be luck."""
 SHARE = 0.5
 """Of the runs that tried it."""
+MET = 1 / 3
+"""Of all runs that met the pattern. What helped fewer of them is one way out among many: most had to do something else
+(`evals/lessons.py`).
+"""
 WORDS = 900
 """Characters of each text of a lesson."""
 EFFECT = 60
@@ -91,24 +95,34 @@ def renewed(ground: Ground, now: int, words: Prompt) -> list[Kept]:
             changed[made.id] = None
     fixes = {fix.id: fix for fix in ground.fixes}
     for id, kept in known.items():
-        if not kept.since and _is_proven(fixes.get(kept.lesson.fix)) and kept.said not in ("disable", "revoke"):
+        fix = fixes.get(kept.lesson.fix)
+        if not kept.since and fix is not None and _is_proven(fix) and kept.said not in ("disable", "revoke"):
+            if not is_common(fix, ground.pattern.runs):
+                continue
             known[id] = msgspec.structs.replace(kept, since=now)
             changed[id] = None
     return [known[id] for id in changed]
 
 
-def is_worth(fix: Fix) -> bool:
-    """Whether a fix says something to those who have not met its failure yet, and has worked often enough."""
+def is_worth(fix: Fix, met: int) -> bool:
+    """Whether a fix says something to those who have not met its failure yet, and has worked often enough.
+
+    `met` is how many runs met its pattern.
+    """
     if fix.sort not in ("change", "recipe") or fix.state == "revoked":
         return False
-    if fix.worked < RUNS or fix.worked < SHARE * fix.tried:
+    if fix.worked < RUNS or fix.worked < SHARE * fix.tried or not is_common(fix, met):
         return False
     return fix.sort == "recipe" or any(map(_says_something, fix.changes))
 
 
+def is_common(fix: Fix, met: int) -> bool:
+    return fix.worked >= MET * met
+
+
 def _says_something(change: Change) -> bool:
-    """`another value` is no advice."""
-    if change.path == TOOL or change.how in ("rename", "drop", "cast", "parse", "wrap", "trim", "enum"):
+    """`another value` is no advice, nor is to leave out what may have meant something."""
+    if change.path == TOOL or change.how in ("rename", "cast", "parse", "wrap", "trim", "enum"):
         return True
     return change.after is None or isinstance(change.after, bool | int | float)
 
@@ -248,8 +262,21 @@ def names(kept: Kept, tool: str) -> bool:
 # Told
 
 
-def state(kept: Kept, fix: Fix | None, schema: int, now: int, verdict: Verdict | None) -> tuple[LessonState, str, bool]:
-    """Whether a lesson is in force, why not, and whether it is stale. `schema` is when that of its tool changed."""
+class Standing(NamedTuple):
+    """What is known of a lesson beside its words."""
+
+    fix: Fix | None
+    met: int
+    """How many runs met its pattern."""
+    schema: int
+    """When the schema of its tool changed."""
+    verdict: Verdict | None
+    """What an operator said of its fix."""
+
+
+def state(kept: Kept, known: Standing, now: int) -> tuple[LessonState, str, bool]:
+    """Whether a lesson is in force, why not, and whether it is stale."""
+    fix, met, schema, verdict = known
     is_approved = kept.said == "approve"
     if kept.said in ("disable", "revoke"):
         return "disabled", "a person disabled it" if kept.said == "disable" else "a person took it back", False
@@ -259,6 +286,8 @@ def state(kept: Kept, fix: Fix | None, schema: int, now: int, verdict: Verdict |
     stale = bool(schema) and not proven and (kept.at if is_approved else kept.since or kept.lesson.created) < schema
     if stale:
         return "proposed", "the tool's schema has changed since", True
+    if proven and fix is not None and not is_approved and not is_common(fix, met):
+        return "proposed", f"it helped {fix.worked} of {met} runs that met this; most did something else", False
     if proven:
         return "active", "", False
     if is_approved:
@@ -278,9 +307,10 @@ def is_gone(kept: Kept, fix: Fix | None) -> bool:
     return kept.lesson.source == "learned" and fix is None and not kept.said and not kept.lesson.edited
 
 
-def judged(kept: Kept, fix: Fix | None, schema: int, now: int, verdict: Verdict | None) -> Lesson:
+def judged(kept: Kept, known: Standing, now: int) -> Lesson:
     """A lesson with its state and the record of its fix."""
-    now_state, why, stale = state(kept, fix, schema, now, verdict)
+    now_state, why, stale = state(kept, known, now)
+    fix = known.fix
     tried, worked = (fix.tried, fix.worked) if fix is not None else (0, 0)
     return msgspec.structs.replace(
         kept.lesson,
