@@ -31,6 +31,8 @@ REMINDER = 500
 """Tokens of a reminder: it is paid for with every call of the model."""
 SENTENCE = 240
 """Characters of what a person wrote down as a mistake, or as what corrects it."""
+WHOLE = 4000
+"""Characters of it that are looked at."""
 
 
 class Prompt:
@@ -347,6 +349,8 @@ class Prompt:
 
     def _sentence(self, text: str) -> str:
         """What a person wrote, on one line that ends nothing and begins nothing: no mark, no fence, no heading."""
+        if len(text) > WHOLE:  # between two words, or half of a secret might be left, which nobody would know for one
+            text = text[:WHOLE].rpartition(" ")[0]
         return self._line(text, SENTENCE).replace("`", "'").rstrip(".!: ").lstrip("#>*-+=~_ ")
 
     def about_tool(self, tool: str, *, was_asked: bool = False) -> str:

@@ -120,6 +120,8 @@ def test_an_admin_approves_disables_and_revokes(serving, admin):
     assert admin.post(f"/v1/lessons/{learned['id']}", {"verdict": "revoke"}).json["state"] == "disabled"
     (fix,) = admin.get("/v1/fixes?tool=search").json["fixes"]
     assert fix["state"] == "revoked", "the fix beneath it went too"
+    audit = admin.get("/v1/audit").json["audit"]
+    assert len([each for each in audit if taught.PROPOSED in str(each) or learned["id"] in str(each)]) >= 3
 
 
 @pytest.mark.parametrize(

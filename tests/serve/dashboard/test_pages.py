@@ -386,6 +386,7 @@ def test_lessons_are_reached_from_the_navigation_and_from_their_pattern_tool_and
     link = f'href="/lessons/{lesson.id}"'
 
     assert '<a href="/lessons" data-key="e" aria-current="page">Lessons</a>' in person.get("/lessons").body.decode()
+    assert f'href="/lessons/{taught.SEED}"' in person.get("/tools/git").body.decode(), "which nobody called here yet"
     for path in ("/lessons", f"/patterns/{lesson.pattern}", f"/tools/{lesson.tool}", f"/fixes/{lesson.fix}"):
         assert link in person.get(path).body.decode(), path
 

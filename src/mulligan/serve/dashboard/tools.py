@@ -101,7 +101,9 @@ def tool(store: Store, tenant: str, asked: Asked, name: str) -> dict[str, Any] |
     series = store.stats(tenant, narrowed.stats(by="time"))
     cell = series.total
     met = store.patterns(tenant, narrowed.patterns(order="given_up", limit=PATTERNS))
-    if not cell.calls and not met and not store.runs(tenant, narrowed.runs(limit=1, since=None, until=None)):
+    known_of = lessons.of_tool(store, tenant, name, asked.now, LESSONS)
+    is_known = cell.calls or met or known_of  # a lesson may be about a tool that nobody has called here yet
+    if not is_known and not store.runs(tenant, narrowed.runs(limit=1, since=None, until=None)):
         return None
     agents = store.stats(tenant, narrowed.stats(by="agent", detail=True))
     before = store.stats(tenant, narrowed.before()).total
@@ -121,7 +123,7 @@ def tool(store: Store, tenant: str, asked: Asked, name: str) -> dict[str, Any] |
         "patterns": [row(store, tenant, asked, pattern) for pattern in met],
         "agents": figures.rows(agents.parts.items()),
         "wrong": wrong,
-        "lessons": lessons.of_tool(store, tenant, name, asked.now, LESSONS),
+        "lessons": known_of,
         "sentence": shown.text(" ".join(sentence(name, cell, store.fixes(tenant, known))), 2000) if wrong else None,
         "vague": [pattern for pattern in met if is_vague(pattern.message)],
         "timeouts": list(_timeouts(cell)),

@@ -1,0 +1,68 @@
+"""What agents learned the hard way is told to the next one before it calls a tool (F3, F7)."""
+
+from __future__ import annotations
+
+import json
+
+from mulligan.prompt import tokens
+from mulligan.serve.cli.sections import BEGIN, END
+from mulligan.testing import assert_presentable
+
+AGENT = """
+import mulligan
+
+@mulligan.tool(mode="observe")
+def search(query: str, top_k: int = 5) -> str:
+    if top_k > 10:
+        raise mulligan.AgentError("top_k must be 10 or less, got 50.", code="invalid_arguments")
+    return "found"
+
+with mulligan.run("agent"):
+    try:
+        search("a customer's own words", top_k=50)
+    except mulligan.AgentError:
+        search("a customer's own words", top_k=10)
+"""
+NEXT = """
+import mulligan
+from mulligan.testing import ScriptedModel
+
+def search(query: str, top_k: int = 5) -> str:
+    return "found"
+
+done = mulligan.loop(ScriptedModel("Done."), [search], "Find it.", teach=300)
+print(done.messages[0]["content"][0]["text"])
+"""
+
+
+def test_what_two_agents_learned_is_told_to_the_third_once_a_person_has_approved_it(user):
+    def types(*words):
+        done = user.types(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    file = user.folder / "AGENTS.md"
+    file.write_text("# Ours\n")
+    keep = ("prompt", "--tool", "search", "--no-seeds", "--file", str(file))
+    for _ in range(2):
+        user.runs_program(AGENT)
+    types("consolidate")
+    (lesson,) = json.loads(types("lessons", "--source", "learned", "--json"))
+    assert lesson["state"] == "proposed"
+    types(*keep)
+    assert "top_k" not in file.read_text(), "two runs of one person prove nothing"
+
+    types("lessons", "approve", lesson["id"])
+    assert user.types(*keep, "--check").returncode == 1
+    types(*keep)
+
+    said = file.read_text()
+    assert said.startswith(f"# Ours\n\n{BEGIN}\n")
+    assert said.endswith(f"{END}\n")
+    assert "- Calling search with a value of top_k that it rejects." in said
+    assert "Try: use top_k=10 (worked in 2 of 2 runs)." in said
+    assert "customer" not in said, "nobody's texts are told"
+    told = user.runs_program(NEXT).stdout.rstrip("\n")
+    assert "use top_k=10" in told
+    assert tokens(told) <= 300
+    assert_presentable(told)
