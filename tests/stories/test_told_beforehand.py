@@ -35,7 +35,7 @@ print(done.messages[0]["content"][0]["text"])
 """
 
 
-def test_what_two_agents_learned_is_told_to_the_third_once_a_person_has_approved_it(user):
+def test_what_three_agents_learned_is_told_to_the_fourth_once_a_person_has_approved_it(user):
     def types(*words):
         done = user.types(*words)
         assert done.returncode == 0, done.stderr
@@ -44,13 +44,13 @@ def test_what_two_agents_learned_is_told_to_the_third_once_a_person_has_approved
     file = user.folder / "AGENTS.md"
     file.write_text("# Ours\n")
     keep = ("prompt", "--tool", "search", "--no-seeds", "--file", str(file))
-    for _ in range(2):
+    for _ in range(3):
         user.runs_program(AGENT)
     types("consolidate")
     (lesson,) = json.loads(types("lessons", "--source", "learned", "--json"))
     assert lesson["state"] == "proposed"
     types(*keep)
-    assert "top_k" not in file.read_text(), "two runs of one person prove nothing"
+    assert "top_k" not in file.read_text(), "three runs of one day prove nothing"
 
     types("lessons", "approve", lesson["id"])
     assert user.types(*keep, "--check").returncode == 1
@@ -60,7 +60,7 @@ def test_what_two_agents_learned_is_told_to_the_third_once_a_person_has_approved
     assert said.startswith(f"# Ours\n\n{BEGIN}\n")
     assert said.endswith(f"{END}\n")
     assert "- Calling search with a value of top_k that it rejects." in said
-    assert "Try: use top_k=10 (worked in 2 of 2 runs)." in said
+    assert "Try: use top_k=10 (worked in 3 of 3 runs)." in said
     assert "customer" not in said, "nobody's texts are told"
     told = user.runs_program(NEXT).stdout.rstrip("\n")
     assert "use top_k=10" in told
