@@ -27,17 +27,16 @@ def a_home_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyt
     monkeypatch.setenv("MULLIGAN_HOME", str(home / "mulligan"))
 
 
-@pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The URL of the PostgreSQL that all tests of a run share; skips where there is none to be had."""
-    pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
+@pytest.fixture(scope="session", autouse=True)
+def a_folder_for_all_workers(tmp_path_factory: pytest.TempPathFactory) -> None:
     base = tmp_path_factory.getbasetemp()
-    try:
-        return postgres.shared_url(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base)
-    except postgres.Unavailable as reason:
-        if postgres.GIVEN == "required":
-            raise
-        pytest.skip(f"no PostgreSQL: {reason}")
+    postgres.share(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> str:
+    """The URL of the PostgreSQL that all tests of a run share; skips where there is none to be had."""
+    return postgres.had()
 
 
 @pytest.fixture

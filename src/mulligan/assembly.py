@@ -35,7 +35,7 @@ from mulligan.remember.recorder import Recorder
 from mulligan.remember.session import Session
 from mulligan.remember.shelf import RecorderShelf
 from mulligan.remember.store import LOCAL, FixQuery, Question, Store
-from mulligan.remember.urls import is_remote, journals_of, open_store, place_of, refuge
+from mulligan.remember.urls import is_elsewhere, is_postgres, is_remote, journals_of, open_store, place_of, refuge
 from mulligan.settings import Level, Settings
 
 if TYPE_CHECKING:
@@ -126,13 +126,15 @@ class Parts:
         try:
             return self._opened_there()
         except StoreError as error:
+            if is_postgres(self.settings.store_url):
+                raise  # what is recorded waits in the journal until the database is there
             place = refuge()
             log.warning("%s Until then, records are kept in %s.", error, place)
             return open_store(str(place), self.settings.fsync)
 
     def _opened_there(self) -> Store:
         url, settings = self.settings.store_url, self.settings
-        return open_store(url, settings.fsync, settings.token, self._journals() if is_remote(url) else None)
+        return open_store(url, settings.fsync, settings.token, self._journals() if is_elsewhere(url) else None)
 
     def _journals(self) -> Path:
         """Where this store's journals are; in the temporary folder, where they cannot be beside it."""
@@ -173,10 +175,10 @@ class Parts:
         """The recorder's store; where it has opened none yet, one for the moment, if anything was ever kept there."""
         store, url = self.recorder.store, self.settings.store_url
         # A file is read beside the recorder, which need not be waited for; a server that does not keep up is not asked.
-        if store is None and self.keeps_a_journal and is_remote(url):
+        if store is None and self.keeps_a_journal and is_elsewhere(url):
             self._keeps_up = self.recorder.flush(SETTLE if self._keeps_up else 0)
             store = self.recorder.store
-        is_there = self.keeps_a_journal and (self._keeps_up if is_remote(url) else self._is_there(url))
+        is_there = self.keeps_a_journal and (self._keeps_up if is_elsewhere(url) else self._is_there(url))
         if store is not None or not is_there:
             yield store
             return

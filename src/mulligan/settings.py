@@ -37,7 +37,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set, with the default that is right for most people."""
 
     store: str = ""
-    """Where failures are kept: a path, `sqlite:///PATH`, `memory:`, or the http(s) address of a server.
+    """Where failures are kept: a path, `sqlite:///PATH`, `memory:`, `postgresql://HOST/DATABASE`, or a server's http(s)
+    address.
 
     Empty means a file in `home`."""
     token: str = ""
@@ -122,7 +123,8 @@ def read(
                     f"{path}: {name} would show or do more than you asked for, so a project cannot set it. "
                     f"Set it in {user} or as MULLIGAN_{name.upper()}."
                 )
-        for name, is_elsewhere in (("store", values.get("store", "").lower().startswith("http")), ("token", True)):
+        is_away = values.get("store", "").lower().startswith(("http", "postgres"))
+        for name, is_elsewhere in (("store", is_away), ("token", True)):
             if name in values and is_elsewhere:
                 raise SettingsError(
                     f"{path}: a project cannot send what is recorded to a server: only you can name one. "

@@ -967,7 +967,7 @@ def answers(store: Store, tenant: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def all_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Store]]:
     # A server counts nothing itself: what is behind it is one of the others, and a question over the wire takes long.
-    stores = {name: STORES[name](tmp_path_factory.mktemp(name)) for name in STORES if name != "remote"}
+    stores = {name: STORES[name](tmp_path_factory.mktemp(name)) for name in ("memory", "sqlite")}
     yield stores
     for store in stores.values():
         store.close()
@@ -976,6 +976,23 @@ def all_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, S
 @settings(max_examples=120, deadline=None)
 @given(published=batches(), forgotten=st.sampled_from(["", "run_a"]))
 def test_all_stores_give_the_same_answers(all_stores, published, forgotten):
+    same_answers(all_stores, published, forgotten)
+
+
+@pytest.fixture(scope="module")
+def with_postgres(all_stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Store]]:
+    store = STORES["postgres"](tmp_path_factory.mktemp("postgres"))
+    yield {"memory": all_stores["memory"], "postgres": store}
+    store.close()
+
+
+@settings(max_examples=20, deadline=None)
+@given(published=batches(), forgotten=st.sampled_from(["", "run_a"]))
+def test_so_does_one_that_is_slower_to_ask(with_postgres, published, forgotten):
+    same_answers(with_postgres, published, forgotten)
+
+
+def same_answers(all_stores: dict[str, Store], published: Any, forgotten: str) -> None:
     tenant = f"same-{next(TENANTS)}"
     told = {}
     for name, store in all_stores.items():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
+import postgres
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -117,13 +118,13 @@ class StoreMachine(RuleBasedStateMachine):
     def keep(self, event: AnyEvent) -> None:
         match event:
             case RunStarted(run) if run.id not in self.runs:
-                self.kept[run.id] = self.now
+                self.kept.setdefault(run.id, self.now)
                 self.runs[run.id] = run
             case RunEnded(run):
-                if run.id not in self.runs:
-                    self.kept[run.id] = self.now
+                self.kept.setdefault(run.id, self.now)
                 self.runs[run.id] = run
             case StepEnded(step):
+                self.kept.setdefault(step.run, self.now)
                 self.steps.setdefault(step.run, {}).setdefault(step.seq, step)
             case ContextCompacted(compaction):
                 self.compactions.setdefault(compaction.run or "", {}).setdefault(compaction.at, compaction)
@@ -354,6 +355,45 @@ class SqliteMachine(StoreMachine):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+class PostgresMachine(StoreMachine):
+    """Several processes write into one database, each of which may be gone at any moment."""
+
+    @initialize()
+    def make(self) -> None:
+        postgres.had()
+        from mulligan.remember.postgres import PostgresStore
+
+        self.url = postgres.emptied()
+        self.opened = [PostgresStore(self.url, self.clock), PostgresStore(self.url, self.clock)]
+        self.store = self.opened[0]
+
+    @rule()
+    def another_process_goes_on(self) -> None:
+        self.opened.reverse()
+        self.store = self.opened[0]
+
+    @rule(is_kept=st.booleans())
+    def the_answer_to_a_commit_is_lost(self, is_kept: bool) -> None:
+        """Whoever keeps what waits next cannot know whether it was kept, and keeps it once."""
+        if is_kept and self.waiting:
+            self.store.append(LOCAL, self.waiting, f"journal_{self.journal}", self.offset + 1)
+        self.another_process_goes_on()
+        adopted = self.store.append(LOCAL, self.waiting, f"journal_{self.journal}", self.offset + 1)
+        assert not (is_kept and self.waiting and adopted)
+        for event in self.waiting:
+            self.keep(event)
+        self.waiting.clear()
+        self.journal, self.offset = self.journal + 1, 0
+
+    @rule()
+    def count_anew(self) -> None:
+        self.opened[0].rebuild(LOCAL)
+
+    def teardown(self) -> None:
+        for store in self.opened:
+            store.close()
+
+
 few = settings(
     max_examples=25, stateful_step_count=30, deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
@@ -362,3 +402,5 @@ TestMemory = MemoryMachine.TestCase
 TestMemory.settings = few
 TestSqlite = SqliteMachine.TestCase
 TestSqlite.settings = few
+TestPostgres = PostgresMachine.TestCase
+TestPostgres.settings = settings(few, max_examples=8)

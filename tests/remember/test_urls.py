@@ -44,7 +44,7 @@ def test_a_file_may_be_named_in_several_ways(url, path):
     "url", ["", "/", "sqlite://", "sqlite:///", ":memory:", "sqlite::memory:", "sqlite://:memory:"]
 )
 def test_a_url_that_names_no_file_is_told_what_is_known(url):
-    with pytest.raises(SettingsError, match="memory:, sqlite:///PATH, a path, or the http"):
+    with pytest.raises(SettingsError, match="memory:, sqlite:///PATH, a path, postgresql://HOST/DATABASE, or the http"):
         urls.open_store(url)
 
 

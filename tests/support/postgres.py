@@ -212,16 +212,62 @@ def _free_port() -> int:
 # One server for a whole test run
 
 _shared: str | None = None
+_folder: Path | None = None
+_own: str | None = None
 _kept: list[Server] = []
 """Whoever started it holds on to it: the rest of its life is the affair of the one who watches."""
 
 
-def shared_url(folder: Path) -> str:
-    """The server of this test run, started by whichever worker comes first. `folder` is the one they share."""
+def share(folder: Path) -> None:
+    """Says which folder all workers of this run have in common."""
+    global _folder
+    _folder = folder
+
+
+def shared_url() -> str:
+    """The server of this test run, started by whichever worker comes first."""
     global _shared
     if _shared is None:
-        _shared = GIVEN if "://" in GIVEN else _first_of(folder)
+        assert _folder is not None
+        _shared = GIVEN if "://" in GIVEN else _first_of(_folder)
     return _shared
+
+
+def had() -> str:
+    """The same for a test: skipped, with the reason, where there is no server to be had."""
+    import pytest
+
+    pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
+    try:
+        return shared_url()
+    except Unavailable as reason:
+        if GIVEN == "required":
+            raise
+        pytest.skip(f"no PostgreSQL: {reason}")
+
+
+def emptied() -> str:
+    """The one database of this worker that is used again and again, with nothing in its tables: in milliseconds."""
+    global _own
+    import psycopg
+
+    if _own is None:
+        # Never closed: it goes with the server, or with the next test run on a server that is there.
+        name = f"mulligan_worker_{os.getpid()}_{secrets.token_hex(3)}"
+        with psycopg.connect(shared_url(), autocommit=True) as made:
+            made.execute(f"CREATE DATABASE {name}")
+        _own = named(shared_url(), name)
+        return _own
+    with psycopg.connect(_own, autocommit=True) as made:
+        made.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                     "WHERE datname = current_database() AND pid <> pg_backend_pid()")  # fmt: skip
+        tables = made.execute(
+            "SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace "
+            "AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relname <> 'mulligan'"
+        ).fetchall()
+        if tables:
+            made.execute(f"TRUNCATE {', '.join(name for (name,) in tables)} RESTART IDENTITY")
+    return _own
 
 
 def _first_of(folder: Path) -> str:

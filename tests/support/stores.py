@@ -16,8 +16,18 @@ def behind_a_server(folder: Path) -> Store:
     return Tenants(folder)
 
 
+def in_postgres(folder: Path) -> Store:
+    import postgres
+
+    postgres.had()
+    from mulligan.remember.postgres import PostgresStore
+
+    return PostgresStore(postgres.emptied())
+
+
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda folder: MemoryStore(),
     "sqlite": lambda folder: SqliteStore(folder / "mulligan.db"),
+    "postgres": in_postgres,
     "remote": behind_a_server,
 }

@@ -73,6 +73,10 @@ class DatabaseStore(abc.ABC):
     def _reading(self) -> contextlib.AbstractContextManager[Connection]:
         """A connection for questions, for a while."""
 
+    def _asking(self) -> contextlib.AbstractContextManager[Connection]:
+        """The same for questions whose answer may be a moment old."""
+        return self._reading()
+
     @abc.abstractmethod
     def _moment(self) -> contextlib.AbstractContextManager[Connection]:
         """The same, in which everything is as it was at one moment."""
@@ -201,12 +205,16 @@ class DatabaseStore(abc.ABC):
         }
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
-        with self._reading() as connection:  # once, for the few short questions that it comes to
+        with self._asking() as connection:  # once, for the few short questions that it comes to
 
             def read(sql: str, values: Iterable[Any] = ()) -> list[Any]:
                 return connection.execute(sql, tuple(values)).fetchall()
 
-            return learning.answer(read, tenant, query, time.monotonic)
+            return learning.answer(read, tenant, query, time.monotonic, self._near)
+
+    def _near(self, read: learning.Read, tenant: str, tool: str, text: str) -> list[tuple[str, bytes]]:
+        """Patterns of a tool that have a fix and may be like this text."""
+        return learning.candidates(read, tenant, tool, text)
 
     def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
         return learning.evidence(self._read, tenant, fix, max(limit, 0))

@@ -140,15 +140,16 @@ FEW_PATTERNS = 100
 """Patterns that are found by the most frequent ones of each day."""
 
 
-def found(read: Read, tenant: str, query: PatternQuery) -> list[Pattern]:
-    """The patterns asked for, in their order.
+def found(read: Read, tenant: str, query: PatternQuery, folds: bool = True) -> list[Pattern]:
+    """The patterns asked for, in their order. `folds` is whether the database can look for a text in any case.
 
     Those about which nobody has decided anything are as they are kept, and the database finds them. The others are
     few: they are read, put together and looked at one by one.
     """
     decisions = decisions_of(read, tenant)
     touched = touched_by(decisions)
-    candidates = [part for part in _as_kept(read, tenant, query, len(touched)) if part.id not in touched]
+    kept = _as_kept if folds or query.text is None else _holding
+    candidates = [part for part in kept(read, tenant, query, len(touched)) if part.id not in touched]
     candidates += [
         whole
         for whole in patterns.shown(parts(read, tenant, touched, query.since), decisions)
@@ -204,6 +205,17 @@ def _as_kept(read: Read, tenant: str, query: PatternQuery, more: int) -> list[Pa
         f"ORDER BY {order} DESC, p.id LIMIT ?"
     )
     return [_pattern(row) for row in read(sql, (*values, *where.values, limit))]
+
+
+def _holding(read: Read, tenant: str, query: PatternQuery, more: int) -> list[Pattern]:
+    """The same where the database cannot look for the text: it is looked for here, in ever more of them."""
+    wanted, count = query.limit + more, max(8 * (query.limit + more), FEW)
+    while True:
+        every = _as_kept(read, tenant, msgspec.structs.replace(query, text=None, limit=count), 0)
+        holding = [part for part in every if patterns.holds(part, query.text or "")]
+        if len(holding) >= wanted or len(every) < count or query.limit <= 0:
+            return holding[:wanted]
+        count *= 8
 
 
 def _counted(read: Read, tenant: str, query: PatternQuery, where: _Where, limit: int) -> tuple[str, tuple[Any, ...]]:

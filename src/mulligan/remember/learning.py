@@ -28,6 +28,7 @@ REPORTED = -1
 
 Read = Callable[..., list[Any]]
 _VOTE = upsert("votes", "tenant run tried failed fix", "worked at principal agent automatic body")
+_FIXED = "INSERT INTO fixed (tenant, tool, pattern, sketch, words) VALUES (?, ?, ?, ?, ?)"
 _VERDICT = upsert("verdicts", "tenant id", "body")
 _FIX = upsert("fixes", "tenant id", "tool pattern last body")
 
@@ -158,10 +159,7 @@ def _note_pattern(writer: Connection, tenant: str, trial: Trial) -> None:
     if known is None:
         row = writer.execute("SELECT template FROM patterns WHERE tenant = ? AND id = ?", (tenant, pattern)).fetchone()
         text = row[0] if row is not None else patterns.worded(trial.step)[1]
-        writer.execute(
-            "INSERT INTO fixed (tenant, tool, pattern, sketch) VALUES (?, ?, ?, ?)",
-            (*place, similar.packed(similar.sketch(text))),
-        )
+        writer.execute(_FIXED, (*place, similar.packed(similar.sketch(text)), text[: similar.LONGEST]))
 
 
 def refresh(writer: Connection, tenant: str, fix: str) -> None:
@@ -313,19 +311,26 @@ def verdicts(read: Read, tenant: str) -> dict[str, Verdict]:
     return {id: decode(body, Verdict) for id, body in rows}
 
 
-def answer(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float]) -> list[Fix]:
-    """The fixes asked for: of one failure and those like it, or of a tool, or all."""
+def candidates(read: Read, tenant: str, tool: str, text: str) -> list[tuple[str, bytes]]:
+    """Patterns of a tool that have a fix and may be like this text."""
+    rows = "SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? LIMIT ?"
+    return read(rows, (tenant, tool, CANDIDATES))
+
+
+def answer(
+    read: Read, tenant: str, query: FixQuery, clock: Callable[[], float], near: Callable[..., Any] = candidates
+) -> list[Fix]:
+    """The fixes asked for: of one failure and those like it, or of a tool, or all. `near` finds what to compare."""
     began = clock()
     asked: list[tuple[float, str]] = []
     if query.fingerprint and query.tool is not None:
         own = _tallies(read, tenant, id_of(query.tool, query.fingerprint), query)
         groups = [(1.0, own)]
         if query.text and not own:
-            rows = read("SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? LIMIT ?",
-                        (tenant, query.tool, CANDIDATES))  # fmt: skip
+            rows = near(read, tenant, query.tool, query.text)
             if not query.within or clock() - began < query.within:
-                near = similar.nearest(query.text, [(pattern, similar.unpacked(bits)) for pattern, bits in rows])
-                asked = [each for each in near if _is_of_kind(read, tenant, each[1], query.kind)][: recipes.ALIKE]
+                alike = similar.nearest(query.text, [(pattern, similar.unpacked(bits)) for pattern, bits in rows])
+                asked = [each for each in alike if _is_of_kind(read, tenant, each[1], query.kind)][: recipes.ALIKE]
         groups += [(likeness, _tallies(read, tenant, pattern, query)) for likeness, pattern in asked]
     else:
         where, values = ("AND tool = ?", (query.tool,)) if query.tool is not None else ("", ())

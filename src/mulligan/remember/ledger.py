@@ -9,7 +9,7 @@ first call that changes, so that a long run costs as much for each call as a sho
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mulligan import calls, figures
@@ -46,7 +46,7 @@ TRAILS = 200
 """Runs with failures that are remembered so."""
 
 
-_ORPHAN = Insert.of("orphans", "tenant run")
+_ORPHAN = Insert.of("orphans", "tenant run kept")
 _COMPACTION = Insert.of("compactions", "tenant sort owner at body")
 
 
@@ -267,9 +267,12 @@ class Ledger:
         self._note(writer, tenant, principal, now)
         news, compactions = _sorted_out(batch)
         self._make_room()
-        orphans = {run for (run,) in writer.execute("SELECT run FROM orphans WHERE tenant = ?", (tenant,))}
+        orphans = dict(iter(writer.execute("SELECT run, kept FROM orphans WHERE tenant = ?", (tenant,))))
         before = self._looked_up(writer, tenant, news)
-        kept = self._put_runs(writer, tenant, news, before, now, is_imported, principal)
+        kept = self._put_runs(writer, tenant, news, before, orphans, now, is_imported, principal)
+        lost = [id for id, about in news.items() if id not in before and not about.started and not about.ended]
+        if lost:
+            writer.put(_ORPHAN, [(tenant, id, now) for id in lost])
         kept += self._put_steps(writer, tenant, news)
         account = Account()
         compacted = writer.execute("SELECT 1 FROM compactions WHERE tenant = ? LIMIT 1", (tenant,)).fetchone()
@@ -332,6 +335,7 @@ class Ledger:
         tenant: str,
         news: dict[str, _News],
         before: dict[str, Known],
+        orphans: Mapping[str, int],
         now: int,
         is_imported: bool,
         principal: str,
@@ -341,7 +345,12 @@ class Ledger:
             for id, about in news.items()
             if id not in before and (about.started or about.ended)
         }
-        rows = [run_row(tenant, run, now, is_imported, principal) for run in begun.values() if run is not None]
+        # A run has been kept since the first of it came.
+        rows = [
+            run_row(tenant, run, orphans.get(id) or now, is_imported, principal)
+            for id, run in begun.items()
+            if run is not None
+        ]
         if rows:
             writer.execute("SAVEPOINT beginning")
             if writer.put(RUN, rows) != len(rows):  # some were there
@@ -408,7 +417,6 @@ class Ledger:
         """What the news of a run change in everything that is derived from it."""
         steps = about.steps
         if run is None:
-            writer.execute(_ORPHAN.one, (tenant, id))
             return
         if is_orphan:
             writer.execute("DELETE FROM orphans WHERE tenant = ? AND run = ?", (tenant, id))

@@ -140,6 +140,7 @@ class MemoryStore:
                 steps = self._steps.setdefault((tenant, step.run), {})
                 is_new = step.seq not in steps
                 steps.setdefault(step.seq, step)
+                self._kept.setdefault((tenant, step.run), (self._clock(), is_imported))
                 return is_new
             case ContextCompacted(compaction):
                 return self._keep_compaction(tenant, compaction)
@@ -165,8 +166,11 @@ class MemoryStore:
         return tuple(sorted(found, key=lambda compaction: compaction.at))
 
     def _put_run(self, tenant: str, run: Run, is_imported: bool) -> None:
-        self._runs[tenant, run.id] = run
-        self._kept[tenant, run.id] = self._clock(), is_imported
+        key = tenant, run.id
+        if key not in self._runs:
+            since, _ = self._kept.get(key, (self._clock(), False))  # when the first of it came
+            self._kept[key] = since, is_imported
+        self._runs[key] = run
 
     def offset(self, tenant: str, journal: str) -> int:
         return self._offsets.get((tenant, journal), 0)

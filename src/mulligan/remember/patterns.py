@@ -257,10 +257,8 @@ def _state(decision: Decision, first: int, last: int) -> tuple[PatternState, boo
 def is_asked(pattern: Pattern, query: PatternQuery) -> bool:
     if pattern.state != query.state and (query.state is not None or pattern.state == "muted"):
         return False
-    if query.text is not None:
-        texts = (pattern.tool, pattern.kind, pattern.message, pattern.template)
-        if query.text.casefold() not in "\n".join(texts).casefold():
-            return False
+    if query.text is not None and not holds(pattern, query.text):
+        return False
     return (
         (query.tool is None or pattern.tool == query.tool)
         and (query.kind is None or is_kind(pattern.kind, query.kind))
@@ -268,6 +266,12 @@ def is_asked(pattern: Pattern, query: PatternQuery) -> bool:
         and (query.since is None or pattern.last >= query.since)
         and (query.new_since is None or pattern.first >= query.new_since)
     )
+
+
+def holds(pattern: Pattern, text: str) -> bool:
+    """Whether it speaks of this, in any case."""
+    texts = (pattern.tool, pattern.kind, pattern.message, pattern.template)
+    return text.casefold() in "\n".join(texts).casefold()
 
 
 def is_kind(kind: str, asked: str) -> bool:

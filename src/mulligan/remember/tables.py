@@ -166,6 +166,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE audit (tenant TEXT NOT NULL, at BIGINT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, "
         "PRIMARY KEY (tenant, at, id)) WITHOUT ROWID",
     ),
+    (
+        # When the first of a run came, where that was a step: what PostgreSQL keeps by day is of that day.
+        "ALTER TABLE orphans ADD COLUMN kept BIGINT NOT NULL DEFAULT 0",
+        # The words of patterns that have a fix, by which PostgreSQL finds the most alike of very many.
+        "ALTER TABLE fixed ADD COLUMN words TEXT NOT NULL DEFAULT ''",
+        "UPDATE fixed SET words = coalesce((SELECT substr(p.template, 1, 400) FROM patterns p "
+        "WHERE p.tenant = fixed.tenant AND p.id = fixed.pattern), '')",
+    ),
 )
 
 RECOUNTED_AT = 3

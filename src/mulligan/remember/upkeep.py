@@ -216,6 +216,13 @@ class Forgetting:
                 f"UPDATE patterns SET {' = ?, '.join(columns)} = ? WHERE tenant = ? AND id = ?",
                 (*cleaned, self._tenant, id),
             )
+        self._writer.executemany(
+            "UPDATE fixed SET words = ? WHERE tenant = ? AND tool = ? AND pattern = ?",
+            [
+                (words.replace(text, forgetting.FORGOTTEN), self._tenant, tool, pattern)
+                for tool, pattern, words in self._holding("SELECT tool, pattern, words FROM fixed WHERE tenant = ?", 2)
+            ],
+        )
         for id, agent, count in self._holding("SELECT id, agent, count FROM pattern_agents WHERE tenant = ?", 1):
             self._writer.execute(
                 "DELETE FROM pattern_agents WHERE tenant = ? AND id = ? AND agent = ?", (self._tenant, id, agent)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mulligan.failure import SettingsError, StoreError
+from mulligan.failure import MissingExtra, SettingsError, StoreError
 from mulligan.remember.store import Progress, Store
 from mulligan.remember.store import journals_of as journals_of
 
-SCHEMES = "memory:, sqlite:///PATH, a path, or the http(s) address of a server"
+SCHEMES = "memory:, sqlite:///PATH, a path, postgresql://HOST/DATABASE, or the http(s) address of a server"
 
 
 def is_remote(url: str) -> bool:
@@ -17,13 +17,49 @@ def is_remote(url: str) -> bool:
     return url.lower().startswith(("http://", "https://"))
 
 
+def is_postgres(url: str) -> bool:
+    """Whether the store is a database of PostgreSQL."""
+    return url.lower().startswith(("postgresql://", "postgres://"))
+
+
+def is_elsewhere(url: str) -> bool:
+    """Whether the store is no file of this machine, and may be away."""
+    return is_remote(url) or is_postgres(url)
+
+
+def is_begun(url: str) -> bool:
+    """Whether anything may ever have been kept there; what is not here is taken to be so."""
+    return is_elsewhere(url) or sqlite_path(url).exists()
+
+
+def shown(url: str) -> str:
+    """The URL for people: without a password."""
+    if not is_elsewhere(url):
+        return url
+    scheme, _, rest = url.partition("://")
+    address, _, _ = rest.partition("?")
+    authority, slash, path = address.partition("/")
+    user, at, host = authority.rpartition("@")
+    return f"{scheme}://{user.partition(':')[0]}{at}{host}{slash}{path}"
+
+
 def place_of(url: str, home: Path) -> Path:
-    """The file of a store; of one behind a server the name beside which its journals wait."""
-    if not is_remote(url):
+    """The file of a store; of one that is elsewhere the name beside which its journals wait."""
+    if not is_elsewhere(url):
         return sqlite_path(url)
     from hashlib import blake2b  # those who have a server come here
 
-    return home / f"server-{blake2b(url.rstrip('/').encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
+    if is_postgres(url):
+        _need_psycopg()
+    sort, name = ("postgres", shown(url)) if is_postgres(url) else ("server", url)
+    return home / f"{sort}-{blake2b(name.rstrip('/').encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
+
+
+def _need_psycopg() -> None:
+    from importlib.util import find_spec  # those who have a database of PostgreSQL come here
+
+    if find_spec("psycopg") is None:
+        raise MissingExtra("PostgreSQL storage needs psycopg: pip install 'mulligan[postgres]'")
 
 
 def open_store(
@@ -31,8 +67,8 @@ def open_store(
 ) -> Store:
     """The store at this URL; with `fsync`, what it keeps survives the machine.
 
-    `token` and `spool`, the folder of the journals that are sent, are for a store behind a server. `progress` is told
-    how far a store of an earlier version is brought up to date.
+    `token` is for a store behind a server, `spool`, the folder of the journals that wait, for any that is elsewhere.
+    `progress` is told how far a store of an earlier version is brought up to date.
 
     Each is imported when it is named, so that nobody pays for the others.
     """
@@ -44,6 +80,11 @@ def open_store(
         from mulligan.remember.remote import RemoteStore
 
         return RemoteStore(url, token, spool)
+    if is_postgres(url):
+        _need_psycopg()
+        from mulligan.remember.postgres import PostgresStore
+
+        return PostgresStore(url, fsync=fsync, journals=spool)
     from mulligan.remember.sqlite import SqliteStore
 
     return SqliteStore(sqlite_path(url), fsync=fsync, progress=progress)
@@ -55,6 +96,8 @@ def sqlite_path(url: str) -> Path:
         path = url.removeprefix("sqlite:")
     elif is_remote(url):
         raise SettingsError(f"{url} is a server, and this needs the file of a store. Do it where the server runs.")
+    elif is_postgres(url):
+        raise SettingsError(f"{shown(url)} is a database of PostgreSQL, and this needs the file of a store.")
     elif scheme == "sqlite":
         path = rest.removeprefix("/") if rest.startswith("//") else rest
     else:

@@ -26,7 +26,7 @@ from mulligan.failure import SettingsError
 from mulligan.records import History, encode
 from mulligan.redaction import Redactor
 from mulligan.remember.store import LOCAL, Store
-from mulligan.remember.urls import open_store
+from mulligan.remember.urls import open_store, shown
 from mulligan.report import terminal
 from mulligan.serve.cli.options import as_json, moment, now, opened, print_json, settings_with, store_option
 from mulligan.serve.hooks.state import KIND, beginning_of
@@ -173,15 +173,17 @@ def import_(files: tuple[str, ...], wanted: str | None, store: str | None, as_js
         kept.close()
     facts = {"runs": importer.runs, "steps": importer.steps, "new": importer.new, "hooked": len(importer.hooked)}
     if as_json:
-        print_json({**facts, "lines": reading.lines, "unknown": reading.unknown, "store": settings.store_url})
+        print_json({**facts, "lines": reading.lines, "unknown": reading.unknown, "store": shown(settings.store_url)})
         return
     if importer.new:
         runs, steps = terminal.count(importer.runs, "run"), terminal.count(importer.steps, "step")
-        click.echo(f"{runs} with {steps} read, {terminal.count(importer.new, 'record')} new in {settings.store_url}.")
+        click.echo(
+            f"{runs} with {steps} read, {terminal.count(importer.new, 'record')} new in {shown(settings.store_url)}."
+        )
     elif importer.hooked and not importer.skipped:
         click.echo("Nothing was imported.")
     elif importer.runs or importer.skipped:
-        click.echo(f"Nothing new: all of it is in {settings.store_url} already.")
+        click.echo(f"Nothing new: all of it is in {shown(settings.store_url)} already.")
     else:
         click.echo("There is no run in it." if len(files) == 1 else "There is no run in them.")
     if left_out := importer.told_hooked():
@@ -241,7 +243,7 @@ def export(
     settings = settings_with(store)
     kept = opened(settings)
     if kept is None:
-        raise SettingsError(f"there are no runs in {settings.store_url} yet. Name another store with --store.")
+        raise SettingsError(f"there are no runs in {shown(settings.store_url)} yet. Name another store with --store.")
     redactor = redactor_of(settings, level, _key(kept) if level == "shared" else b"")
     begun = moment(past)
     runs = steps = 0

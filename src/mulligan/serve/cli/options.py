@@ -19,7 +19,7 @@ from mulligan.records import encode
 from mulligan.remember import audit
 from mulligan.remember.adoption import adopt
 from mulligan.remember.store import LOCAL, Progress, Store
-from mulligan.remember.urls import is_remote, journals_of, open_store, sqlite_path
+from mulligan.remember.urls import is_postgres, is_remote, journals_of, open_store, place_of
 from mulligan.report import moments
 from mulligan.report.tables import wrapped
 from mulligan.settings import Settings
@@ -69,10 +69,10 @@ def opened(settings: Settings) -> Store | None:
     url = settings.store_url
     if url.startswith("memory:") or is_remote(url):
         return open_store(url, token=settings.token)
-    path = sqlite_path(url)
+    path = place_of(url, settings.folder)
     try:
         journals = any(journals_of(path).glob("*.journal"))
-        if not journals:
+        if not journals and not is_postgres(url):
             path.stat()
     except FileNotFoundError:
         return None

@@ -9,6 +9,7 @@ import click
 from mulligan.failure import SettingsError
 from mulligan.records import History, Status, builtins
 from mulligan.remember.store import LOCAL, RunQuery, Store
+from mulligan.remember.urls import shown
 from mulligan.report import terminal
 from mulligan.report.tables import as_csv
 from mulligan.serve.cli.options import (
@@ -98,7 +99,8 @@ def show(run: str, store: str | None, as_json: bool) -> None:
     kept = opened(settings)
     if kept is None:
         raise SettingsError(
-            f"there are no runs in {settings.store_url} yet. Name another store with --store, or try: mulligan demo"
+            f"there are no runs in {shown(settings.store_url)} yet. "
+            "Name another store with --store, or try: mulligan demo"
         )
     history = _found(kept, run)
     if as_json:

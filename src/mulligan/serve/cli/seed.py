@@ -10,7 +10,7 @@ from mulligan.failure import SettingsError
 from mulligan.records import Lesson
 from mulligan.remember.seeds import corpus
 from mulligan.remember.store import LOCAL
-from mulligan.remember.urls import open_store
+from mulligan.remember.urls import open_store, shown
 from mulligan.report.tables import columns, count
 from mulligan.report.terminal import line
 from mulligan.serve.cli.options import as_json, opened, print_json, print_lines, settings_with, store_option, width
@@ -42,25 +42,24 @@ def seed(lists: bool, removes: bool, store: str | None, as_json: bool) -> None:
         is_off = kept is not None and corpus.is_off(kept, LOCAL)
         _list({name: known.get(each.id, each) for name, each in corpus.seeds().items()}, known.keys(), is_off, as_json)
         return
+    where = shown(settings.store_url)
     kept = open_store(settings.store_url, settings.fsync, token=settings.token)
     try:
         if removes:
             gone = corpus.remove(kept, LOCAL)
-            told = (
-                f"{count(gone, 'seed')} taken out of {settings.store_url}. None is used until you type mulligan seed."
-            )
+            told = f"{count(gone, 'seed')} taken out of {where}. None is used until you type mulligan seed."
             facts = {"removed": gone}
         else:
             made = corpus.plant(kept, LOCAL)
             told = (
-                f"{count(len(corpus.seeds()), 'seed')} in {settings.store_url}: {made.new} new, {made.changed} with "
+                f"{count(len(corpus.seeds()), 'seed')} in {where}: {made.new} new, {made.changed} with "
                 f"newer words, {made.same} as they were, {made.kept} reworded by you. To see them: mulligan seed --list"
             )
             facts = made._asdict()
     finally:
         kept.close()
     if as_json:
-        print_json(facts | {"store": settings.store_url})
+        print_json(facts | {"store": where})
     else:
         print_lines([told])
 

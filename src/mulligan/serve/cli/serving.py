@@ -17,7 +17,7 @@ from mulligan.failure import MissingExtra, SettingsError
 from mulligan.redaction import Redactor
 from mulligan.remember.adoption import adopt
 from mulligan.remember.store import LOCAL, Store
-from mulligan.remember.urls import is_remote, journals_of, open_store, sqlite_path
+from mulligan.remember.urls import is_remote, journals_of, open_store, place_of, shown
 from mulligan.report.alerts import Alerts
 from mulligan.serve.api.tenants import Tenant, Tenants
 from mulligan.serve.cli.options import now, settings_with, store_option
@@ -112,13 +112,13 @@ def _serve(
         )
     sock = running.bound(host, port)
     if not settings.store_url.startswith("memory:"):
-        adopt(kept, LOCAL, journals_of(sqlite_path(settings.store_url)))
+        adopt(kept, LOCAL, journals_of(place_of(settings.store_url, settings.folder)))
     name = host if host not in ("0.0.0.0", "::") else "127.0.0.1"
     said["at"] = f"http://{f'[{name}]' if ':' in name else name}:{sock.getsockname()[1]}"
     address = f"{said['at']}{ENTRY}/{server.browsers.ticket}"
 
     def ready() -> None:
-        click.echo(f"mulligan listens on {said['at']} and keeps in {settings.store_url}, level {hides}.")
+        click.echo(f"mulligan listens on {said['at']} and keeps in {shown(settings.store_url)}, level {hides}.")
         if open_to_all:
             click.echo("Everybody on this machine may read, send and decide: --no-auth asks nobody who they are.")
         else:

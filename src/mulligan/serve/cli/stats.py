@@ -12,6 +12,7 @@ from mulligan.failure import SettingsError
 from mulligan.figures import By, Stats, StatsQuery
 from mulligan.records import STEP_TYPES
 from mulligan.remember.store import LOCAL, Store
+from mulligan.remember.urls import shown
 from mulligan.report import overview
 from mulligan.report import stats as questions
 from mulligan.report.tables import as_csv
@@ -113,10 +114,10 @@ def stats(
             click.echo(f"None of it says which {query.by}.")
     if not as_json and not as_comma and not answer.total.calls and not answer.total.runs and past != "all":
         if kept is not None:
-            click.echo(f"Looked into {settings.store_url}. Further back: --since all", err=True)
+            click.echo(f"Looked into {shown(settings.store_url)}. Further back: --since all", err=True)
         else:
             told = "Wrap a function with @mulligan.tool and call it, or try: mulligan demo"
-            click.echo(f"There is no {settings.store_url} yet. {told}", err=True)
+            click.echo(f"There is no {shown(settings.store_url)} yet. {told}", err=True)
 
 
 def _answer(kept: Store | None, query: StatsQuery) -> Stats:

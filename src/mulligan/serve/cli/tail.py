@@ -11,7 +11,7 @@ import click
 from mulligan.events import RunEnded, StepEnded
 from mulligan.records import encode
 from mulligan.remember.store import RunQuery
-from mulligan.remember.urls import sqlite_path
+from mulligan.remember.urls import is_elsewhere, shown, sqlite_path
 from mulligan.report import log
 from mulligan.report.tables import cut
 from mulligan.report.watch import BEGUN, RUNS, Watch
@@ -42,8 +42,9 @@ def tail(
     settings = settings_with(store)
     kept = opened(settings)
     if kept is None:
-        click.echo(f"There is no {settings.store_url} yet; waiting for it.", err=True)
-    path = sqlite_path(settings.store_url) if not settings.store_url.startswith("memory:") else None
+        click.echo(f"There is no {shown(settings.store_url)} yet; waiting for it.", err=True)
+    url = settings.store_url
+    path = None if url.startswith("memory:") or is_elsewhere(url) else sqlite_path(url)
     begun = now() - BEGUN
     watch = Watch(RunQuery(agent=agent, since=begun, limit=RUNS), tool, kind, failures)
     seen: object = None

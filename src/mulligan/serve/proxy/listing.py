@@ -11,7 +11,7 @@ import msgspec
 
 from mulligan.assembly import Parts
 from mulligan.remember.store import LOCAL
-from mulligan.remember.urls import is_remote, open_store, sqlite_path
+from mulligan.remember.urls import is_begun, open_store
 from mulligan.serve.proxy import messages, pins, teach, tools
 from mulligan.serve.proxy.messages import Envelope
 from mulligan.serve.proxy.pins import Finding, Pins
@@ -101,7 +101,7 @@ class Listing:
     def _kept(self) -> Pins:
         try:
             url = self._parts.settings.store_url
-            if self._parts.settings.record == "off" or not (url.startswith("memory:") or sqlite_path(url).exists()):
+            if self._parts.settings.record == "off" or not (url.startswith("memory:") or is_begun(url)):
                 return Pins()  # a question makes no files
             return pins.unpacked(self._parts.shelf.get(LOCAL, pins.SHELF, self._tools.options.name))
         except Exception:  # noqa: BLE001 - a broken store costs memory, not the connection
@@ -114,7 +114,7 @@ class Listing:
     def _lessons(self, tools: Mapping[str, Collection[str]]) -> Mapping[str, Sequence[str]]:
         parts, url = self._parts, self._parts.settings.store_url
         try:
-            if url.startswith("memory:") or not (is_remote(url) or sqlite_path(url).exists()):
+            if url.startswith("memory:") or not is_begun(url):
                 return {}
             # The recorder opens its own when there is something to keep.
             with closing(open_store(url, token=parts.settings.token)) as store:
