@@ -38,10 +38,8 @@ RUNS = 3
 """In which a correction must have worked before it is worth a word: twice may be luck."""
 SHARE = 0.5
 """Of the runs that tried it."""
-MET = 1 / 3
-"""Of all runs that met the pattern. What helped fewer of them is one way out among many: most had to do something else
-(`evals/lessons.py`).
-"""
+MET = 0.5
+"""Of all runs that met the pattern. What helped fewer of them is one way out among many (`evals/lessons.py`)."""
 WORDS = 900
 """Characters of each text of a lesson."""
 EFFECT = 60
@@ -124,15 +122,18 @@ def _says_something(change: Change) -> bool:
     """`another value` is no advice, nor is to leave out what may have meant something."""
     if change.path == TOOL or change.how in ("rename", "cast", "parse", "wrap", "trim", "enum"):
         return True
+    if change.how == "drop":
+        return False
     return change.after is None or isinstance(change.after, bool | int | float)
 
 
 def closed(change: Change) -> Change:
     """A change as it may be told to anybody: a text of some run is named, not repeated."""
-    is_ours = change.how in ("rename", "cast") or change.path == TOOL or change.after in (OPEN, LAST_PART)
-    if isinstance(change.after, str) and not is_ours:
-        change = msgspec.structs.replace(change, after=OPEN)
-    return msgspec.structs.replace(change, before=None)
+    after = change.after
+    is_name = isinstance(after, str) and (change.how in ("rename", "cast") or change.path == TOOL)
+    if not (is_name or after is None or isinstance(after, bool | int | float) or after in (OPEN, LAST_PART)):
+        after = OPEN
+    return msgspec.structs.replace(change, before=None, after=after)
 
 
 def worded(fix: Fix, pattern: Pattern, arguments: Mapping[str, Any] | None, words: Prompt) -> Lesson:
