@@ -274,8 +274,9 @@ def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, A
                 else:
                     is_flat = False
                     break
+            plain = form.plain
             for name, value in kwargs.items():
-                if name not in form.plain:
+                if name not in plain:
                     is_flat = False
                     break
                 told.append(name)

@@ -355,10 +355,12 @@ class Wrapped:
         return made
 
     def _calling(self) -> Callable[..., Any]:
+        function, source = self.function, self.source
+
         def call(*args: Any, **kwargs: Any) -> Any:
-            kit = self.source()
+            kit = source()
             if kit is None:
-                return self.function(*args, **kwargs)
+                return function(*args, **kwargs)
             first = begin(self, kit, args, kwargs)
             if first is None:
                 with scope(kit, limits=self.rules(kit, None).limits) as run:
@@ -366,7 +368,7 @@ class Wrapped:
             token = kit.here.set(first)
             began = kit.timer()
             try:
-                result = self.function(*args, **kwargs)
+                result = function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is what we are here for
                 first.failed(error, began, token)  # recovered below: what comes next is no consequence of handling it
             except BaseException as error:
@@ -402,10 +404,12 @@ class Wrapped:
         return call
 
     def _awaiting(self) -> Callable[..., Any]:
+        function, source = self.function, self.source
+
         async def call(*args: Any, **kwargs: Any) -> Any:
-            kit = self.source()
+            kit = source()
             if kit is None:
-                return await self.function(*args, **kwargs)
+                return await function(*args, **kwargs)
             first = begin(self, kit, args, kwargs)
             if first is None:
                 with scope(kit, limits=self.rules(kit, None).limits) as run:
@@ -413,7 +417,7 @@ class Wrapped:
             token = kit.here.set(first)
             began = kit.timer()
             try:
-                result = await self.function(*args, **kwargs)
+                result = await function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is what we are here for
                 first.failed(error, began, token)  # recovered below: what comes next is no consequence of handling it
             except BaseException as error:

@@ -12,7 +12,18 @@ import msgspec
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.records import Run, decode, encode
-from mulligan.remember.journal import HEAD, MARK, SUFFIX, Frame, Journal, NewerJournal, Orphan, framed, frames, orphans
+from mulligan.remember.journal import (
+    HEAD,
+    MARK,
+    SUFFIX,
+    Frame,
+    Journal,
+    NewerJournal,
+    Orphan,
+    framed,
+    frames,
+    orphans,
+)
 from mulligan.remember.store import Store
 from mulligan.success import Form, Success, telling
 

@@ -99,31 +99,45 @@ class Intake:
 
     def keep(self, success: Success, told: Sequence[Any] | None = None) -> None:
         """`told` is what `success.telling` makes of it, where that was done."""
-        frame = None
-        if self._journals is not None:
-            try:
-                if success.form.prefixes is None:
-                    self._known(success.form)
-                frame = success_frame(success, told)
-            except Exception as error:  # noqa: BLE001 - as above
-                self.complain("frame", f"a record cannot be written down ({error})")
         journal = self.journal
-        if frame is None or journal is None or journal.offset > backlog.JOURNAL_FULL:
-            self._take(frame, success)
+        if journal is None or journal.offset > backlog.JOURNAL_FULL or success.form.prefixes is None:
+            self._take(self._frame(success, told), success)
             return
-        offset = 0
-        # The same as `_take` where all is well, as at almost every call: in one piece, because a call takes time.
+        try:
+            frame = success_frame(success, told)
+        except Exception:  # noqa: BLE001 - as it happens again there, it is told there
+            self._take(self._frame(success, told), success)
+            return
+        # The same as `_take` and `Journal.write` where all is well, as at almost every call: in one piece, because a
+        # call takes time.
+        size = len(frame)
+        end = 0
         self._acquire()
         try:
             journal = self.journal
-            if journal is not None and (offset := journal.put(frame)):
-                self.waiting.append((offset, success))
+            if journal is not None:
+                start = journal.offset
+                if start + size <= journal.room:
+                    journal.offset = end = start + size  # taken with no call between, as there
+                    journal.memory[start:end] = frame  # type: ignore[index] # where there is room there is memory
+                    self.waiting.append((end, success))
         finally:
             self._release()
-        if not offset:
+        if not end:
             self._take(frame, success)
         elif self.is_unheard:  # asked after it waits there: whoever goes to sleep now has seen it
             self.rouse()
+
+    def _frame(self, success: Success, told: Sequence[Any] | None) -> bytes | None:
+        """The frame of a success, where there is a journal to be and it can be written down."""
+        if self._journals is None:
+            return None
+        try:
+            self._known(success.form)
+            return success_frame(success, told)
+        except Exception as error:  # noqa: BLE001 - whether it can ever be kept is for the recorder's thread to say
+            self.complain("frame", f"a record cannot be written down ({error})")
+            return None
 
     def _take(self, frame: bytes | None, record: AnyEvent | Success) -> None:
         # The frame is made before: nobody waits for the lock while somebody else encodes.

@@ -73,13 +73,14 @@ class Journal:
         # Locked before it has its name: nobody can take it for an orphan in the moment between the two.
         unnamed = self.path.with_suffix(UNNAMED)
         self._file = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR | CLOSE_ON_EXEC, 0o600)
-        self._memory: mmap.mmap | None = None
-        self._room = 0
+        self.memory: mmap.mmap | None = None
+        self.room = 0
+        """Where in memory there is no room any more. Up to it, whoever holds the writers' lock may write by himself."""
         try:
             _lock(self._file)
             if not is_lasting and _can_promise(self._file, ROOM):
-                self._memory = mmap.mmap(self._file, ROOM)
-                self._room = ROOM
+                self.memory = mmap.mmap(self._file, ROOM)
+                self.room = ROOM
             unnamed.rename(self.path)
             if is_lasting:
                 _settle_folder(folder)
@@ -92,11 +93,12 @@ class Journal:
     def write(self, frame: bytes) -> int:
         """Appends a frame made by `framed` and answers where it ends."""
         # The place is taken first, with no call between: a signal handler may write in the middle of this.
+        size = len(frame)
         start = self.offset
-        self.offset = end = start + len(frame)
+        self.offset = end = start + size
         try:
-            memory = self._memory
-            if memory is not None and end <= self._room:
+            memory = self.memory
+            if memory is not None and end <= self.room:
                 memory[start:end] = frame
             else:
                 self._write_on(frame, start, end)
@@ -106,30 +108,20 @@ class Journal:
             raise
         return end
 
-    def put(self, frame: bytes) -> int:
-        """The same where there is room in memory, as there mostly is; 0 where there is none."""
-        start = self.offset
-        end = start + len(frame)
-        if end > self._room:
-            return 0
-        self.offset = end
-        self._memory[start:end] = frame  # type: ignore[index] # where there is room there is memory
-        return end
-
     def _write_on(self, frame: bytes, start: int, end: int) -> None:
         """The same where there is no room in memory, or no memory."""
-        if self._memory is None:
+        if self.memory is None:
             self._append(frame, start)
         else:
             self._grow(end)
-            self._memory[start:end] = frame
+            self.memory[start:end] = frame
 
     def _grow(self, end: int) -> None:
         room = end + ROOM
         os.posix_fallocate(self._file, 0, room)
         other = mmap.mmap(self._file, room)
-        if self._memory is not None and room > self._room:  # unless a signal handler has made more room by now
-            other, self._memory, self._room = self._memory, other, room
+        if self.memory is not None and room > self.room:  # unless a signal handler has made more room by now
+            other, self.memory, self.room = self.memory, other, room
         other.close()
 
     def _append(self, frame: bytes, start: int) -> None:
@@ -154,9 +146,9 @@ class Journal:
 
     def since(self, start: int) -> bytes:
         """The frames from an offset on, as they were written."""
-        if self._memory is None:
+        if self.memory is None:
             return os.pread(self._file, self.offset - start, start)
-        return self._memory[start : self.offset]
+        return self.memory[start : self.offset]
 
     def close(self, remove: bool) -> None:
         """Lets go of the file; removes it when everything in it is in the store."""
@@ -169,7 +161,7 @@ class Journal:
 
     def abandon(self) -> None:
         """Lets go of the handle alone: in a forked child, the file is the parent's."""
-        memory, self._memory = self._memory, None
+        memory, self.memory = self.memory, None
         if memory is not None:
             memory.close()
         file, self._file = self._file, -1
@@ -178,7 +170,7 @@ class Journal:
 
     def __del__(self) -> None:
         # A lock outlives the object it was taken for, and an orphan that is locked waits for nobody.
-        if hasattr(self, "_memory"):
+        if hasattr(self, "memory"):
             self.abandon()
 
 

@@ -542,8 +542,6 @@ def _sorted_out(batch: Sequence[AnyEvent]) -> tuple[dict[str, _News], list[Compa
             if about is None:
                 about = news[step.run] = _News()
             about.steps.append(step)
-            if about.is_plain and not _is_plain(step):
-                about.is_plain = False
         elif isinstance(event, RunStarted | RunEnded):
             run = event.run
             about = news.get(run.id)
@@ -555,6 +553,8 @@ def _sorted_out(batch: Sequence[AnyEvent]) -> tuple[dict[str, _News], list[Compa
                 about.started = run
         elif isinstance(event, ContextCompacted):
             compactions.append(event.compaction)
+    for about in news.values():
+        about.is_plain = all(map(_is_plain, about.steps))
     return news, compactions
 
 
