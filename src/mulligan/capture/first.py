@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mulligan.capture.wrap import Rules, Wrapped
 
 
+_tells_nothing = TELLING.isdisjoint
 NAMES = 200
 """Names beyond its own that are remembered of a function that takes any."""
 
@@ -77,9 +78,10 @@ class First(Here, eq=False, gc=False):
         rules = self.rules
         kit = rules.kit
         try:
-            now = kit.timer()
+            timer = kit.timer
+            now = timer()
             # The commonest answers are let go here: to ask the judge takes a call, and so does a copy.
-            if type(result) is dict and len(result) <= SMALL and TELLING.isdisjoint(result) and rules.is_empty_fine:
+            if type(result) is dict and len(result) <= SMALL and _tells_nothing(result) and rules.is_empty_fine:
                 for each in result.values():
                     if type(each) is str:
                         if len(each) > LARGE:
@@ -130,10 +132,11 @@ class First(Here, eq=False, gc=False):
                     run.recent.append(success)
                 else:
                     run.see(success)
-            if kit.keep is None or kit.watchers:
+            keep = kit.keep
+            if keep is None or kit.watchers:
                 kit.succeed(success)
             else:
-                kit.keep(success, self.told)
+                keep(success, self.told)
         except Exception:  # noqa: BLE001 - unrecorded, and made
             kit.fault("recording how a call ended")
         return True
@@ -295,9 +298,8 @@ def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, A
         is_layer = rules.is_retried and (layer is None or not layer.is_open)
         if is_layer:
             guard.made += 1
-        first = First(
-            run, number, layer, is_layer, id, is_alone, parent, rules, given, named, told, is_flat, kit.clock()
-        )
+        clock = kit.clock  # what is held, and not a method, is called faster so, here and below
+        first = First(run, number, layer, is_layer, id, is_alone, parent, rules, given, named, told, is_flat, clock())
         if said is not None:
             first.run.hear(said)
         if kit.watchers and not kit.is_silent:

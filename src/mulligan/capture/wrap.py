@@ -365,8 +365,8 @@ class Wrapped:
             if first is None:
                 with scope(kit, limits=self.rules(kit, None).limits) as run:
                     return play(self.attempts(kit, run, args, kwargs))
-            token = kit.here.set(first)
-            began = kit.timer()
+            token, timer = kit.here.set(first), kit.timer
+            began = timer()
             try:
                 result = function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is what we are here for
@@ -414,8 +414,8 @@ class Wrapped:
             if first is None:
                 with scope(kit, limits=self.rules(kit, None).limits) as run:
                     return await aplay(self.attempts(kit, run, args, kwargs))
-            token = kit.here.set(first)
-            began = kit.timer()
+            token, timer = kit.here.set(first), kit.timer
+            began = timer()
             try:
                 result = await function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is what we are here for

@@ -112,7 +112,8 @@ class Intake:
         # call takes time.
         size = len(frame)
         end = 0
-        self._acquire()
+        acquire, release = self._acquire, self._release  # what is held, and not a method, is called faster so
+        acquire()
         try:
             journal = self.journal
             if journal is not None:
@@ -122,7 +123,7 @@ class Intake:
                     journal.memory[start:end] = frame  # type: ignore[index] # where there is room there is memory
                     self.waiting.append((end, success))
         finally:
-            self._release()
+            release()
         if not end:
             self._take(frame, success)
         elif self.is_unheard:  # asked after it waits there: whoever goes to sleep now has seen it
