@@ -276,3 +276,12 @@ def test_a_journal_that_is_gone_is_forgotten_and_one_that_is_there_or_was_import
     release(store, LOCAL, folder)
     assert store.journals(LOCAL) == ["import of a file"]
     store.close()
+
+
+def test_a_name_of_a_class_of_its_own_is_told_like_any_other(tmp_path):
+    class Name(str):
+        __slots__ = ()
+
+    path = left(tmp_path, in_short(success("run_a", **{Name("query"): "secret"})))
+    (_, step), _ = events_of(frames(path))
+    assert step.step.arguments == {"query": {"$str": 6}}

@@ -70,12 +70,14 @@ def success_frame(success: Success, told: Sequence[Any] | None = None) -> bytes:
     )
     try:
         payload = _pack(facts)
-    except OverflowError:  # a number too large for the format is told by its type
+    except (OverflowError, TypeError):  # a number too large for the format is told by its type
         payload = _pack((*facts[:-1], [_small(value) for value in told or ()]))
     return _head(MARK, SUCCESS, len(payload), _checksum(payload, SUCCESS)) + payload
 
 
 def _small(value: Any) -> Any:
+    if isinstance(value, str):
+        return str.__str__(value)  # a name may be of a class of its own
     is_large = type(value) is int and not -(2**63) <= value < 2**64
     return "int" if is_large else value
 
