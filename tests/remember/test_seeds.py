@@ -146,6 +146,9 @@ def test_a_failure_that_no_seed_is_about_finds_none(tool, text):
 
 
 MISLEADING = (
+    ("book", "book() got an unexpected keyword argument 'seat'"),
+    ("open_folder", "cd: reports: No such file or directory"),
+    ("deploy_site", "429 Too Many Requests\nseen before:\n  Dimension mismatch for query vector"),
     # words of a seed in a place where they are not what went wrong
     ("Bash", "Exit code 1\nFAIL src/errors.test.ts\n  expected 'file has been modified since read' to be shown once"),
     ("Edit", "String to replace not found in file.\nString: raise ValueError('fatal: not a git repository')"),

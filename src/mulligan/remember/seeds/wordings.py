@@ -25,7 +25,9 @@ _OPEN = re.compile(r"\{[a-z ]{1,20}\}")
 _MARKUP = str.maketrans("\u2039\u203a\u00a6", "<>|")
 """Undoes what makes text fit to be shown, in seeds and in what was kept of a failure alike."""
 _SHELL = re.compile(
-    r"(?:\b|_)(?:bash|shell|sh|zsh|terminal|console|powershell|cmd|exec|command|run_code|execute_code)(?:\b|_|$)", re.I
+    r"(?:\b|_)(?:bash|shell|sh|zsh|terminal|console|powershell|cmd|exec|execute|command|run|python|ipython|jupyter|node"
+    r"|interpreter|script|build|compile|lint|tests?)(?:\b|_|$)",
+    re.I,
 )
 _FILES = re.compile(
     r"(?:\b|_)(?:edit|multiedit|write|read|replace|patch|apply_patch|str_replace|notebookedit|glob|grep|view|ls)(?:\b|_|$)"
@@ -123,6 +125,8 @@ def _may_meet(seed: Lesson, tool: str, failure: Failure) -> bool:
         return str(failure.kind) in _EDITING  # some agents patch files by a command
     if "." in seed.tool and asked == "shell":
         return False  # of an MCP server
+    if own == "shell":
+        return asked == "shell" or not tool  # what a program says is not what other tools mean by the same words
     return own == asked or not own or not asked
 
 
