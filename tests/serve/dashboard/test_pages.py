@@ -332,9 +332,10 @@ def test_comparing_two_versions_says_what_differs(week, person):
     assert "There is nothing of 9.9" in words(person.get("/compare?by=version&a=2.0&b=9.9"))
 
 
-def test_search_finds_runs_patterns_tools_and_agents(week, person):
+def test_search_finds_runs_patterns_lessons_tools_and_agents(week, person):
     assert "find_orders" in words(person.get("/search?q=find_ord"))
     assert "bookkeeper" in words(person.get("/search?q=BOOK"))
+    assert f'href="/lessons/{taught.SEED}"' in person.get("/search?q=PUSH+again").body.decode()
     run = week.running.store.runs(LOCAL, RunQuery(limit=1))[0].run.id
     assert run in words(person.get(f"/search?q={run[:10]}"))
     assert "Nothing has" in words(person.get("/search?q=zzzz"))
