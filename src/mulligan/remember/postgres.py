@@ -20,7 +20,7 @@ import psycopg
 from mulligan import forks
 from mulligan.failure import StoreError
 from mulligan.records import History, Pattern, encode
-from mulligan.remember import forgetting, found, learning, postgres_tables
+from mulligan.remember import audit, forgetting, found, learning, postgres_tables
 from mulligan.remember.connection import Connection
 from mulligan.remember.database import DatabaseStore
 from mulligan.remember.postgres_connection import PostgresConnection
@@ -230,6 +230,9 @@ class PostgresStore(DatabaseStore):
         if dry_run:
             return round.rehearse(progress)
         pruned = round.perform(progress)
+        with self._writing(tenant) as writer:  # its work is done in many transactions, so that others come between
+            self._note(writer, tenant, "prune", told=audit.counted(runs=pruned.runs, steps=pruned.steps))
+            self._ledger.let_go()
         with self._reading() as connection:
             postgres_tables.drop_empty(connection.made, now // DAY)
         return pruned
@@ -244,6 +247,7 @@ class PostgresStore(DatabaseStore):
             writer.made.execute("SET LOCAL statement_timeout = 0")
             work = upkeep.Forgetting(writer, self._ledger, tenant, what)
             forgotten = work.perform()
+            self._note(writer, tenant, f"forget.{forgetting.sort(what)}", told=upkeep.told(forgotten))
         if self._journals is not None:
             scrub(self._journals, what, work.gone)
         return forgotten
@@ -254,10 +258,13 @@ class PostgresStore(DatabaseStore):
             tables = writer.execute(
                 "SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'tenant' "
                 "WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p') "
-                "AND NOT c.relispartition AND c.relname <> 'turns'"
+                "AND NOT c.relispartition AND c.relname NOT IN ('turns', 'audit')"
             ).fetchall()
             gone = (writer.execute(f"DELETE FROM {table} WHERE tenant = ?", (tenant,)) for (table,) in tables)
-            return sum(rows.rowcount for rows in gone)
+            erased = sum(rows.rowcount for rows in gone)
+            if erased:
+                self._note(writer, tenant, "tenant.erase", told=audit.counted(rows=erased))
+            return erased
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         raise StoreError(
