@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 from typing import Literal
@@ -12,6 +13,22 @@ Moment = Literal["before", "after"]
 """`before` a COMMIT reaches the server, or `after` it was done: then its answer is what is lost."""
 COMMIT = b"COMMIT\x00"
 """In a question as in its answer. What is encrypted is not seen: `sslmode=disable`."""
+_PREPARED = re.compile(rb"P.{4}([^\x00]+)\x00COMMIT\x00", re.DOTALL)
+
+
+class _Talk:
+    """What is known of one connection."""
+
+    def __init__(self) -> None:
+        self.waits = threading.Event()
+        """Set while the answer to a COMMIT is waited for, which is not passed on."""
+        self._names: set[bytes] = set()
+        """Of statements that were prepared, and are a COMMIT: they are then called by name alone."""
+
+    def commits(self, data: bytes) -> bool:
+        self._names |= set(_PREPARED.findall(data))
+        data = _PREPARED.sub(b"", data)  # to prepare is not to perform
+        return COMMIT in data or any(b"\x00" + name + b"\x00" in data for name in self._names)
 
 
 class Wire:
@@ -60,22 +77,23 @@ class Wire:
                 client.close()  # it is down, as it would be without us
                 continue
             server.settimeout(None)
+            for each in (client, server):  # or every question waits for the next
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._open |= {client, server}
-            waits = threading.Event()
-            """Set while the answer to a COMMIT is waited for, which is not passed on."""
+            talk = _Talk()
             for one, other, is_question in ((client, server, True), (server, client, False)):
-                threading.Thread(target=self._pump, args=(one, other, is_question, waits), daemon=True).start()
+                threading.Thread(target=self._pump, args=(one, other, is_question, talk), daemon=True).start()
 
-    def _pump(self, one: socket.socket, other: socket.socket, is_question: bool, waits: threading.Event) -> None:
+    def _pump(self, one: socket.socket, other: socket.socket, is_question: bool, talk: _Talk) -> None:
         with contextlib.suppress(OSError):
             while data := one.recv(65536):
-                if is_question and COMMIT in data and (moment := self._next()):
+                if is_question and talk.commits(data) and (moment := self._next()):
                     if moment == "before":
                         self._cut(moment, one, other)
                         return
-                    waits.set()
-                elif waits.is_set():
+                    talk.waits.set()
+                elif talk.waits.is_set():
                     if COMMIT in data:  # it is done, and nobody will hear of it
                         self._cut("after", one, other)
                         return

@@ -11,7 +11,7 @@ from mulligan.records import Record
 from mulligan.remember import sqlite
 from mulligan.remember.store import Progress
 from mulligan.remember.tables import MIGRATIONS, RECOUNTED_AT, REPACKED_AT
-from mulligan.remember.urls import sqlite_path
+from mulligan.remember.urls import is_postgres, open_store, shown, sqlite_path
 
 
 class Plan(Record, frozen=True):
@@ -35,6 +35,10 @@ class Plan(Record, frozen=True):
 
 def plan(url: str) -> Plan:
     """What would be done, with nothing changed; refuses what is newer than this version, or not ours."""
+    if is_postgres(url):
+        from mulligan.remember.postgres_checkup import schema_at  # the extra
+
+        return _plan(shown(url), schema_at(url))
     path = sqlite_path(url)
     if not path.exists():
         return _plan(str(path), 0)
@@ -61,7 +65,7 @@ def _count(connection: sqlite3.Connection, table: str) -> int:
 def migrate(url: str, progress: Progress | None = None) -> Plan:
     """Brings a store up to date, or makes it; what it was before."""
     before = plan(url)
-    sqlite.SqliteStore(sqlite_path(url), progress=progress).close()
+    open_store(url, progress=progress).close()
     after = plan(url)
     if after.is_due:
         raise StoreError(f"{after.where} has still schema {after.schema}, and not {after.newest}.")

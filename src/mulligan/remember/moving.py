@@ -17,14 +17,32 @@ from mulligan.failure import StoreError
 from mulligan.records import Record, decode, encode
 from mulligan.remember.sides import NUMBER, Row, Side, Table
 from mulligan.remember.store import Progress
+from mulligan.remember.urls import is_postgres, sqlite_path
 
 CHUNK = 10_000
 """Rows that are written in one transaction, and at most lost with a process that is killed."""
+LAST = "steps"
+"""Where PostgreSQL keeps a step follows from its run, which must be there."""
 NAMED = 5
 """Rows that are named of those that differ."""
 SIZE = 16
 _ROUND = 1 << (8 * SIZE)
-_packed = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def _packed(row: Row) -> bytes:
+    try:
+        return _encode(row)
+    except UnicodeEncodeError:  # half of a pair of surrogates, which only some databases have room for
+        return _encode([each.encode("utf-8", "surrogatepass") if isinstance(each, str) else each for each in row])
+
+
+def _hash(row: Row) -> bytes:
+    return blake2b(_packed(row), digest_size=SIZE).digest()
+
+
+class _Unordered(Exception):
+    """A database has rows in another order than we do: some texts stand in it for others."""
 
 
 class Difference(Record, frozen=True):
@@ -74,8 +92,7 @@ class _Sum:
 
     def add(self, row: Row) -> None:
         self.count += 1
-        digest = blake2b(_packed(row), digest_size=SIZE).digest()
-        self.total = (self.total + int.from_bytes(digest, "little")) % _ROUND
+        self.total = (self.total + int.from_bytes(_hash(row), "little")) % _ROUND
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Sum) and (self.count, self.total) == (other.count, other.total)
@@ -89,6 +106,17 @@ class _Part(NamedTuple):
     table: Table
     tenant: str
     renamed: str
+
+
+def opened(url: str, is_source: bool) -> Side:
+    """The database of a store."""
+    if is_postgres(url):
+        from mulligan.remember.postgres_side import PostgresSide  # the extra
+
+        return PostgresSide(url, is_source)
+    from mulligan.remember.sqlite_side import SqliteSide
+
+    return SqliteSide(sqlite_path(url), is_source)
 
 
 class Move:
@@ -118,7 +146,8 @@ class Move:
                 "Bring both up to date: mulligan migrate"
             )
         # Numbers are of a whole store: those of one tenant may be others' in the copy, where only their order counts.
-        return [table if self._only is None else table.unnumbered() for table in here.values()]
+        tables = [table if self._only is None else table.unnumbered() for table in here.values()]
+        return sorted(tables, key=lambda table: table.name == LAST)
 
     def copy(self) -> Copied:
         """Makes both sides equal, and says in what they are not if that fails."""
@@ -253,13 +282,32 @@ class Move:
             if sorted(map(_packed, there)) != sorted(map(_packed, wanted)):
                 self._write(table, wanted, there)
             return found
-        chunks = _chunks(_differing(table, rows, self._to.rows(table, part.renamed, table.key)))
-        if self._only is not None and table.is_ordered:
+        try:
+            self._merge(part, _differing(table, rows, self._to.rows(table, part.renamed, table.key)))
+        except _Unordered:
+            for _ in rows:  # all of it counts
+                pass
+            self._merge(part, self._looked_up(part))
+        return found
+
+    def _merge(self, part: _Part, differing: Iterator[tuple[Row | None, Row | None]]) -> None:
+        chunks = _chunks(differing)
+        if self._only is not None and part.table.is_ordered:
             self._append(part, list(chunks))
         else:
             for put, gone in chunks:
-                self._write(table, put, gone)
-        return found
+                self._write(part.table, put, gone)
+
+    def _looked_up(self, part: _Part) -> Iterator[tuple[Row | None, Row | None]]:
+        """What differs, found without any order: takes a key and a digest of each row of the copy into memory."""
+        key_of = _keys(part.table)
+        there = {key_of(row): _hash(row) for row in self._to.rows(part.table, part.renamed, ())}
+        for row in self._wanted(part):
+            other = there.pop(key_of(row), None)
+            if other != _hash(row):
+                yield row, None if other is None else key_of(row)
+        for key in there:
+            yield None, key
 
     def _append(self, part: _Part, chunks: list[tuple[list[Row], list[Row]]]) -> None:
         """What is new of a table in which the order of rows counts and their numbers are not those of the source."""
@@ -309,21 +357,27 @@ class Move:
 
     def _difference(self, part: _Part) -> Difference:
         """Which rows they are, found by going through both sides once more."""
-        order = part.table.key or part.table.columns
-        wanted = sorted(self._wanted(part), key=_packed) if not part.table.key else self._wanted(part, order)
-        there: Any = self._to.rows(part.table, part.renamed, part.table.key)
-        if not part.table.key:
-            there = sorted(there, key=_packed)
         counts = {"missing": 0, "extra": 0, "changed": 0}
         named: list[str] = []
-        for row, other in _pairs(part.table, iter(wanted), iter(there)):
-            if row == other:
-                continue
-            how = "extra" if row is None else "missing" if other is None else "changed"
+        for row, key in self._differing(part):
+            how = "extra" if row is None else "missing" if key is None else "changed"
             counts[how] += 1
             if len(named) < NAMED:
-                named.append(f"{how}: {_spoken(part.table, row or other or ())}")
+                named.append(f"{how}: {_spoken(part.table, key or _keys(part.table)(row or ()))}")
         return Difference(tenant=part.renamed, table=part.table.name, rows=tuple(named), **counts)
+
+    def _differing(self, part: _Part) -> Iterator[tuple[Row | None, Row | None]]:
+        table = part.table
+        if not table.key:
+            wanted, there = self._wanted(part), self._to.rows(table, part.renamed, ())
+            yield from _differing(table, iter(sorted(wanted, key=_packed)), iter(sorted(there, key=_packed)))
+            return
+        try:
+            yield from list(
+                _differing(table, self._wanted(part, table.key), self._to.rows(table, part.renamed, table.key))
+            )
+        except _Unordered:
+            yield from self._looked_up(part)
 
 
 def _digest(sums: Sequence[tuple[str, str, _Sum]]) -> str:
@@ -340,17 +394,29 @@ def _keys(table: Table) -> Callable[[Row], Row]:
 def _pairs(table: Table, rows: Iterator[Row], others: Iterator[Row]) -> Iterator[tuple[Row | None, Row | None]]:
     """Two sides that are in the order of their keys, row by row; None where one has no such row."""
     key_of: Callable[[Row], Any] = _keys(table) if table.key else _packed
-    row, other = next(rows, None), next(others, None)
+
+    def keyed(side: Iterator[Row]) -> Iterator[tuple[Any, Row | None]]:
+        before = None
+        for row in side:
+            key = key_of(row)
+            if before is not None and key < before:
+                raise _Unordered
+            before = key
+            yield key, row
+
+    end: tuple[Any, Row | None] = (None, None)
+    ours, theirs = keyed(rows), keyed(others)
+    (key, row), (name, other) = next(ours, end), next(theirs, end)
     while row is not None or other is not None:
-        if other is None or (row is not None and key_of(row) < key_of(other)):
+        if other is None or (row is not None and key < name):
             yield row, None
-            row = next(rows, None)
-        elif row is None or key_of(other) < key_of(row):
+            key, row = next(ours, end)
+        elif row is None or name < key:
             yield None, other
-            other = next(others, None)
+            name, other = next(theirs, end)
         else:
             yield row, other
-            row, other = next(rows, None), next(others, None)
+            (key, row), (name, other) = next(ours, end), next(theirs, end)
 
 
 def _differing(table: Table, rows: Iterator[Row], others: Iterator[Row]) -> Iterator[tuple[Row | None, Row | None]]:
@@ -366,7 +432,7 @@ def _chunks(found: Iterator[tuple[Row | None, Row | None]]) -> Iterator[tuple[li
         yield [row for row, _ in some if row is not None], [key for _, key in some if key is not None]
 
 
-def _spoken(table: Table, row: Row) -> str:
+def _spoken(table: Table, key: Row) -> str:
     """A row by its key, without the tenant; where it has none, by all of it."""
-    named = zip(table.key or table.columns, _keys(table)(row), strict=True)
+    named = zip(table.key or table.columns, key, strict=True)
     return ", ".join(f"{name} {value!r}"[:100] for name, value in named if name != "tenant")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import sqlite3
 import sys
@@ -16,12 +17,21 @@ from mulligan.remember import checkup
 from mulligan.remember.checkup import Checkup
 from mulligan.remember.journal import NewerJournal, frames, orphans
 from mulligan.remember.losses import dropped, hook_faults
-from mulligan.remember.store import LOCAL, RunQuery
-from mulligan.remember.urls import journals_of, open_store, sqlite_path
+from mulligan.remember.store import LOCAL, RunQuery, Store
+from mulligan.remember.urls import (
+    is_begun,
+    is_postgres,
+    is_remote,
+    journals_of,
+    open_store,
+    place_of,
+    shown,
+    sqlite_path,
+)
 from mulligan.report import terminal
 from mulligan.report.tables import ago
 from mulligan.serve.cli.options import as_json, now, print_json, print_lines, settings_with, store_option
-from mulligan.settings import hook_folder
+from mulligan.settings import Settings, hook_folder
 
 LARGEST = 5
 """Tables that are named; --json has them all."""
@@ -37,9 +47,7 @@ def doctor(store: str | None, as_json: bool) -> None:
 
     Exits 1 when something is not: a store that is not sound, records that were dropped, journals that wait.
     """
-    settings = settings_with(store)
-    path = sqlite_path(settings.store_url)
-    facts = _facts(path)
+    facts = _facts(settings_with(store))
     ills = _ills(facts)
     if as_json:
         print_json(facts | {"ills": ills})
@@ -50,27 +58,39 @@ def doctor(store: str | None, as_json: bool) -> None:
     sys.exit(1 if ills else 0)
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def _facts(settings: Settings) -> dict[str, Any]:
+    url = settings.store_url
+    path = sqlite_path(url) if is_remote(url) else place_of(url, settings.folder)  # which refuses a server
     facts: dict[str, Any] = {
         "mulligan": __version__,
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
-        "store": str(path),
+        "store": shown(url) if is_postgres(url) else str(path),
         "journals": str(journals_of(path)),
     }
     facts |= _waiting(journals_of(path))
     facts |= _hooks()
-    if not path.exists():
+    if not is_begun(url):
         return facts | {"sound": None, "note": "nothing has been kept yet"}
     try:
-        kept = open_store(str(path))
-        health = kept.health(LOCAL)
-        facts |= _checked(checkup.of_sqlite(path))
+        if is_postgres(url):
+            from mulligan.remember.postgres_checkup import of_postgres  # the extra
+
+            facts |= _checked(of_postgres(url, now()))
+        with contextlib.closing(open_store(url)) as kept:
+            facts |= _kept(kept)
+        if not is_postgres(url):  # which whoever opens it brings up to date
+            facts |= _checked(checkup.of_sqlite(path))
     except StoreError as error:
-        return facts | {"sound": False, "note": str(error)}
+        facts |= {"sound": False, "note": str(error)}
+    return facts
+
+
+def _kept(kept: Store) -> dict[str, Any]:
+    health = kept.health(LOCAL)
     recent = kept.runs(LOCAL, RunQuery(limit=RECENT))
     told = sum(history.run.context is not None for history in recent)
-    return facts | {
+    return {
         "sound": health.sound,
         "note": health.note,
         "runs": health.runs,
@@ -106,7 +126,7 @@ def _hooks() -> dict[str, Any]:
 
 def _ills(facts: dict[str, Any]) -> list[str]:
     ills = []
-    if facts["sound"] is False:
+    if facts.get("sound") is False:
         ills.append(f"The store is not sound: {facts['note']}")
     if facts["waiting"]:
         ills.append(
@@ -139,11 +159,37 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         "kept": ", ".join(kept),
         "schema": f"{facts['schema']}, the newest is {facts['newest']}" if "schema" in facts else "",
         "tables": ", ".join(f"{each['name']} {_size(each['bytes'])}" for each in facts.get("tables", ())[:LARGEST]),
-        "dropped": terminal.count(facts.get("dropped", 0), "record") if kept else "",
+        **(_of_postgres(facts) if "pool" in facts else {}),
+        "dropped": terminal.count(facts.get("dropped", 0), "record") if "dropped" in facts else "",
         "context": f"{100 * share:.0f} % of recent runs say what they are about" if share is not None else "",
-        "note": facts["note"],
+        "note": facts.get("note", ""),
     }
-    return [(name, terminal.line(told, 300)) for name, told in rows.items() if told]
+    # An address of ours has no password in it, and is to be read; whatever else may come from strangers.
+    return [(name, told if name == "store" and told.isprintable() else terminal.line(told, 300))
+            for name, told in rows.items() if told]  # fmt: skip
+
+
+def _of_postgres(facts: dict[str, Any]) -> dict[str, str]:
+    archived = f"; its log was last archived {ago(facts['archived'], now())}" if facts["archived"] else ""
+    lags = [f"{each['name'] or 'one'} {each['lag_seconds']:.1f} s behind" for each in facts["replicas"]]
+    return {
+        "database": f"{facts['engine']}, {facts['connections']} of {facts['max_connections']} connections taken, "
+        f"{facts['pool']} at most for each of our processes to read with",
+        "parts": f"{facts['parts']} days of steps, {facts['parts_ahead']} of them ahead"
+        + (f"; {facts['steps_without_part']:,} steps without one" if facts["steps_without_part"] else "")
+        if "parts" in facts
+        else "",
+        "extensions": _pairs(facts["extensions"]),
+        "tenants": f"row-level security is {facts['row_security']} (as {facts['role']})" if "role" in facts else "",
+        "timeouts": _pairs(facts["timeouts"]),
+        "durable": _pairs(facts["durable"]),
+        "replicas": ", ".join(lags) or ("this is one" if facts["is_replica"] else "none"),
+        "backup": f"when the last was made is unknown to PostgreSQL{archived}",
+    }
+
+
+def _pairs(facts: dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
 def _size(bytes: int) -> str:

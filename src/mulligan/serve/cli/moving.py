@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
 
 from mulligan.failure import SettingsError
-from mulligan.remember import migrating, sides
+from mulligan.remember import migrating, moving
 from mulligan.remember.migrating import Plan
 from mulligan.remember.moving import Copied, Difference, Move
-from mulligan.remember.urls import is_remote, sqlite_path
+from mulligan.remember.urls import is_begun, is_postgres, is_remote, shown, sqlite_path
 from mulligan.report.tables import count, line
 from mulligan.serve.cli.options import as_json, opened, print_json, progress, settings_with, store_option
 
 
 @click.command(
     epilog="Examples:\n\n  mulligan copy mulligan.db elsewhere.db\n\n"
+    "  mulligan copy mulligan.db postgresql://db.example.com/mulligan\n\n"
     "  mulligan copy mulligan.db elsewhere.db --check\n\n  mulligan copy team.db ada.db --tenant ada --as local"
 )
 @click.argument("source", metavar="FROM")
@@ -38,11 +40,11 @@ def copy(source: str, to: str, tenant: str | None, renamed: str | None, check: b
         _check(url)
     _check_apart(source, to)
     _adopt(source)
-    if check and not _is_there(to):
+    if check and not is_begun(to):
         raise SettingsError(f"there is no {to} to be checked. Copy it first: mulligan copy FROM TO")
-    origin = sides.opened(source, is_source=True)
+    origin = moving.opened(source, is_source=True)
     try:
-        other = sides.opened(to, is_source=False)
+        other = moving.opened(to, is_source=False)
         try:
             with progress("comparing" if check else "copying") as told:
                 move = Move(origin, other, tenant, renamed, told)
@@ -66,31 +68,26 @@ def _check(url: str) -> None:
 
 
 def _check_apart(source: str, to: str) -> None:
-    if _is_file(source) and _is_file(to):
-        one, other = sqlite_path(source), sqlite_path(to)
-        if one.exists() and other.exists() and one.samefile(other):
+    if not is_postgres(to):
+        other = sqlite_path(to)
+        if (
+            other.exists()
+            and not is_postgres(source)
+            and os.path.realpath(sqlite_path(source)) == os.path.realpath(other)
+        ):
             raise SettingsError("FROM and TO are the same store. Name another TO.")
         if not other.absolute().parent.is_dir():
             raise SettingsError(f"there is no folder {other.parent}. Make it first: mkdir -p '{other.parent}'")
-    elif source == to:
+    elif shown(source) == shown(to):
         raise SettingsError("FROM and TO are the same store. Name another TO.")
-
-
-def _is_file(url: str) -> bool:
-    return "://" not in url or url.startswith("sqlite:")
-
-
-def _is_there(url: str) -> bool:
-    return not _is_file(url) or sqlite_path(url).exists()
 
 
 def _adopt(source: str) -> None:
     """What killed processes left in their journals belongs to the store."""
-    if _is_file(source):
-        kept = opened(settings_with(source))
-        if kept is None:
-            raise SettingsError(f"there is no {source}. Name the store that is to be copied.")
-        kept.close()
+    kept = opened(settings_with(source))
+    if kept is None:
+        raise SettingsError(f"there is no {source}. Name the store that is to be copied.")
+    kept.close()
 
 
 def _tell(copied: Copied, check: bool, as_json: bool) -> None:
