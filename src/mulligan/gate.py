@@ -87,7 +87,7 @@ class Gate:
             if is_fine:
                 arguments: Any = success.named
                 if success.given:
-                    arguments = {**dict(zip(success.form.names, success.given)), **arguments}  # noqa: B905 - in part
+                    arguments = dict(zip(success.form.names, success.given), **arguments)  # noqa: B905 - in part
             else:
                 arguments, result = self._redactor.record(plain(success.arguments), plain(thawed(result)))
             step = success.step(success.form.kept_name, arguments, result)

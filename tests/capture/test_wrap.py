@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import functools
 import inspect
 import pickle
@@ -11,9 +13,16 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import mulligan
+from mulligan.assembly import Mulligan
+from mulligan.capture.first import begin
 from mulligan.failure import SettingsError
+from mulligan.records import encode
+from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.success import telling
 from mulligan.testing import Rehearsal, rehearsal
 
 
@@ -477,3 +486,44 @@ def test_a_misspelt_name_of_an_argument_to_protect_is_refused(option: str) -> No
 
     @mulligan.tool(**{option: ["limit"]}, schema={"type": "object", "properties": {"limit": {"type": "integer"}}})
     def by_schema(query: str) -> None: ...
+
+
+# The way of every call, and the longer way round
+
+values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30) | st.sampled_from(
+    [[1, "two"], {"k": [1]}, (1, 2), {"a", "b"}, b"bytes", 10**30, "sk-live-" + "a1B2" * 8, "x" * 70_000]
+)  # fmt: skip
+results = values | st.dictionaries(st.sampled_from(["city", "days", "password", "note"]), values, max_size=3)
+
+
+def takes_some(city, days=3, /, unit="c", *rest, password=None, **more):
+    return city, days, unit, rest, password, more
+
+
+def kept_of(args: Any, kwargs: Any, result: Any, **options: Any) -> list[tuple[Any, ...]]:
+    with contextlib.closing(Mulligan(store="memory:")) as mine:
+        made = functools.wraps(takes_some)(lambda *_, **__: copy.deepcopy(result))
+        tool = mine.tool(made, name="some", **options)
+        with mine.run("agent"):
+            for _ in range(3):
+                tool(*args, **kwargs)
+                assert mine.flush(10)  # what may be told of a form is known once the first of its calls is kept
+        first = begin(tool.__mulligan__, mine._parts.kit, args, kwargs)
+        if first is not None and first.is_flat:  # noted in passing, it is what would be told of it otherwise
+            assert first.told == telling(first.rules.form, first.named, first.given)
+        (history,) = mine._parts.recorder.store.runs(LOCAL, RunQuery())
+        return [(step.name, step.seq, step.outcome, encode((step.arguments, step.result))) for step in history.steps]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(values, min_size=1, max_size=4),
+    st.dictionaries(st.sampled_from(["password", "city", "token", "limit"]), values, max_size=3),
+    results,
+)
+def test_the_short_way_and_the_long_way_round_keep_the_same_of_a_call(args, kwargs, result):
+    short = kept_of(args, kwargs, result)
+    assert short == kept_of(
+        args, kwargs, result, schema={"type": "object"}
+    )  # has each call looked at before it is made
+    assert {each[3] for each in short} == {short[0][3]} and len(short) == 3

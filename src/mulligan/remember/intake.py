@@ -227,8 +227,9 @@ class Intake:
         """The oldest records are kept, and the journal up to this place."""
         self._kept_upto = upto or self._kept_upto
         with self.progress:
+            let_go = self.waiting.popleft
             for _ in range(count):
-                self.waiting.popleft()
+                let_go()
             self.kept += count
             self.progress.notify_all()
 
