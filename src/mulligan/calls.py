@@ -140,17 +140,35 @@ def status(run: Run, steps: Iterable[Step], links: Iterable[Link] = ()) -> Statu
 
 def precedents(links: Iterable[Link], seen: int) -> list[Precedent]:
     """What overcame a failure before, the most often first; the same change in several runs is one precedent."""
-    runs: dict[bytes, set[str]] = {}
-    first: dict[bytes, Link] = {}
-    # In one order, wherever they come from: two stores that know the same give the same answer.
-    for link in sorted(links, key=lambda link: (link.run, link.failed)):
-        shape = encode((link.how, [(change.path, change.how, change.after) for change in link.changes], link.between))
-        runs.setdefault(shape, set()).add(link.run)
-        first.setdefault(shape, link)
+    runs: dict[object, set[str]] = {}
+    first: dict[object, Link] = {}
+    for link in links:
+        shape = (link.how, link.between, tuple([_told(change) for change in link.changes]))
+        known = first.get(shape)
+        if known is None:
+            first[shape], runs[shape] = link, {link.run}
+            continue
+        runs[shape].add(link.run)
+        # The same one, in whichever order they come: two stores that know the same give the same answer.
+        if link.run < known.run or (link.run == known.run and link.failed < known.failed):
+            first[shape] = link
+    met = [(len(runs[shape]), _shape(link), link) for shape, link in first.items()]
     return [
-        Precedent(how=link.how, changes=link.changes, between=link.between, worked=len(runs[shape]), seen=max(seen, 1))
-        for shape, link in sorted(first.items(), key=lambda item: (-len(runs[item[0]]), item[0]))
+        Precedent(how=link.how, changes=link.changes, between=link.between, worked=count, seen=max(seen, 1))
+        for count, _, link in sorted(met, key=lambda each: (-each[0], each[1]))
     ]
+
+
+def _told(change: Change) -> object:
+    """What says whether two changes are the same: not where they come from, nor what was there before."""
+    after = change.after
+    # What is equal may still be another thing: 1, 1.0 and True. And what is neither text nor number may hold anything.
+    is_plain = type(after) is str or type(after) is int
+    return (change.path, change.how, type(after), after) if is_plain else encode((change.path, change.how, after))
+
+
+def _shape(link: Link) -> bytes:
+    return encode((link.how, [(change.path, change.how, change.after) for change in link.changes], link.between))
 
 
 def wilson(worked: int, tried: int, z: float = 1.28) -> float:

@@ -24,6 +24,7 @@ from mulligan.records import (
     Pattern,
     Precedent,
     Run,
+    decode,
     encode,
     pattern_id,
 )
@@ -171,9 +172,9 @@ class DatabaseStore(abc.ABC):
             "SELECT body FROM links WHERE tenant = ? AND name = ? AND fingerprint = ? ORDER BY rowid DESC LIMIT 200",
             asked,
         )
-        links = [bodies.read(body, Link) for (body,) in rows]
-        if not links:
+        if not rows:
             return []
+        links = decode(b"[%s]" % b",".join([bodies.plain(body) for (body,) in rows]), list[Link])  # all at once
         pattern = pattern_id(question.tool, question.fingerprint)
         if revoked := self._revoked(tenant, question.tool, pattern):
             links = [link for link in links if link.run not in revoked]

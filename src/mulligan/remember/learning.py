@@ -330,7 +330,7 @@ def answer(
             rows = near(read, tenant, query.tool, query.text)
             if not query.within or clock() - began < query.within:
                 alike = similar.nearest(query.text, [(pattern, similar.unpacked(bits)) for pattern, bits in rows])
-                asked = [each for each in alike if _is_of_kind(read, tenant, each[1], query.kind)][: recipes.ALIKE]
+                asked = _of_kind(read, tenant, alike, query.kind)[: recipes.ALIKE]
         groups += [(likeness, _tallies(read, tenant, pattern, query)) for likeness, pattern in asked]
     else:
         where, values = ("AND tool = ?", (query.tool,)) if query.tool is not None else ("", ())
@@ -365,11 +365,16 @@ def known_of(read: Read, tenant: str, query: FixQuery) -> recipes.Known:
     return recipes.Known(crowd(read, tenant, query.now), verdicts(read, tenant), samples, since, fresh)
 
 
-def _is_of_kind(read: Read, tenant: str, pattern: str, kind: str) -> bool:
-    if not kind:
-        return True
-    rows = read("SELECT kind FROM patterns WHERE tenant = ? AND id = ?", (tenant, pattern))
-    return not rows or bool(rows[0][0] == kind)
+def _of_kind(read: Read, tenant: str, near: list[tuple[float, str]], kind: str) -> list[tuple[float, str]]:
+    """Those of this kind, as far as theirs is known."""
+    if not kind or not near:
+        return near
+    rows = read(
+        f"SELECT id FROM patterns WHERE tenant = ? AND id IN ({', '.join('?' * len(near))}) AND kind <> ?",
+        (tenant, *(pattern for _, pattern in near), kind),
+    )
+    others = {id for (id,) in rows}
+    return [each for each in near if each[1] not in others]
 
 
 def _worked(read: Read, tenant: str, query: FixQuery) -> list[Shape]:

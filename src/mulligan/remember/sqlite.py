@@ -24,8 +24,8 @@ from mulligan.remember.store import LOCAL, Forget, Forgotten, Health, Progress, 
 from mulligan.remember.tables import APPLICATION, HALF, MIGRATIONS, REPACKED_AT
 
 BUSY_MS = 5000
-MAPPED = 256 * 1024 * 1024
-"""Bytes of the file that readers see in memory."""
+MAPPED = 2**31 - 2**16
+"""Bytes of the file that readers see in memory, the most that SQLite does: to copy a page takes ten times as long."""
 PAGES = 2000
 """Pages that are given back at a time."""
 PATIENCE = 5.0
