@@ -41,6 +41,7 @@ TARGET = 0.85
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--quick", action="store_true", help="one fold of four")
+    options.add_argument("--fold", type=int, choices=range(FOLDS), help="this one alone")
     options.add_argument("--best", action="store_true", help="what is learned from everything")
     options.add_argument("--show", action="store_true", help="each lesson with what became of it")
     options.add_argument("--data", type=pathlib.Path, default=DATA)
@@ -55,7 +56,7 @@ def main() -> None:
     if given.best:
         evaluation.best()
         return
-    for fold in range(1 if given.quick else FOLDS):
+    for fold in [given.fold] if given.fold is not None else range(1 if given.quick else FOLDS):
         evaluation.fold(fold, 1.0)
     evaluation.print()
     if given.show:
