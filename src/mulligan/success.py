@@ -6,6 +6,7 @@ copied only where it could change.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ LARGE = 65_536
 """Characters of a text, or bytes of a value, above which it is not held on to without a second thought."""
 _freeze = msgspec.json.Encoder().encode
 _type = type
+_NAMES = frozenset({str})
 
 
 class Form:
@@ -152,7 +154,7 @@ def frozen(value: Any) -> Any:
             break
     else:
         return value.copy() if kind is dict else list(value)
-    if not _is_small(inside):
+    if not _is_small(value):
         return plain(value)
     try:
         return msgspec.Raw(_freeze(value))
@@ -186,21 +188,30 @@ def _told(value: Any, is_hidden: bool) -> Any:
     return value if kind in CLOSED and not is_hidden else kind.__name__
 
 
-def _is_small(inside: Iterable[Any]) -> bool:
-    """Whether it is quickly copied. What is held twice counts twice: lists that share each other may be endless."""
+def _is_small(value: Any) -> bool:
+    """Whether it is quickly copied as JSON, and is all of JSON: anything else is described, and not by the encoder.
+
+    What is held twice counts twice: lists that share each other may be endless.
+    """
     left = FEW * 10
-    waiting = [inside]
+    waiting = [value]
     while waiting:
-        for each in waiting.pop():
+        held = waiting.pop()
+        left -= len(held)
+        if left < 0 or (type(held) is dict and not _NAMES.issuperset(map(type, held))):
+            return False
+        for each in held.values() if type(held) is dict else held:
             kind = type(each)
             if kind is str:
                 if len(each) > FEW * 1000:
                     return False
             elif kind is dict or kind is list or kind is tuple:
-                left -= len(each)
-                if left < 0:
+                waiting.append(each)
+            elif kind is int:
+                if not -(2**63) <= each < 2**63:
                     return False
-                waiting.append(each.values() if kind is dict else each)
+            elif kind not in FLAT or (kind is float and not math.isfinite(each)):
+                return False
     return True
 
 
