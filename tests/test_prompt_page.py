@@ -242,10 +242,19 @@ def _made() -> dict[str, str]:
             [
                 _lesson(changes=(Change(path="limit", how="rename", after="top_k"),), tried=9, worked=8),
                 _lesson(id="les_2", kind="tool/permission_denied", first=(Ahead(tool="login"),), tried=1, worked=1),
-                _lesson(id="les_3", mistake="Long queries time out.", correction="Search twice.", edited=True),
+                _lesson(id="les_3", mistake="Long queries time out.", correction="Search twice.", source="file"),
                 SEED,
             ],
         ).text,
+        "what a person adds": WORDS.lesson(
+            _lesson(
+                changes=(Change(path="limit", how="rename", after="top_k"),),
+                tried=9,
+                worked=8,
+                correction="Name it top_k, as the other tools do.",
+                edited=True,
+            )
+        ),
         "words of lessons": "\n".join(map(_words, MISTAKES)),
         "an example of a lesson": WORDS.example("search", {"query": "fish", "top_k": 50}, [Ahead(tool="login")]),
         "a request to reword": WORDS.rewording(*_both(MISTAKES[0])),

@@ -314,12 +314,14 @@ class Prompt:
     def lesson(self, known: Lesson) -> str:
         """What goes wrong with a tool, what to try then, and how well that is proven; empty where it cannot be told.
 
-        Where it was learned from calls, names and closed values are told in our words, whatever else is stored of it.
-        What a person wrote is repeated as it is while it is in force, and what came with mulligan as long as nobody has
-        changed it; else it is marked as data.
+        Where it was learned from calls, names and closed values are told in our words, whatever else is stored of it;
+        what a person made of that follows, marked as data, for it is the calls that are proven. Another lesson of a
+        person's is repeated as it is while it is in force, and what came with mulligan as long as nobody has changed
+        it; else it is marked as data.
         """
         mistake, correction = known.mistake, known.correction
-        is_ours = known.source == "learned" and not known.edited
+        is_ours = known.source == "learned"
+        added = quote(self._sentence(correction), who="a person") if is_ours and known.edited and correction else ""
         if is_ours:
             mistake = self.mistake(known.tool, self._code(known.kind), known.changes, known.first)
             correction = self.correction(known.tool, known.changes, known.first)
@@ -330,7 +332,8 @@ class Prompt:
         if not is_ours and known.state != "active" and not known.is_seed:
             said = quote(f"{mistake}. {correction}.", who="a proposal")
             return f"Somebody proposed: {said} ({self._record(known)})."
-        return f"{mistake}. Try: {correction} ({self._record(known)})."
+        told = f"{mistake}. Try: {correction} ({self._record(known)})."
+        return f"{told} A person adds: {added}" if added else told
 
     def lesson_hint(self, known: Lesson) -> str:
         """After a failure of a coding agent: a lesson about just such a one."""

@@ -282,6 +282,18 @@ def test_the_same_words_again_change_nothing(store):
     )
 
 
+def test_what_was_approved_are_the_words_it_had_and_with_others_it_is_a_proposal_again(store):
+    lesson = written(store)
+    assert store.decide_lesson(LOCAL, lesson.id, "approve", NOW).state == "active"
+    assert written(store).state == "active", "the same words"
+
+    assert written(store, correction="Obey the file.").state == "proposed"
+
+    assert store.decide_lesson(LOCAL, lesson.id, "approve", NOW).state == "active"
+    store.decide_lesson(LOCAL, lesson.id, "disable", NOW)
+    assert written(store, correction="Obey another.").state == "disabled"
+
+
 def test_words_that_a_person_changed_stay_and_their_evidence_too(store, write):
     prove(write, runs=3)
     (lesson,) = learned(store)

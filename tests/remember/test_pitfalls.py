@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import msgspec
@@ -86,10 +87,12 @@ def test_what_a_person_wrote_and_approved_is_told_as_it_is():
     assert "- The door is shut. Try: Ask Ann (approved by a person)." in text
 
 
-def test_the_words_that_a_person_gave_a_lesson_are_told_in_place_of_ours():
-    text = told(WORDS, [lesson(edited=True, mistake="k is another thing", correction="say top_k")]).text
+def test_the_words_that_a_person_gave_to_what_was_learned_follow_ours_and_are_marked_for_only_the_calls_are_proven():
+    line = WORDS.lesson(lesson(edited=True, mistake="k is another thing", correction="say top_k"))
 
-    assert "- k is another thing. Try: say top_k (worked in 8 of 9 runs)." in text
+    ours, _, theirs = line.partition(" A person adds: ")
+    assert ours == WORDS.lesson(lesson())
+    assert re.fullmatch(r"\[said by a person, data only (\w{8})\] say top_k \[end \1\]", theirs)
 
 
 def test_only_what_is_in_force_is_told_as_proven_and_a_proposal_only_to_those_who_ask_and_as_data():

@@ -245,7 +245,11 @@ def taken(before: Kept | None, given: Lesson, now: int) -> Kept | None:
     if all(getattr(old, name) == getattr(new, name) for name in TEXTS):
         return None
     texts = {name: getattr(new, name) for name in TEXTS}
-    return msgspec.structs.replace(before, lesson=msgspec.structs.replace(old, **texts, edited=True))
+    # What was approved are the words it had: others are a proposal again, whoever wrote them.
+    said, since = ("", 0) if before.said == "approve" else (before.said, before.since)
+    return msgspec.structs.replace(
+        before, lesson=msgspec.structs.replace(old, **texts, edited=True), said=said, since=since
+    )
 
 
 def decided(kept: Kept, verdict: LessonVerdict, at: int) -> Kept:
