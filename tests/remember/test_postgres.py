@@ -57,7 +57,7 @@ def failed(run: str, fingerprint: str = "f-k", tool: str = "search", message: st
 
 
 def asked(store: PostgresStore, sql: str, *values: Any) -> list[Any]:
-    with store._reading() as connection:
+    with store._reading(LOCAL) as connection:
         return connection.made.execute(sql, values).fetchall()
 
 
@@ -86,7 +86,7 @@ def test_a_wrong_password_and_a_database_that_is_not_there_are_told(url):
 
 def test_a_newer_schema_is_left_as_it_is(postgres_url):
     store = PostgresStore(postgres_url)
-    with store._reading() as connection:
+    with store._reading(LOCAL) as connection:
         connection.made.execute("UPDATE mulligan SET version = version + 1")
     store.close()
     assert f"schema {len(MIGRATIONS) + 1}; this one knows {len(MIGRATIONS)}" in sentence(postgres_url)
@@ -333,7 +333,10 @@ def test_a_connection_that_the_server_ended_costs_a_question_nothing(store):
 def test_who_asks_when_all_connections_are_busy_is_told_so(url, monkeypatch):
     monkeypatch.setattr(postgres_pool, "WAIT", 0.05)
     store = PostgresStore(url + "?pool=1")
-    with store._reading(), pytest.raises(StoreError, match=r"all 1 connections .* are in use. Allow more: \?pool=N"):
+    with (
+        store._reading(LOCAL),
+        pytest.raises(StoreError, match=r"all 1 connections .* are in use. Allow more: \?pool=N"),
+    ):
         store.get(LOCAL, "kind", "key")
     assert store.get(LOCAL, "kind", "key") is None
     store.close()
@@ -375,7 +378,9 @@ def test_of_very_many_patterns_those_are_compared_whose_words_are_the_most_alike
     for number, text in enumerate(ERRORS):
         store.append(LOCAL, failed(f"run_{number}", f"f-{number}", message=text), "j", number + 1)
 
-    compared = [pattern for pattern, _ in store._near(store._read, LOCAL, "search", "limit must be 20 or less")]
+    compared = [
+        pattern for pattern, _ in store._near(store._reader(LOCAL), LOCAL, "search", "limit must be 20 or less")
+    ]
 
     assert pattern_id("search", "f-5") in compared
     assert len(compared) == (2 if has_extension else len(ERRORS))

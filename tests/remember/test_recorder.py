@@ -289,7 +289,7 @@ class Place:
         store = SqliteStore(self.store)
         adopt(store, LOCAL, self.journals)
         found = {each.run.id: [step.seq for step in each.steps] for each in store.export(LOCAL)}
-        assert store._read("PRAGMA integrity_check") == [("ok",)]
+        assert store._read(LOCAL, "PRAGMA integrity_check") == [("ok",)]
         store.close()
         return found
 

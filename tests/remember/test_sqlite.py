@@ -353,7 +353,7 @@ def test_the_most_frequent_patterns_cost_the_same_however_many_others_there_are(
         store = SqliteStore(tmp_path / f"{count}.db")
         store.append(LOCAL, failures(count), "j", 1)
         instructions: list[None] = []
-        with store._reading() as connection:
+        with store._reading(LOCAL) as connection:
             connection.set_progress_handler(lambda seen=instructions: seen.append(None), 10)
         told = store.patterns(LOCAL, PatternQuery(since=DAY, limit=10))
         assert [each.count for each in told] == [180] * 10

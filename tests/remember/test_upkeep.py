@@ -68,7 +68,7 @@ def ids(store: SqliteStore) -> list[str]:
 def tables(store: SqliteStore) -> dict[str, list[Any]]:
     """Everything that could be counted anew."""
     derived = ("links", "used", "met", "patterns", "pattern_days", "pattern_agents", "rollups")
-    with store._reading() as connection:
+    with store._reading(LOCAL) as connection:
         told = {name: sorted(map(repr, connection.execute(f"SELECT * FROM {name}"))) for name in derived}
         told["runs"] = sorted(map(repr, connection.execute("SELECT id, status, plain FROM runs")))
     return told

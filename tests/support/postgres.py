@@ -32,6 +32,8 @@ GIVEN = os.environ.get("MULLIGAN_TEST_POSTGRES", "")
 environment."""
 PATIENCE = 30.0
 """Seconds in which a server starts or stops, also on a busy machine."""
+PLAIN = "mulligan_plain"
+"""The user whose the databases are."""
 PARTS = ("bin", "lib", "share")
 QUICK = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 """What survives the machine is no matter of most tests."""
@@ -253,14 +255,13 @@ def emptied() -> str:
 
     if _own is None:
         # Never closed: it goes with the server, or with the next test run on a server that is there.
-        name = f"mulligan_worker_{os.getpid()}_{secrets.token_hex(3)}"
-        with psycopg.connect(shared_url(), autocommit=True) as made:
-            made.execute(f"CREATE DATABASE {name}")
-        _own = named(shared_url(), name)
+        _own = _made(shared_url(), f"mulligan_worker_{os.getpid()}_{secrets.token_hex(3)}")
         return _own
     with psycopg.connect(_own, autocommit=True) as made:
-        made.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                     "WHERE datname = current_database() AND pid <> pg_backend_pid()")  # fmt: skip
+        made.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()"
+        )
         tables = made.execute(
             "SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace "
             "AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relname <> 'mulligan'"
@@ -268,6 +269,22 @@ def emptied() -> str:
         if tables:
             made.execute(f"TRUNCATE {', '.join(name for (name,) in tables)} RESTART IDENTITY")
     return _own
+
+
+def _made(server: str, name: str, template: str = "template1") -> str:
+    """A new database. It is a plain user's: row-level security holds for everybody but superusers."""
+    import psycopg
+
+    split = urlsplit(server)
+    with psycopg.connect(server, autocommit=True) as made:
+        is_super = made.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone() == (True,)
+        if is_super:
+            with contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+                made.execute(f"CREATE ROLE {PLAIN} LOGIN PASSWORD '{PLAIN}'")
+        made.execute(f"CREATE DATABASE {name} TEMPLATE {template} {f'OWNER {PLAIN}' if is_super else ''}")
+    if is_super:
+        server = urlunsplit(split._replace(netloc=f"{PLAIN}:{PLAIN}@{split.netloc.rpartition('@')[2]}"))
+    return named(server, name)
 
 
 def _first_of(folder: Path) -> str:
@@ -301,10 +318,9 @@ def fresh_database(server: str, template: str = "template1") -> Iterator[str]:
     import psycopg
 
     name = f"mulligan_test_{secrets.token_hex(6)}"
-    with psycopg.connect(server, autocommit=True) as made:
-        made.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    url = _made(server, name, template)
     try:
-        yield named(server, name)
+        yield url
     finally:
         with psycopg.connect(server, autocommit=True) as made:
             made.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")

@@ -9,6 +9,7 @@ import abc
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from mulligan import calls
@@ -71,20 +72,24 @@ class DatabaseStore(abc.ABC):
         """A transaction, which one at a time has for these tenants. The ledger knows what is kept at its beginning."""
 
     @abc.abstractmethod
-    def _reading(self) -> contextlib.AbstractContextManager[Connection]:
-        """A connection for questions, for a while."""
+    def _reading(self, tenant: str) -> contextlib.AbstractContextManager[Connection]:
+        """A connection for questions about this tenant, for a while."""
 
-    def _asking(self) -> contextlib.AbstractContextManager[Connection]:
+    def _asking(self, tenant: str) -> contextlib.AbstractContextManager[Connection]:
         """The same for questions whose answer may be a moment old."""
-        return self._reading()
+        return self._reading(tenant)
 
     @abc.abstractmethod
-    def _moment(self) -> contextlib.AbstractContextManager[Connection]:
+    def _moment(self, tenant: str) -> contextlib.AbstractContextManager[Connection]:
         """The same, in which everything is as it was at one moment."""
 
-    def _read(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
-        with self._reading() as connection:
+    def _read(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
+        with self._reading(tenant) as connection:
             return connection.execute(sql, tuple(values)).fetchall()
+
+    def _reader(self, tenant: str) -> learning.Read:
+        """The same for those who ask several questions about one tenant."""
+        return partial(self._read, tenant)
 
     def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
         with self._writing(tenant) as writer:
@@ -107,11 +112,13 @@ class DatabaseStore(abc.ABC):
         return self._ledger.append(writer, tenant, batch, self._clock(), is_imported, principal)
 
     def offset(self, tenant: str, journal: str) -> int:
-        rows = self._read("SELECT upto FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))
+        rows = self._read(tenant, "SELECT upto FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))
         return int(rows[0][0]) if rows else 0
 
     def journals(self, tenant: str) -> list[str]:
-        return [journal for (journal,) in self._read("SELECT journal FROM journals WHERE tenant = ?", (tenant,))]
+        return [
+            journal for (journal,) in self._read(tenant, "SELECT journal FROM journals WHERE tenant = ?", (tenant,))
+        ]
 
     def release(self, tenant: str, journals: Sequence[str]) -> None:
         with self._writing(tenant) as writer:
@@ -131,23 +138,24 @@ class DatabaseStore(abc.ABC):
             if known is None:
                 return []
             asked = {known.id, *known.merged}
-        return found.runs(self._read, tenant, query, asked, limit)
+        return found.runs(self._reader(tenant), tenant, query, asked, limit)
 
     def run(self, tenant: str, id: str) -> History | None:
-        known = self._read("SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))
+        known = self._read(tenant, "SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))
         return self._history(tenant, bodies.read(known[0][0], Run)) if known else None
 
     def _history(self, tenant: str, run: Run) -> History:
-        with self._moment() as connection:
+        with self._moment(tenant) as connection:
             return rows.history_of(connection, tenant, run)
 
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
-        return found.beginning(self._read, tenant, prefix, max(limit, 0))
+        return found.beginning(self._reader(tenant), tenant, prefix, max(limit, 0))
 
     def export(self, tenant: str, since: int = 0) -> Iterator[History]:
         after: tuple[int, str] = (since, "")
         while True:
             some = self._read(
+                tenant,
                 "SELECT body FROM runs WHERE tenant = ? AND (started, id) > (?, ?) ORDER BY started, id LIMIT ?",
                 (tenant, *after, EXPORTED),
             )
@@ -169,6 +177,7 @@ class DatabaseStore(abc.ABC):
     def recall(self, tenant: str, question: Question) -> list[Precedent]:
         asked = (tenant, question.tool, question.fingerprint)
         rows = self._read(
+            tenant,
             "SELECT body FROM links WHERE tenant = ? AND name = ? AND fingerprint = ? ORDER BY rowid DESC LIMIT 200",
             asked,
         )
@@ -178,8 +187,9 @@ class DatabaseStore(abc.ABC):
         pattern = pattern_id(question.tool, question.fingerprint)
         if revoked := self._revoked(tenant, question.tool, pattern):
             links = [link for link in links if link.run not in revoked]
-        counted = self._read("SELECT runs FROM patterns WHERE tenant = ? AND id = ?", (tenant, pattern))
+        counted = self._read(tenant, "SELECT runs FROM patterns WHERE tenant = ? AND id = ?", (tenant, pattern))
         own = self._read(
+            tenant,
             "SELECT 1 FROM runs r CROSS JOIN met m ON m.tenant = r.tenant AND m.pattern = ? AND m.started = r.started "
             "AND m.run = r.id WHERE r.tenant = ? AND r.id = ? LIMIT 1",
             (pattern, tenant, question.run),
@@ -191,10 +201,11 @@ class DatabaseStore(abc.ABC):
 
     def _revoked(self, tenant: str, tool: str, pattern: str) -> set[str]:
         """The runs that met a pattern and that memory must not rest on."""
-        revoked = learning.revocations(self._read, tenant)
+        revoked = learning.revocations(self._reader(tenant), tenant)
         if not revoked:
             return set()
         met = self._read(
+            tenant,
             "SELECT DISTINCT r.id, r.principal, r.started FROM met m JOIN runs r "
             "ON r.tenant = m.tenant AND r.id = m.run WHERE m.tenant = ? AND m.pattern = ?",
             (tenant, pattern),
@@ -206,7 +217,7 @@ class DatabaseStore(abc.ABC):
         }
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
-        with self._asking() as connection:  # once, for the few short questions that it comes to
+        with self._asking(tenant) as connection:  # once, for the few short questions that it comes to
 
             def read(sql: str, values: Iterable[Any] = ()) -> list[Any]:
                 return connection.execute(sql, tuple(values)).fetchall()
@@ -218,7 +229,7 @@ class DatabaseStore(abc.ABC):
         return learning.candidates(read, tenant, tool, text)
 
     def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
-        return learning.evidence(self._read, tenant, fix, max(limit, 0))
+        return learning.evidence(self._reader(tenant), tenant, fix, max(limit, 0))
 
     def outcome(self, tenant: str, fix: str, report: Evidence) -> bool:
         with self._writing(tenant) as writer:
@@ -244,12 +255,12 @@ class DatabaseStore(abc.ABC):
     def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
         from mulligan.remember import lesson_rows  # not for those who only write, as hooks do
 
-        return lesson_rows.answer(self._read, tenant, query)
+        return lesson_rows.answer(self._reader(tenant), tenant, query)
 
     def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
         from mulligan.remember import lesson_rows  # not for those who only write, as hooks do
 
-        return lesson_rows.find(self._read, tenant, id, now or self._clock())
+        return lesson_rows.find(self._reader(tenant), tenant, id, now or self._clock())
 
     def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
         from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do
@@ -283,17 +294,17 @@ class DatabaseStore(abc.ABC):
     ) -> Consolidated:
         from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do
 
-        return lesson_rows.consolidate(self._read, self._writing, tenant, now, progress, most)
+        return lesson_rows.consolidate(self._reader(tenant), self._writing, tenant, now, progress, most)
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
-        return found.found(self._read, tenant, query)
+        return found.found(self._reader(tenant), tenant, query)
 
     def pattern(self, tenant: str, id: str) -> Pattern | None:
-        return found.pattern(self._read, tenant, id)
+        return found.pattern(self._reader(tenant), tenant, id)
 
     def change(self, tenant: str, command: Command) -> Pattern | None:
         names = [command.pattern, *((command.into,) if command.into is not None else ())]
-        known = [id for name in names if (id := found.whole_id(self._read, tenant, name)) is not None]
+        known = [id for name in names if (id := found.whole_id(self._reader(tenant), tenant, name)) is not None]
         with self._writing(tenant) as writer:
             decisions = found.decisions_of(lambda sql, values: list(writer.execute(sql, tuple(values))), tenant)
             meant = patterns.named(command, known, decisions)
@@ -309,10 +320,12 @@ class DatabaseStore(abc.ABC):
         return self.pattern(tenant, changed)
 
     def stats(self, tenant: str, query: StatsQuery) -> Stats:
-        return rollups.stats(self._read, tenant, query)
+        return rollups.stats(self._reader(tenant), tenant, query)
 
     def get(self, tenant: str, kind: str, key: str) -> bytes | None:
-        rows = self._read("SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, kind, key))
+        rows = self._read(
+            tenant, "SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, kind, key)
+        )
         return bytes(rows[0][0]) if rows else None
 
     def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
@@ -333,11 +346,11 @@ class DatabaseStore(abc.ABC):
             return is_known
 
     def keys(self, tenant: str, kind: str) -> list[str]:
-        rows = self._read("SELECT key FROM shelf WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind))
+        rows = self._read(tenant, "SELECT key FROM shelf WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind))
         return [key for (key,) in rows]
 
     def audit(self, tenant: str, query: AuditQuery) -> list[Act]:
-        return audit.found(self._read, tenant, query)
+        return audit.found(self._reader(tenant), tenant, query)
 
     def _note(self, writer: Connection, tenant: str, do: str, about: str = "", told: str = "") -> None:
         """What a person changes in this transaction."""

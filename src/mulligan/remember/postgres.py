@@ -12,6 +12,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import psycopg
 from mulligan import forks
 from mulligan.failure import StoreError
 from mulligan.records import History, Pattern, encode
-from mulligan.remember import audit, forgetting, found, learning, postgres_tables
+from mulligan.remember import audit, forgetting, found, learning, postgres_security, postgres_tables
 from mulligan.remember.connection import Connection
 from mulligan.remember.database import DatabaseStore
 from mulligan.remember.postgres_connection import PostgresConnection
@@ -82,12 +83,13 @@ class PostgresStore(DatabaseStore):
     # Connections
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[PostgresConnection]:
+    def _reading(self, tenant: str) -> Iterator[PostgresConnection]:
         with told(self.where), self._pool.using() as connection:
+            connection.mean(tenant)
             yield connection
 
     @contextlib.contextmanager
-    def _asking(self) -> Iterator[PostgresConnection]:
+    def _asking(self, tenant: str) -> Iterator[PostgresConnection]:
         """What may be a moment old: the replica answers, and while it is away the one that it follows."""
         if self._replica is not None:
             try:
@@ -98,35 +100,36 @@ class PostgresStore(DatabaseStore):
             else:
                 try:
                     with told(self._replica.where):
+                        connection.mean(tenant)
                         yield connection
                 finally:
                     used.__exit__(None, None, None)
                 return
-        with self._reading() as connection:
+        with self._reading(tenant) as connection:
             yield connection
 
-    def _read(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
+    def _read(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
         """Once more where the connection was one that the server has ended meanwhile."""
         given = tuple(values)
         try:
-            return self._read_once(sql, given)
+            return self._read_once(tenant, sql, given)
         except StoreError as error:
             if not isinstance(error.__cause__, psycopg.OperationalError) or error.__cause__.sqlstate == "57014":
                 raise
-        return self._read_once(sql, given)
+        return self._read_once(tenant, sql, given)
 
-    def _read_once(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
-        with self._asking() as connection:
+    def _read_once(self, tenant: str, sql: str, values: tuple[Any, ...]) -> list[Any]:
+        with self._asking(tenant) as connection:
             return connection.execute(sql, values).fetchall()
 
-    def _read_own(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
+    def _read_own(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
         """What must know of our own writes."""
-        with self._reading() as connection:
+        with self._reading(tenant) as connection:
             return connection.execute(sql, tuple(values)).fetchall()
 
     @contextlib.contextmanager
-    def _moment(self) -> Iterator[PostgresConnection]:
-        with self._asking() as connection:
+    def _moment(self, tenant: str) -> Iterator[PostgresConnection]:
+        with self._asking(tenant) as connection:
             connection.made.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
                 yield connection
@@ -140,6 +143,7 @@ class PostgresStore(DatabaseStore):
             writer = self._ours()
             try:
                 writer.made.execute("BEGIN")
+                postgres_security.mean(writer.made, tenants, is_local=True)
                 self._take_turns(writer, tenants)
                 yield writer
                 writer.made.execute("COMMIT")
@@ -189,22 +193,28 @@ class PostgresStore(DatabaseStore):
     # What PostgreSQL does in its own way
 
     def offset(self, tenant: str, journal: str) -> int:
-        rows = self._read_own("SELECT upto FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))
+        rows = self._read_own(tenant, "SELECT upto FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))
         return int(rows[0][0]) if rows else 0
 
     def journals(self, tenant: str) -> list[str]:
-        return [journal for (journal,) in self._read_own("SELECT journal FROM journals WHERE tenant = ?", (tenant,))]
+        return [
+            journal for (journal,) in self._read_own(tenant, "SELECT journal FROM journals WHERE tenant = ?", (tenant,))
+        ]
 
     def get(self, tenant: str, kind: str, key: str) -> bytes | None:
-        rows = self._read_own("SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, kind, key))
+        rows = self._read_own(
+            tenant, "SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, kind, key)
+        )
         return bytes(rows[0][0]) if rows else None
 
     def keys(self, tenant: str, kind: str) -> list[str]:
-        rows = self._read_own("SELECT key FROM shelf WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind))
+        rows = self._read_own(
+            tenant, "SELECT key FROM shelf WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind)
+        )
         return [key for (key,) in rows]
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
-        return found.found(self._read, tenant, query, folds=False)
+        return found.found(self._reader(tenant), tenant, query, folds=False)
 
     def _near(self, read: learning.Read, tenant: str, tool: str, text: str) -> list[tuple[str, bytes]]:
         """Of few patterns all are compared; of very many those whose words are the most alike."""
@@ -226,14 +236,14 @@ class PostgresStore(DatabaseStore):
     ) -> Pruned:
         from mulligan.remember import pruning  # once in a while
 
-        round = pruning.Pruning(self._writing, self._reading, _Space(), tenant, policy, now)
+        round = pruning.Pruning(self._writing, partial(self._reading, tenant), _Space(), tenant, policy, now)
         if dry_run:
             return round.rehearse(progress)
         pruned = round.perform(progress)
         with self._writing(tenant) as writer:  # its work is done in many transactions, so that others come between
             self._note(writer, tenant, "prune", told=audit.counted(runs=pruned.runs, steps=pruned.steps))
             self._ledger.let_go()
-        with self._reading() as connection:
+        with self._reading(tenant) as connection:
             postgres_tables.drop_empty(connection.made, now // DAY)
         return pruned
 
@@ -260,7 +270,7 @@ class PostgresStore(DatabaseStore):
                 "WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p') "
                 "AND NOT c.relispartition AND c.relname NOT IN ('turns', 'audit')"
             ).fetchall()
-            gone = (writer.execute(f"DELETE FROM {table} WHERE tenant = ?", (tenant,)) for (table,) in tables)
+            gone = [writer.execute(f"DELETE FROM {table} WHERE tenant = ?", (tenant,)) for (table,) in tables]
             erased = sum(rows.rowcount for rows in gone)
             if erased:
                 self._note(writer, tenant, "tenant.erase", told=audit.counted(rows=erased))
@@ -274,8 +284,8 @@ class PostgresStore(DatabaseStore):
 
     def health(self, tenant: str) -> Health:
         try:
-            ((runs,),) = self._read_own("SELECT count(*) FROM runs WHERE tenant = ?", (tenant,))
-            ((steps,),) = self._read_own("SELECT count(*) FROM steps WHERE tenant = ?", (tenant,))
+            ((runs,),) = self._read_own(tenant, "SELECT count(*) FROM runs WHERE tenant = ?", (tenant,))
+            ((steps,),) = self._read_own(tenant, "SELECT count(*) FROM steps WHERE tenant = ?", (tenant,))
         except StoreError as error:
             return Health(where=self.where, sound=False, note=str(error))
         return Health(where=self.where, sound=True, runs=runs, steps=steps)

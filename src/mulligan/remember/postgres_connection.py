@@ -17,6 +17,7 @@ from psycopg.types.numeric import NumericBinaryLoader, NumericLoader
 from psycopg.types.string import StrBinaryDumper, StrDumper, TextBinaryLoader, TextLoader
 
 from mulligan.records import Step
+from mulligan.remember import postgres_security
 from mulligan.remember.connection import Insert, Rows
 from mulligan.remember.rows import STEP, step_row
 from mulligan.remember.store import DAY
@@ -127,6 +128,14 @@ class PostgresConnection:
         self._staged: dict[str, list[int]] = {}
         """Tables of this session that rows are copied into, with the types of their columns."""
         self._streams = itertools.count()
+        self._meant: str | None = None
+
+    def mean(self, tenant: str) -> None:
+        """Asks for this tenant from now on; where it did so before, nothing has to be said."""
+        if tenant != self._meant:
+            self._meant = None
+            postgres_security.mean(self.made, (tenant,), is_local=False)
+            self._meant = tenant
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Rows:
         statement = _STEP_ONE if sql == STEP.one else translated(sql)

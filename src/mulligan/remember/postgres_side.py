@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 
 from mulligan.failure import StoreError
+from mulligan.remember import postgres_security
 from mulligan.remember.postgres import PostgresStore
 from mulligan.remember.postgres_connection import PostgresConnection
 from mulligan.remember.postgres_pool import parts_of, shown, told
@@ -163,6 +164,7 @@ class PostgresSide:
         taken = cursor.execute("SELECT 1 FROM steps_rest WHERE day = %s LIMIT 1", (day,)).fetchone()
         if counted < PARTS and taken is None and day > 0:
             cursor.execute(f"CREATE TABLE {part(day)} PARTITION OF steps FOR VALUES FROM ({day}) TO ({day + 1})")
+            postgres_security.guard(cursor.connection, part(day))
 
     def note(self, tenant: str) -> str | None:
         found = self._one("SELECT value FROM meta WHERE tenant = %s AND key = %s", (tenant, OWN))

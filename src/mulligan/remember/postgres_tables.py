@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 
 from mulligan.failure import StoreError
+from mulligan.remember import postgres_security
 from mulligan.remember.store import DAY
 from mulligan.remember.tables import MIGRATIONS
 
@@ -91,6 +92,7 @@ def prepare(made: psycopg.Connection[Any], where: str) -> None:
         return
     with made.transaction():
         made.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+        postgres_security.mean_everybody(made)
         version = schema_of(made, where)
         made.execute(
             "CREATE TABLE IF NOT EXISTS mulligan (version BIGINT NOT NULL, state TEXT NOT NULL DEFAULT 'whole')"
@@ -101,6 +103,7 @@ def prepare(made: psycopg.Connection[Any], where: str) -> None:
             for statement in (*statements, *AFTER.get(number, ())):
                 made.execute(ddl(statement))
             made.execute("UPDATE mulligan SET version = %s", (number,))
+        postgres_security.guard(made)
     _have_alike(made)
 
 
@@ -138,6 +141,7 @@ def make_parts(made: psycopg.Connection[Any], today: int) -> None:
                 made.execute(
                     f"CREATE TABLE IF NOT EXISTS {part(day)} PARTITION OF steps FOR VALUES FROM ({day}) TO ({day + 1})"
                 )
+                postgres_security.guard(made, part(day))
         except (psycopg.errors.CheckViolation, psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):
             continue  # another time, or never: the rest takes it
 
@@ -160,6 +164,8 @@ def drop_empty(made: psycopg.Connection[Any], until: int) -> int:
         try:
             with made.transaction():
                 made.execute("SET LOCAL lock_timeout = '1s'")
+                # Of everybody: what is hidden from us is not nothing.
+                postgres_security.mean_everybody(made)
                 made.execute(f"LOCK TABLE {part(day)} IN ACCESS EXCLUSIVE MODE")
                 if made.execute(f"SELECT 1 FROM {part(day)} LIMIT 1").fetchone() is None:
                     made.execute(f"DROP TABLE {part(day)}")

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ class SqliteStore(DatabaseStore):
         return connection
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[SqliteConnection]:
+    def _reading(self, tenant: str) -> Iterator[SqliteConnection]:
         reader: _Connection | None = getattr(self._threads, "reader", None)
         if reader is None:
             reader = self._threads.reader = _Connection(
@@ -149,8 +150,8 @@ class SqliteStore(DatabaseStore):
             yield connection
 
     @contextlib.contextmanager
-    def _moment(self) -> Iterator[SqliteConnection]:
-        with self._reading() as connection:
+    def _moment(self, tenant: str) -> Iterator[SqliteConnection]:
+        with self._reading(tenant) as connection:
             connection.execute("BEGIN")
             try:
                 yield connection
@@ -177,7 +178,7 @@ class SqliteStore(DatabaseStore):
     ) -> Pruned:
         from mulligan.remember import pruning  # once in a while; not for those who only write, as hooks do
 
-        round = pruning.Pruning(self._writing, self._reading, _Space(), tenant, policy, now)
+        round = pruning.Pruning(self._writing, partial(self._reading, tenant), _Space(), tenant, policy, now)
         if dry_run:
             return round.rehearse(progress)
         pruned = round.perform(progress)
@@ -213,7 +214,7 @@ class SqliteStore(DatabaseStore):
         return erased
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
-        with told(to), self._reading() as connection:
+        with told(to), self._reading(LOCAL) as connection:
             from mulligan.remember import copying  # once in a while; not for those who only write, as hooks do
 
             copying.copy(connection, to, progress, replaces)
@@ -224,9 +225,9 @@ class SqliteStore(DatabaseStore):
             copy.close()
 
     def health(self, tenant: str) -> Health:
-        (verdict,) = self._read("PRAGMA quick_check(1)")[0]
-        ((runs,),) = self._read("SELECT count(*) FROM runs WHERE tenant = ?", (tenant,))
-        ((steps,),) = self._read("SELECT count(*) FROM steps WHERE tenant = ?", (tenant,))
+        (verdict,) = self._read(tenant, "PRAGMA quick_check(1)")[0]
+        ((runs,),) = self._read(tenant, "SELECT count(*) FROM runs WHERE tenant = ?", (tenant,))
+        ((steps,),) = self._read(tenant, "SELECT count(*) FROM steps WHERE tenant = ?", (tenant,))
         sound = verdict == "ok"
         return Health(where=str(self.path), sound=sound, runs=runs, steps=steps, note="" if sound else str(verdict))
 
