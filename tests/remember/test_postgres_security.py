@@ -146,6 +146,16 @@ def test_a_row_of_another_tenant_can_be_neither_written_nor_taken_over(filled):
     assert len(filled.runs(THEIRS, RunQuery())) == before
 
 
+def test_what_is_the_servers_own_is_there_for_who_asks_for_it_and_for_no_tenant(filled):
+    assert filled.swap("", "server", "tokens", None, b"1")
+    assert filled.get("", "server", "tokens") == b"1"
+    for tenant in (OURS, LOCAL):
+        with filled._reading(tenant) as connection:
+            assert connection.made.execute("SELECT 1 FROM shelf WHERE kind = 'server'").fetchone() is None
+    with filled._reading("") as connection:
+        assert connection.made.execute("SELECT DISTINCT tenant FROM shelf").fetchall() == [("",)]
+
+
 def test_a_group_of_tenants_is_written_together_and_by_nobody_else(store):
     run = RunEnded(Run(id="r", agent="a", started=1, ended=2, end="finished"))
     assert store.append_all([Batch(tenant, [run], "j", 1) for tenant in (OURS, THEIRS, LOCAL)]) == [1, 1, 1]

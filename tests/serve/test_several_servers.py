@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the extra: pip install 'mulligan[server]'")
 pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[server]'")
 
+import postgres
 from servers import Client
 
 from mulligan.events import RunEnded
@@ -49,9 +50,20 @@ def eventually(is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-@pytest.fixture(scope="module", params=["sqlite"])
-def pair(request, tmp_path_factory) -> Iterator[Pair]:
-    url = str(tmp_path_factory.mktemp("shared") / "s.db")
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory) -> str:
+    return str(tmp_path_factory.mktemp("shared") / "s.db")
+
+
+@pytest.fixture(scope="module")
+def shared_database(postgres_server) -> Iterator[str]:
+    with postgres.fresh_database(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture(scope="module", params=["shared", "shared_database"])
+def pair(request) -> Iterator[Pair]:
+    url = request.getfixturevalue(request.param)
     store = open_store(url)
     Tenants(store).create(with_quotas(Tenant(name="limited"), {"records": QUOTA}))
     begun = [

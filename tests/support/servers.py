@@ -91,10 +91,11 @@ class Running(NamedTuple):
 
 @contextlib.contextmanager
 def served(
-    folder: Path, rules: Rules | None = None, level: Any = "local", groups: Sequence[Group] = (), **more: Any
-) -> Iterator[Running]:
+    folder: Path, rules: Rules | None = None, level: Any = "local", groups: Sequence[Group] = (),
+    store: Store | None = None, **more: Any,
+) -> Iterator[Running]:  # fmt: skip
     """With the routes of the API, and further ones."""
-    store = SqliteStore(folder / "mulligan.db")
+    store = store or SqliteStore(folder / "mulligan.db")
     intake = Intake(classify, lambda key, tenant: Redactor(level=level, listed=tenant.listed, key=key), store)
     server = Server(store, intake, rules=rules, **more)
     sock = running.bound("127.0.0.1", 0)

@@ -53,9 +53,10 @@ def guard(made: psycopg.Connection[Any], *names: str) -> None:
 
 def mean(made: psycopg.Connection[Any], tenants: Sequence[str], is_local: bool) -> None:
     """From now on these are meant: within this transaction, or until others are."""
-    if strange := [name for name in tenants if APART in name or name == EVERYBODY]:
+    if strange := [name for name in tenants if APART in name or name in (EVERYBODY, "\x1e")]:
         raise StoreError(f"no tenant is called {strange[0][:80]!r}.")
-    _set(made, APART.join(tenants), is_local)
+    # Nobody's name at the end: without it the tenant "", which has what is the server's own, would be no tenant at all.
+    _set(made, APART.join((*tenants, "\x1e")), is_local)
 
 
 def mean_everybody(made: psycopg.Connection[Any]) -> None:
