@@ -7,6 +7,7 @@ read only where it is asked for.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from itertools import zip_longest
 from operator import attrgetter
 from typing import Any
@@ -40,9 +41,13 @@ def _read(type: type, value: Any) -> Any:
 
 _encode = msgspec.msgpack.Encoder(enc_hook=bytes).encode
 _list = msgspec.msgpack.Decoder(list[Any]).decode
-_rest = msgspec.msgpack.Decoder(_Rest, dec_hook=_read).decode
-_named = msgspec.msgpack.Decoder(Cell, dec_hook=_read).decode
 _numbers_of = attrgetter(*NUMBERS)
+
+
+@cache
+def _decoder(type: type) -> msgspec.msgpack.Decoder[Any]:
+    """Made when it is first needed: few who import this read what has gone wrong."""
+    return msgspec.msgpack.Decoder(type, dec_hook=_read)
 
 
 def pack(cell: Cell) -> tuple[bytes, bytes | None]:
@@ -68,7 +73,7 @@ def unpack(outline: bytes, rest: bytes | None = None) -> Cell:
     seconds, runs, *numbers = _list(outline)
     cell = Cell(seconds=Histogram.read(seconds), runs=runs or {}, **dict(zip(NUMBERS, numbers, strict=False)))
     if rest is not None:
-        more = _rest(rest)
+        more: _Rest = _decoder(_Rest).decode(rest)
         cell.made, cell.worked, cell.overcome = more.made, more.worked, more.overcome
         cell.to_repair, cell.wrong, cell.kinds = more.to_repair, more.wrong, more.kinds
     return cell
@@ -76,7 +81,8 @@ def unpack(outline: bytes, rest: bytes | None = None) -> Cell:
 
 def unpack_named(data: bytes) -> Cell:
     """As they were packed at first: in one part, each counter with its name."""
-    return _named(data)
+    cell: Cell = _decoder(Cell).decode(data)
+    return cell
 
 
 def outline(packed: Iterable[bytes]) -> Outline:

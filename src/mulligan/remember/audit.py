@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextvars
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
+
+import msgspec
 
 from mulligan.records import Record, decode, encode, new_id
 from mulligan.redaction import clean
@@ -19,7 +21,7 @@ LONGEST = 300
 """Characters of what an entry says."""
 
 
-class Actor(NamedTuple):
+class Actor(msgspec.Struct, frozen=True):
     """Who acts, and through which door."""
 
     by: str
@@ -58,7 +60,7 @@ class AuditQuery(Record, frozen=True):
     limit: int = 50
 
 
-class Noted(NamedTuple):
+class Noted(msgspec.Struct, frozen=True):
     """An entry, and whose it is: not always the tenant's whose row was changed."""
 
     tenant: str

@@ -93,16 +93,30 @@ def _find_packages() -> None:
     platform: Any = ModuleType("platform")
     platform.system = lambda: os.uname().sysname
     sys.modules.setdefault("platform", platform)
+    # Of this pathlib wants a function for addresses of files, which nobody here asks for.
+    parse: Any = ModuleType("urllib.parse")
+    parse.quote_from_bytes = _quoted
+    sys.modules.setdefault("urllib.parse", parse)
     try:
-        import msgspec
-    except ImportError:
-        import site  # what we depend on mostly stands beside us, and then it need not be asked
+        import pathlib  # noqa: F401 - while all this is in place
 
-        site.main()
-        import msgspec  # noqa: F401 - while all this is in place
+        try:
+            import msgspec
+        except ImportError:
+            import site  # what we depend on mostly stands beside us, and then it need not be asked
+
+            site.main()
+            import msgspec  # noqa: F401 - as above
     finally:
-        if sys.modules["platform"] is platform:
-            del sys.modules["platform"]
+        for name, stand_in in (("platform", platform), ("urllib.parse", parse)):
+            if sys.modules[name] is stand_in:
+                del sys.modules[name]
+
+
+def _quoted(*given: Any) -> str:
+    from urllib.parse import quote_from_bytes
+
+    return quote_from_bytes(*given)
 
 
 def _given() -> bytes:
