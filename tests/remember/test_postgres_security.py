@@ -178,7 +178,7 @@ def test_a_transaction_that_ended_means_nobody_any_more(filled):
 def test_a_day_of_another_tenant_is_not_dropped_because_it_is_not_seen(filled):
     from mulligan.remember import postgres_tables
 
-    with filled._reading(OURS) as connection:
+    with filled._reading("nobody") as connection:
         today = max(postgres_tables.parts(connection.made))
         postgres_tables.drop_empty(connection.made, today + 1)
     for tenant in (OURS, THEIRS):
