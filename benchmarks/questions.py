@@ -1,12 +1,13 @@
 """What questions cost when a million and ten million calls are kept, beside raw SQL over the same file and DuckDB.
 
     python benchmarks/questions.py [--calls 1000000 10000000] [--folder DIR] [--keep] [--json]
+    python benchmarks/questions.py --store postgresql    the same in PostgreSQL: one that is started, or at a URL
 
 A store is filled in bulk (`filling.py`) with a month of calls. Ten million take some minutes and some gigabytes, which
 are removed afterwards. Then each question is asked in turn, by every way, for as many rounds; what is told is the
 median of the CPU time, of all threads. Before that every answer is held against DuckDB's: a fast wrong one would be
 worth nothing. The file is in the page cache throughout: run ids grow with time here, so that filling is quick, which
-makes no difference to reading.
+makes no difference to reading. What PostgreSQL answers is measured by the clock: its work is not in our process.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from filling import NOW, Filler, hours, run_id
 
 from mulligan.figures import DAY, HOUR, StatsQuery
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, PatternQuery
+from mulligan.remember.store import LOCAL, PatternQuery, Store
 from mulligan.report import stats as report
 
 TARGETS = {"type and code, 7 d": 25, "success by tool, 7 d": 25, "top 10 patterns, 7 d": 100, "percentiles, 24 h": 25}
@@ -46,7 +47,7 @@ class Ways(NamedTuple):
     column: str
 
 
-def ways(store: SqliteStore) -> dict[str, Ways]:
+def ways(store: Store) -> dict[str, Ways]:
     week, day = (NOW - 7 * DAY) // DAY * DAY, (NOW - DAY) // HOUR * HOUR
 
     def percentiles() -> dict[str, Any]:
@@ -118,18 +119,19 @@ def check(asked: dict[str, Ways], raw: sqlite3.Connection, columns: Any) -> None
                 assert 0.8 < near / value < 1.25, (name, share, near, value)
 
 
-def cpu(ask: Callable[[], Any]) -> float:
-    """Milliseconds of CPU, of all threads."""
+def cpu(ask: Callable[[], Any], clock: Callable[[], float] = time.process_time) -> float:
+    """Milliseconds of CPU, of all threads; or by another clock."""
     gc.collect()
-    began = time.process_time()
+    began = clock()
     ask()
-    return (time.process_time() - began) * 1000
+    return (clock() - began) * 1000
 
 
-def measure(path: Path, facts: Path, rounds: int, raw_rounds: int) -> dict[str, Any]:
+def measure(path: Path, facts: Path, rounds: int, raw_rounds: int, store: Store | None = None) -> dict[str, Any]:
     import duckdb
 
-    store = SqliteStore(path)
+    clock = time.process_time if store is None else time.perf_counter
+    store = SqliteStore(path) if store is None else store
     raw = sqlite3.connect(path)
     raw.execute("PRAGMA query_only=ON")
     raw.execute("PRAGMA mmap_size=8000000000")
@@ -148,34 +150,49 @@ def measure(path: Path, facts: Path, rounds: int, raw_rounds: int) -> dict[str, 
     times: dict[str, dict[str, list[float]]] = {name: {"ours": [], "raw": [], "duckdb": []} for name in asked}
     for turn in range(rounds):
         for name, way in asked.items():
-            times[name]["ours"].append(cpu(way.ours))
+            times[name]["ours"].append(cpu(way.ours, clock))
             times[name]["duckdb"].append(cpu(lambda sql=way.column: columns.execute(sql).fetchall()))  # type: ignore[misc]
             if turn < raw_rounds:
                 times[name]["raw"].append(cpu(lambda sql=way.raw: raw.execute(sql).fetchall()))  # type: ignore[misc]
     found = {name: {way: statistics.median(each) for way, each in many.items()} for name, many in times.items()}
-    return {"questions": found, "run": runs(store), "overview": cpu(lambda: overview(store)), "patterns": size(raw)}
+    page = cpu(lambda: overview(store), clock)
+    return {"questions": found, "run": runs(store, clock), "overview": page, "patterns": size(raw)}
+
+
+def asked_of(where: str, path: Path, facts: Path, rounds: int, raw_rounds: int) -> dict[str, Any]:
+    if where == "sqlite":
+        return measure(path, facts, rounds, raw_rounds) | {"bytes": path.stat().st_size}
+    import postgres_store  # those who ask PostgreSQL have the extra
+
+    with postgres_store.server(where) as url:
+        store = postgres_store.copied(path, url, NOW, show)
+        try:
+            ((size,),) = store._read(LOCAL, "SELECT pg_database_size(current_database())")
+            return measure(path, facts, rounds, raw_rounds, store) | {"bytes": size}
+        finally:
+            store.close()
 
 
 def size(raw: sqlite3.Connection) -> int:
     return int(raw.execute("SELECT count(*) FROM patterns").fetchone()[0])
 
 
-def overview(store: SqliteStore) -> None:
+def overview(store: Store) -> None:
     """What `mulligan stats` asks for one page."""
     for fields in ({}, {"by": "tool", "detail": True}, {"by": "agent"}, {"by": "time"}):
         store.stats(LOCAL, StatsQuery(now=NOW, since=NOW - 7 * DAY, **fields))
 
 
-def runs(store: SqliteStore) -> dict[str, float]:
+def runs(store: Store, clock: Callable[[], float]) -> dict[str, float]:
     """One run, by its id: anyone of all."""
     chance = random.Random(4)
     known = len(list(hours()))
     spent = []
     for _ in range(2000):
         id = run_id(chance.randrange(known), 0)
-        began = time.process_time()
+        began = clock()
         found = store.run(LOCAL, id)
-        spent.append((time.process_time() - began) * 1000)
+        spent.append((clock() - began) * 1000)
         assert found is not None
         assert found.steps
     spent.sort()
@@ -240,6 +257,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--raw-rounds", type=int, default=1)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--store", default="sqlite", help="sqlite, postgresql, or the URL of an empty database")
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="mulligan-questions-"))
     found: dict[int, dict[str, Any]] = {}
@@ -251,7 +269,7 @@ def main() -> None:
                 filler = Filler(path, count)
                 filler.write_facts(facts)
                 filler.fill(show)
-            found[count] = measure(path, facts, given.rounds, given.raw_rounds) | {"bytes": path.stat().st_size}
+            found[count] = asked_of(given.store, path, facts, given.rounds, given.raw_rounds)
             if not given.keep:
                 for left in folder.glob(f"{count}.*"):
                     left.unlink()

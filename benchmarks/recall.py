@@ -1,6 +1,7 @@
 """What it costs to ask memory when 100,000 and a million calls are kept, and what learning adds to keeping a call.
 
     python benchmarks/recall.py [--calls 100000 1000000] [--folder DIR] [--keep] [--json]
+    python benchmarks/recall.py --store postgresql    the same in PostgreSQL, by the clock
 
 The stores are filled by their own writer: runs of ten calls to 200 tools, one call in ten of which fails in one of some
 hundred ways a tool has, and is then overcome by another argument, by a call that had been missing, or not at all. Then
@@ -13,6 +14,7 @@ that alternate with rounds without it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import random
@@ -36,7 +38,7 @@ from mulligan.figures import StatsQuery
 from mulligan.records import Run, Step
 from mulligan.remember import fixes, learning, similar
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, LOCAL, FixQuery, Question
+from mulligan.remember.store import DAY, LOCAL, FixQuery, Question, Store
 
 TOOLS = 200
 WAYS = 300
@@ -132,12 +134,12 @@ def fill(store: SqliteStore, calls: int, show: Callable[[str], None] = lambda te
 # Asking
 
 
-def questions() -> dict[str, list[Callable[[SqliteStore], object]]]:
+def questions() -> dict[str, list[Callable[[Store], object]]]:
     """Failures, asked about in each way that the cascade can take."""
     chance = random.Random(20)
-    made: dict[str, list[Callable[[SqliteStore], object]]] = {}
+    made: dict[str, list[Callable[[Store], object]]] = {}
 
-    def add(name: str, asking: Callable[[SqliteStore], object]) -> None:
+    def add(name: str, asking: Callable[[Store], object]) -> None:
         made.setdefault(name, []).append(asking)
 
     for _ in range(ASKED // 4):
@@ -158,16 +160,16 @@ def questions() -> dict[str, list[Callable[[SqliteStore], object]]]:
     return made
 
 
-def _fixes(query: FixQuery, store: SqliteStore) -> object:
+def _fixes(query: FixQuery, store: Store) -> object:
     return store.fixes(LOCAL, query)
 
 
-def _precedents(question: Question, store: SqliteStore) -> object:
+def _precedents(question: Question, store: Store) -> object:
     return store.recall(LOCAL, question)
 
 
-def asked(store: SqliteStore) -> dict[str, tuple[float, float, int]]:
-    """Milliseconds of CPU, in the middle and at the 99th of a hundred, and how many questions had an answer."""
+def asked(store: Store, clock: Callable[[], float] = time.thread_time) -> dict[str, tuple[float, float, int]]:
+    """Milliseconds of CPU, or by another clock: p50, p99, and how many questions had an answer."""
     # Whoever asks has not just made a million records: what that left behind is not looked through while we measure.
     gc.collect()
     gc.freeze()
@@ -180,9 +182,9 @@ def asked(store: SqliteStore) -> dict[str, tuple[float, float, int]]:
         for _ in range(ROUNDS):
             taken, answered = [], 0
             for ask in every:
-                began = time.thread_time()
+                began = clock()
                 answer = ask(store)
-                taken.append(1000 * (time.thread_time() - began))
+                taken.append(1000 * (clock() - began))
                 answered += bool(answer)
             rounds.append(taken)
         spent = [statistics.median(each) for each in zip(*rounds, strict=True)]
@@ -294,13 +296,14 @@ def main() -> None:
     options.add_argument("--folder", type=Path, help="where stores are made, or are found from the last time")
     options.add_argument("--keep", action="store_true", help="leave them there")
     options.add_argument("--json", action="store_true")
+    options.add_argument("--store", default="sqlite", help="sqlite, postgresql, or the URL of an empty database")
     given = options.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="mulligan-recall-"))
     folder.mkdir(parents=True, exist_ok=True)
     told: dict[str, Any] = {"recall": {}}
     try:
         for calls in given.calls:
-            told["recall"][calls] = _measured(folder / f"recall_{calls}.db", calls)
+            told["recall"][calls] = _measured(folder / f"recall_{calls}.db", calls, given.store)
         told["alike"] = ways()
         told["learning"] = learning_adds(folder)
     finally:
@@ -313,7 +316,7 @@ def main() -> None:
     sys.exit(1 if _misses(told, given.calls) else 0)
 
 
-def _measured(path: Path, calls: int) -> dict[str, tuple[float, float, int]]:
+def _measured(path: Path, calls: int, where: str) -> dict[str, tuple[float, float, int]]:
     part = path.with_suffix(".part")
     if not path.exists():
         print(f"keeping {calls:,} calls", file=sys.stderr)
@@ -321,6 +324,14 @@ def _measured(path: Path, calls: int) -> dict[str, tuple[float, float, int]]:
         fill(store, calls, lambda text: print(text, file=sys.stderr))
         store.close()
         part.rename(path)
+    if where != "sqlite":
+        import postgres_store  # those who ask PostgreSQL have the extra
+
+        with (
+            postgres_store.server(where) as url,
+            contextlib.closing(postgres_store.copied(path, url, NOW)) as other,
+        ):
+            return asked(other, time.perf_counter)  # its work is not in our process
     store = SqliteStore(path, lambda: NOW)
     try:
         kept = store.stats(LOCAL, StatsQuery(now=NOW)).total.attempts

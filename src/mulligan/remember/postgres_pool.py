@@ -193,4 +193,6 @@ def _options(url: str) -> str:
     """Time-outs of a session; what the URL says for itself comes last, and counts."""
     given = dict(parse_qsl(urlsplit(url).query)).get("options", "")
     limits = {"statement_timeout": STATEMENT, "lock_timeout": LOCK, "idle_in_transaction_session_timeout": STATEMENT}
-    return " ".join([*(f"-c {name}={value}" for name, value in limits.items()), "-c timezone=UTC", given]).strip()
+    # A plan made once serves all days: to weigh every day for each question takes longer than to answer it.
+    own = ("-c plan_cache_mode=force_generic_plan", "-c timezone=UTC")
+    return " ".join([*(f"-c {name}={value}" for name, value in limits.items()), *own, given]).strip()
