@@ -42,7 +42,7 @@ def test_a_misspelt_setting_is_refused_with_the_nearest_name_and_calls_pass_thro
         (["rnus"], "Did you mean runs?"),
         (["runs", "--limit", "many"], "--limit"),
         (["runs", "--since", "yesterday"], "such as 24h or 7d"),
-        (["runs", "--store", "postgresql://db/mulligan"], "there is no store of the sort 'postgresql'"),
+        (["runs", "--store", "mysql://db/mulligan"], "there is no store of the sort 'mysql'"),
         (["show"], "missing argument"),
         (["show", "run_nobody"], "there are no runs"),
     ],
