@@ -54,6 +54,18 @@ def test_a_copy_is_a_store_that_the_other_commands_read(types, store, tmp_path):
     assert (told["put"], told["same"], told["differences"]) == (0, True, [])
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [("copy", "STORE", "URL"), ("copy", "URL", "STORE"), ("migrate", "--store", "URL"), ("doctor", "--store", "URL")],
+)
+def test_without_psycopg_one_is_told_what_to_install(types, store, monkeypatch, typed):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    meant = {"STORE": str(store), "URL": "postgresql://db.invalid/mulligan"}
+    code, out, err = types(*(meant.get(word, word) for word in typed))
+    assert (code, out) == (2, "")
+    assert err == "error: PostgreSQL storage needs psycopg: pip install 'mulligan[postgres]'\n"
+
+
 def test_the_command_itself_copies_and_checks(store, tmp_path):
     copy = str(tmp_path / "b.db")
     command = [sys.executable, "-m", "mulligan", "copy", str(store), copy]

@@ -11,7 +11,7 @@ from mulligan.records import Record
 from mulligan.remember import sqlite
 from mulligan.remember.store import Progress
 from mulligan.remember.tables import MIGRATIONS, RECOUNTED_AT, REPACKED_AT
-from mulligan.remember.urls import is_postgres, open_store, shown, sqlite_path
+from mulligan.remember.urls import is_postgres, need_psycopg, open_store, shown, sqlite_path
 
 
 class Plan(Record, frozen=True):
@@ -36,6 +36,7 @@ class Plan(Record, frozen=True):
 def plan(url: str) -> Plan:
     """What would be done, with nothing changed; refuses what is newer than this version, or not ours."""
     if is_postgres(url):
+        need_psycopg()
         from mulligan.remember.postgres_checkup import schema_at  # the extra
 
         return _plan(shown(url), schema_at(url))

@@ -50,12 +50,13 @@ def place_of(url: str, home: Path) -> Path:
     from hashlib import blake2b  # those who have a server come here
 
     if is_postgres(url):
-        _need_psycopg()
+        need_psycopg()
     sort, name = ("postgres", shown(url)) if is_postgres(url) else ("server", url)
     return home / f"{sort}-{blake2b(name.rstrip('/').encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
 
 
-def _need_psycopg() -> None:
+def need_psycopg() -> None:
+    """Says what to install, before an import would say what is missing."""
     from importlib.util import find_spec  # those who have a database of PostgreSQL come here
 
     if find_spec("psycopg") is None:
@@ -81,7 +82,7 @@ def open_store(
 
         return RemoteStore(url, token, spool)
     if is_postgres(url):
-        _need_psycopg()
+        need_psycopg()
         from mulligan.remember.postgres import PostgresStore
 
         return PostgresStore(url, fsync=fsync, journals=spool)
