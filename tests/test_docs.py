@@ -18,7 +18,7 @@ from mulligan.classify.taxonomy import KINDS
 from mulligan.events import EVENTS
 from mulligan.failure import Failure
 from mulligan.recover.policy import Policy
-from mulligan.serve.cli import COMMANDS
+from mulligan.serve.cli import COMMANDS, SECTIONS
 from mulligan.settings import NAMES, TABLES
 
 ROOT = Path(__file__).parent.parent
@@ -98,7 +98,9 @@ def test_every_event_is_documented_and_every_documented_one_exists():
 
 
 def test_every_command_is_documented_and_every_documented_one_exists():
-    assert set(re.findall(r"^mulligan (\w+) ", page("serve"), re.MULTILINE)) == set(COMMANDS)
+    listed = page("serve").split("```")[1]
+    assert re.findall(r"^mulligan (\w+) ", listed, re.MULTILINE) == list(COMMANDS), "in the order of the help"
+    assert re.findall(r"^(.+):$", listed, re.MULTILINE) == list(SECTIONS)
 
 
 def test_every_kind_is_documented_and_every_documented_one_exists():

@@ -15,7 +15,7 @@ from mulligan.records import Run, Step
 from mulligan.remember.losses import add_dropped
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL
-from mulligan.serve.cli import COMMANDS, main, options
+from mulligan.serve.cli import COMMANDS, SECTIONS, main, options
 
 
 @pytest.fixture
@@ -48,12 +48,53 @@ def test_help_names_every_command(types):
     assert code == 0
     for name in COMMANDS:
         assert f"  {name} " in out
+    for title in SECTIONS:
+        assert f"\n{title}:\n" in out
+
+
+def test_the_help_has_a_line_a_command_in_a_terminal_of_80_columns(types, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = types("--help")
+    told = [each for each in out.splitlines() if each.startswith("  ")]
+    for name, (_, _, line) in COMMANDS.items():
+        assert f"  {name:<11}  {line}" in told
+
+
+@pytest.mark.parametrize("name", ["fixes", "lessons", "patterns", "sessions", "tenant", "token", "install"])
+def test_the_help_of_a_group_tells_each_of_its_commands_in_a_whole_sentence(types, name):
+    _, out, _ = types(name, "--help")
+    assert "\nCommands:\n" in out
+    assert "..." not in out.partition("\nCommands:\n")[2].partition("Examples:")[0]
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["lesons"], "there is no command 'lesons'. Did you mean lessons? (see `mulligan --help`)"),
+        (["lessons", "aprove"], "there is no command 'aprove'. Did you mean approve? (see `mulligan lessons --help`)"),
+        (
+            ["lessons", "list"],
+            "there is no command 'list'. To list them: mulligan lessons (see `mulligan lessons --help`)",
+        ),
+        (["token", "zz"], "there is no command 'zz'. Known are: create, list, revoke. (see `mulligan token --help`)"),
+    ],
+)
+def test_a_misspelt_command_is_told_with_the_one_that_was_meant(types, typed, told):
+    assert types(*typed) == (2, "", f"error: {told}\n")
+
+
+def test_of_a_long_error_both_ends_are_told(types, store):
+    code, _, err = types("lessons", "show", "x" * 100_000, "--store", store)
+    assert code == 2
+    assert err.startswith("error: there is no lesson 'xxx")
+    assert err.endswith("See them: mulligan lessons\n")
+    assert len(err) < 2100
 
 
 def test_nothing_typed_shows_the_help_and_is_not_a_success(types):
     code, out, _ = types()
     assert code == 2
-    assert "Commands:" in out
+    assert "Begin:" in out
 
 
 def test_version(types):
@@ -152,7 +193,7 @@ def test_asking_for_help_imports_no_store_and_no_table():
         text=True,
         check=False,
     )
-    assert "Commands:" in done.stdout
+    assert "Begin:" in done.stdout
     for heavy in ("sqlite3", "rich", "jsonschema_rs", "asyncio", "mulligan.classify"):
         assert f"| {heavy}" not in done.stderr.replace("  ", " "), heavy
 

@@ -5,57 +5,74 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Any
 
 import click
 
 from mulligan import __version__
 from mulligan.failure import MulliganError
+from mulligan.serve.cli.groups import Group
 
-COMMANDS = {
-    "demo": ("demo", "demo", "Watch failing calls being recovered, told or stopped."),
-    "runs": ("runs", "runs", "The newest runs and what came of them."),
-    "show": ("runs", "show", "One run: every attempt at every call."),
-    "tail": ("tail", "tail", "Every attempt as it ends."),
-    "patterns": ("patterns", "patterns", "What goes wrong again and again, and what overcame it."),
-    "fixes": ("fixes", "fixes", "What turned failures into successes, and what is tried without asking."),
-    "lessons": ("lessons", "lessons", "What was learned, in words: list, decide, edit, write to files and read them."),
-    "consolidate": ("lessons", "consolidate", "Make lessons of what has overcome failures."),
-    "prompt": ("prompt", "prompt", "What a model should know of its tools, as text or as a section of a file."),
-    "seed": ("seed", "seed", "Put the lessons that come with mulligan into the store."),
-    "stats": ("stats", "stats", "What failed, what overcame it, and what that suggests."),
-    "scan": ("scan", "scan", "Read the session logs on this machine: what failed, and what overcame it."),
-    "sessions": ("sessions", "sessions", "What is remembered of each conversation."),
-    "install": ("install", "install", "Let the failures of another program come to mulligan."),
-    "uninstall": ("install", "uninstall", "Take that back."),
-    "serve": ("serving", "serve", "Take in what agents send, and answer questions, over HTTP."),
-    "token": ("token", "token", "Who may send, ask or decide on a server."),
-    "tenant": ("tenant", "tenant", "Whose records a server keeps, how long and how much."),
-    "audit": ("audit", "audit", "What people changed, who and when."),
-    "env": ("env", "env", "The variables that make OpenTelemetry send to a server."),
-    "proxy": ("proxy", "proxy", "Stand in front of an MCP server: record, explain and repair its tool calls."),
-    "mcp": ("mcp", "mcp", "Let an agent ask what is known about failures: an MCP server."),
-    "export": ("exchange", "export", "Write runs as JSON lines."),
-    "import": ("exchange", "import_", "Put runs from files into the store."),
-    "explain": ("explain", "explain", "What kind of failure is this, and whose move is it?"),
-    "classify": ("explain", "explain", "The same as explain."),
-    "suggest": ("suggest", "suggest", "What would repair these calls?"),
-    "replay": ("replay", "replay", "Which recorded failures would be overcome today, and is that worth it?"),
-    "redact": ("redact", "redact", "Take secrets and personal data out of a text."),
-    "prune": ("upkeep", "prune", "Remove what is old."),
-    "forget": ("upkeep", "forget", "Make a run, a tool, a session or a text as if it had never been recorded."),
-    "backup": ("upkeep", "backup", "Copy the store while others write."),
-    "copy": ("moving", "copy", "Copy a whole store into another one, and compare them."),
-    "migrate": ("moving", "migrate", "Bring a store of an earlier version up to date."),
-    "doctor": ("doctor", "doctor", "Where things are kept, and whether they are well."),
-    "settings": ("settings", "settings", "The settings in force here."),
-    "completion": ("completion", "completion", "Completion for your shell."),
+SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
+    "Begin": {
+        "demo": ("demo", "demo", "Watch failing calls being recovered, told or stopped."),
+        "scan": ("scan", "scan", "What failed in the session logs on this machine."),
+        "install": ("install", "install", "Let the failures of another program come to mulligan."),
+        "uninstall": ("install", "uninstall", "Take that back."),
+        "proxy": ("proxy", "proxy", "Stand before an MCP server: record, explain, repair its calls."),
+    },
+    "What happened": {
+        "runs": ("runs", "runs", "The newest runs and what came of them."),
+        "show": ("runs", "show", "One run: every attempt at every call."),
+        "tail": ("tail", "tail", "Every attempt as it ends."),
+        "patterns": ("patterns", "patterns", "What goes wrong again and again, and what overcame it."),
+        "stats": ("stats", "stats", "What failed, what overcame it, and what that suggests."),
+        "sessions": ("sessions", "sessions", "What is remembered of each conversation."),
+    },
+    "What was learned": {
+        "fixes": ("fixes", "fixes", "What turned failures into successes, and what is tried."),
+        "lessons": ("lessons", "lessons", "The same in words: decide, edit, write to files and read."),
+        "consolidate": ("lessons", "consolidate", "Make lessons of what has overcome failures."),
+        "seed": ("seed", "seed", "Put the lessons that come with mulligan into the store."),
+        "prompt": ("prompt", "prompt", "What a model should know of its tools, as text or in a file."),
+        "mcp": ("mcp", "mcp", "Let an agent ask what is known about failures: an MCP server."),
+    },
+    "A failure at hand": {
+        "explain": ("explain", "explain", "What kind of failure is this, and whose move is it?"),
+        "classify": ("explain", "explain", "The same as explain."),
+        "suggest": ("suggest", "suggest", "What would repair these calls?"),
+        "replay": ("replay", "replay", "Which recorded failures would be overcome today?"),
+        "redact": ("redact", "redact", "Take secrets and personal data out of a text."),
+    },
+    "A server for a team": {
+        "serve": ("serving", "serve", "Take in what agents send, and answer questions, over HTTP."),
+        "token": ("token", "token", "Who may send, ask or decide on a server."),
+        "tenant": ("tenant", "tenant", "Whose records a server keeps, how long and how much."),
+        "audit": ("audit", "audit", "What people changed, who and when."),
+        "env": ("env", "env", "The variables that make OpenTelemetry send to a server."),
+    },
+    "The store": {
+        "doctor": ("doctor", "doctor", "Where things are kept, and whether they are well."),
+        "import": ("exchange", "import_", "Put runs from files into the store."),
+        "export": ("exchange", "export", "Write runs as JSON lines."),
+        "backup": ("upkeep", "backup", "Copy the store while others write."),
+        "copy": ("moving", "copy", "Copy a whole store into another one, and compare them."),
+        "migrate": ("moving", "migrate", "Bring a store of an earlier version up to date."),
+        "prune": ("upkeep", "prune", "Remove what is old."),
+        "forget": ("upkeep", "forget", "Make something as if it had never been recorded."),
+    },
+    "This command": {
+        "settings": ("settings", "settings", "The settings in force here."),
+        "completion": ("completion", "completion", "Completion for your shell."),
+    },
 }
 """The command, its file, its name there, and a line for the help, so that the help imports none of them."""
+LONGEST = 2000
+"""Characters of an error. Both ends are told: what to type instead stands at the last."""
+COMMANDS = {name: each for commands in SECTIONS.values() for name, each in commands.items()}
 
 
-class Commands(click.Group):
-    """Finds a command in its file, and a misspelt one by its nearest name."""
+class Commands(Group):
+    """Finds a command in its file."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -68,18 +85,11 @@ class Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            import difflib  # only a misspelt command comes here
-
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            meant = f"Did you mean {near[0]}?" if near else "Known are: " + ", ".join(COMMANDS) + "."
-            raise click.UsageError(f"there is no command {args[0]!r}. {meant}")
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, told) for name, (_, _, told) in COMMANDS.items()])
+        wide = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(wide), told) for name, (_, _, told) in commands.items()])
 
 
 @click.group(
@@ -121,6 +131,7 @@ def main() -> None:
 
 def _fail(message: str) -> None:
     # What a person typed, and file names, may hold anything; but the sentence is ours, and is to be copied from.
-    shown = "".join(character if character.isprintable() else " " for character in message[:2000])
+    kept = message if len(message) <= LONGEST else f"{message[: LONGEST // 2]} [... cut ...] {message[-LONGEST // 2 :]}"
+    shown = "".join(character if character.isprintable() else " " for character in kept)
     click.echo(f"error: {' '.join(shown.split())}", err=True)
     sys.exit(2)

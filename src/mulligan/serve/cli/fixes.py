@@ -9,6 +9,7 @@ from mulligan.records import Fix, FixState, builtins
 from mulligan.remember.store import LOCAL, FixQuery, Revocation, Store
 from mulligan.report import fixes as told
 from mulligan.report.tables import count
+from mulligan.serve.cli.groups import Group
 from mulligan.serve.cli.options import (
     as_json,
     limit_option,
@@ -27,6 +28,7 @@ STATES = ("proposed", "promoted", "approved", "demoted", "expired", "paused", "r
 
 
 @click.group(
+    cls=Group,
     invoke_without_command=True,
     subcommand_metavar="[COMMAND]",
     epilog="Examples:\n\n  mulligan fixes --tool search\n\n  mulligan fixes show fix_8f2c\n\n  "

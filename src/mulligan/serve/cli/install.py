@@ -17,6 +17,7 @@ import mulligan
 from mulligan.failure import SettingsError
 from mulligan.serve.cli import asking, clients
 from mulligan.serve.cli.edits import Edit, json_edit, read_json, read_toml
+from mulligan.serve.cli.groups import Group
 from mulligan.serve.cli.options import as_json, print_json
 
 SECONDS = 10
@@ -192,7 +193,7 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.group(epilog=EXAMPLES.format("install"))
+@click.group(cls=Group, epilog=EXAMPLES.format("install"))
 def install() -> None:
     """Let a program's failures come to mulligan: edits its settings, keeps a copy, shows the difference.
 
@@ -200,7 +201,7 @@ def install() -> None:
     """
 
 
-@click.group(epilog=EXAMPLES.format("uninstall"))
+@click.group(cls=Group, epilog=EXAMPLES.format("uninstall"))
 def uninstall() -> None:
     """Take out of a program's settings what `mulligan install` put there, and nothing else."""
 

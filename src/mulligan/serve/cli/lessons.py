@@ -25,6 +25,7 @@ from mulligan.remember.store import LOCAL, Consolidated, LessonQuery, Store
 from mulligan.remember.urls import open_store
 from mulligan.report import lessons as told
 from mulligan.report.tables import count, line
+from mulligan.serve.cli.groups import Group
 from mulligan.serve.cli.options import (
     as_json,
     kind_option,
@@ -47,6 +48,7 @@ SOURCES = ("learned", "file", "seed")
 
 
 @click.group(
+    cls=Group,
     invoke_without_command=True,
     subcommand_metavar="[COMMAND]",
     epilog="Examples:\n\n  mulligan lessons --state active\n\n  mulligan lessons show les_8f2c\n\n  "

@@ -16,7 +16,11 @@ from mulligan.serve.cli.options import now, opened
     epilog="Examples:\n\n  mulligan mcp\n\n  mulligan install ask --client claude-code\n\n"
     "  claude mcp add mulligan -- mulligan mcp"
 )
-@click.option("--store", metavar="URL", help="Another store than the settings say: a path, or a server's address.")
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Another store than the settings say: a path, postgresql://HOST/DATABASE, or a server's address.",
+)
 def mcp(store: str | None) -> None:
     """Let an agent ask what is known about failures: an MCP server on stdio.
 

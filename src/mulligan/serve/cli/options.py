@@ -35,7 +35,7 @@ def store_option(function: F) -> F:
     return click.option(
         "--store",
         metavar="URL",
-        help="Another store than the settings say: a path, or a server's address.",
+        help="Another store than the settings say: a path, postgresql://HOST/DATABASE, or a server's address.",
     )(function)
 
 

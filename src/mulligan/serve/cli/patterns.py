@@ -15,6 +15,7 @@ from mulligan.remember.store import LOCAL, Command, FixQuery, PatternQuery, Ques
 from mulligan.report import fixes
 from mulligan.report import patterns as told
 from mulligan.report.tables import as_csv, columns, count, line
+from mulligan.serve.cli.groups import Group
 from mulligan.serve.cli.options import (
     as_json,
     csv_option,
@@ -46,7 +47,7 @@ EXAMPLES = """Examples:
   mulligan patterns merge pat_8f2c pat_11aa"""
 
 
-@click.group(invoke_without_command=True, epilog=EXAMPLES, subcommand_metavar="[COMMAND]")
+@click.group(cls=Group, invoke_without_command=True, epilog=EXAMPLES, subcommand_metavar="[COMMAND]")
 @click.option("--since", "past", metavar="7d", help="Met within this time, and counted over it: 24h, 7d, a date.")
 @click.option("--new", is_flag=True, help="Only those met for the first time within --since (1d); exits 1 if any.")
 @click.option("--state", type=click.Choice(["new", "active", "resolved", "muted"]), help="Without: all but muted.")

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from mulligan.failure import SettingsError
+from mulligan.serve.cli.groups import Group
 from mulligan.serve.proxy.process import started
 
 SESSIONS = ("CLAUDE_CODE_SESSION_ID", "CODEX_SESSION_ID", "GEMINI_SESSION_ID")
@@ -20,7 +21,7 @@ RUNNERS = frozenset({"npx", "uvx", "node", "python", "python3", "uv", "bunx", "b
 """Programs that start the server and are not it."""
 
 
-class Proxy(click.Group):
+class Proxy(Group):
     """What stands behind `--` is the server's command, whatever it looks like."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -64,7 +65,11 @@ class Proxy(click.Group):
 )
 @click.option("--no-restart", is_flag=True, help="End with the server, instead of starting it again.")
 @click.option("--session", metavar="ID", envvar=list(SESSIONS), help="The session that the calls belong to.")
-@click.option("--store", metavar="URL", help="Another store than the settings say: a path or sqlite:///PATH.")
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Another store than the settings say: a path, postgresql://HOST/DATABASE, or a server's address.",
+)
 @click.pass_context
 def proxy(ctx: click.Context, /, mode: str | None, repair: bool, store: str | None, **given: Any) -> None:
     """Stand in front of an MCP server: record, explain and, where it is safe, repair its tool calls."""
@@ -140,7 +145,11 @@ def named(command: list[str]) -> str:
 @click.argument("server", required=False)
 @click.argument("tools", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Accept all that waits.")
-@click.option("--store", metavar="URL", help="Another store than the settings say: a path or sqlite:///PATH.")
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Another store than the settings say: a path, postgresql://HOST/DATABASE, or a server's address.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The same facts as JSON.")
 def accept(server: str | None, tools: tuple[str, ...], everything: bool, store: str | None, as_json: bool) -> None:
     """What has changed in the tools of a server since they were first seen, and accepting it.

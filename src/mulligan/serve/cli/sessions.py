@@ -13,6 +13,7 @@ from mulligan.remember.session import KIND
 from mulligan.remember.store import LOCAL, Store
 from mulligan.remember.tracker import Remembered, Tracker
 from mulligan.report.tables import Column, ago, count, line, table
+from mulligan.serve.cli.groups import Group
 from mulligan.serve.cli.options import (
     as_json,
     limit_option,
@@ -42,6 +43,7 @@ COLUMNS = (
 
 
 @click.group(
+    cls=Group,
     invoke_without_command=True,
     subcommand_metavar="[COMMAND]",
     epilog="Examples:\n\n  mulligan sessions\n\n  mulligan sessions --agent claude-code --json\n\n  "

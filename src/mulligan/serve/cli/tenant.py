@@ -20,6 +20,7 @@ from mulligan.report.tables import ago, columns, count, line
 from mulligan.serve.api import quotas
 from mulligan.serve.api.tenants import KEEPS, MEASURES, NAME, Measure, Tenant, Tenants, unknown, with_keeps, with_quotas
 from mulligan.serve.api.tokens import FRESH, Token, Tokens
+from mulligan.serve.cli.groups import Group
 from mulligan.serve.cli.options import as_json, now, opened, print_json, print_lines, settings_with, store_option, width
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,9 +28,10 @@ _FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 
 @click.group(
+    cls=Group,
     epilog="Examples:\n\n  mulligan tenant create acme --records 2m --listed query,path\n\n"
     "  mulligan token create --role ingest --tenant acme\n\n  mulligan tenant set acme --failures 180\n\n"
-    "  mulligan tenant remove acme"
+    "  mulligan tenant remove acme",
 )
 def tenant() -> None:
     """Tenants of a server: make, list, show, change, remove.

@@ -14,14 +14,16 @@ from mulligan.remember.urls import open_store
 from mulligan.report.tables import ago, columns, line
 from mulligan.serve.api.tenants import NAME, Tenants
 from mulligan.serve.api.tokens import ROLES, Role, Token, Tokens
+from mulligan.serve.cli.groups import Group
 from mulligan.serve.cli.options import as_json, now, opened, print_json, print_lines, settings_with, store_option, width
 
 _UNITS = {"h": 3600, "d": 86400, "w": 604800}
 
 
 @click.group(
+    cls=Group,
     epilog="Examples:\n\n  mulligan token create --role ingest --name ci --expires 90d\n\n  mulligan token list\n\n"
-    "  mulligan token revoke tok_8f2c"
+    "  mulligan token revoke tok_8f2c",
 )
 def token() -> None:
     """Tokens of a server: make, list, revoke.
