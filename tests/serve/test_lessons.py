@@ -14,6 +14,7 @@ import pytest
 from mulligan.events import RunEnded, StepEnded
 from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.records import Lesson, Run, Step, lesson_id
+from mulligan.remember.seeds import corpus
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import DAY, LOCAL
 
@@ -82,6 +83,34 @@ def test_what_has_overcome_failures_becomes_a_lesson(store):
     assert mulligan("consolidate", "--store", store).stdout.startswith("0 patterns looked at")
     again = told("consolidate", "--store", store)
     assert (again["patterns"], again["lessons"]) == (0, [])
+
+
+def test_where_there_is_nothing_to_learn_from_one_is_told_what_to_do(tmp_path):
+    store = str(tmp_path / "none.db")
+    listed, made = mulligan("lessons", "--store", store), mulligan("consolidate", "--store", store)
+    assert (listed.returncode, listed.stderr, made.returncode, made.stdout) == (0, "", 2, "")
+    for said in (listed.stdout, made.stderr):
+        assert f"There is no {store} yet." in said
+        assert "mulligan scan --import" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_lesson_yet_is_told_with_what_it_takes(tmp_path):
+    store = str(tmp_path / "kept.db")
+    mulligan("token", "create", "--role", "read", "--store", store)
+    done = mulligan("lessons", "--store", store)
+    assert "in 3 runs or more" in done.stdout
+    assert f"mulligan consolidate --store {store}\n" in done.stdout
+    assert f"mulligan seed --store {store}\n" in done.stdout
+
+
+def test_a_seed_that_is_not_in_the_store_is_told_with_how_it_comes_there(store):
+    seed = corpus.seeds()["git-no-upstream"].id
+    done = mulligan("lessons", "disable", seed, "--store", store)
+    assert done.returncode == 2
+    assert (
+        done.stderr == f"error: {seed} came with mulligan, and is not in the store yet. Put it there: mulligan seed\n"
+    )
 
 
 def test_one_lesson_is_shown_with_its_words_its_evidence_and_its_effect(store):

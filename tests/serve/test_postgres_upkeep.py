@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+import sys
 import time
 
 import pytest
@@ -107,3 +109,11 @@ def test_the_doctor_says_what_is_ill(types, postgres_url):
     code, out, _ = types("doctor", "--store", postgres_url)
     assert code == 1
     assert "half of a copy" in out
+
+
+def test_an_empty_list_tells_the_database_without_its_password(postgres_url):
+    url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}application_name=unseen"
+    done = subprocess.run([sys.executable, "-m", "mulligan", "runs", "--store", url], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"No runs in {shown(postgres_url)}.\n")
+    assert "unseen" not in done.stdout + done.stderr

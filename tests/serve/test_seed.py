@@ -65,7 +65,8 @@ def test_the_list_needs_no_store_and_makes_none(store, tmp_path):
     done = mulligan("--list", "--store", store)
     assert done.returncode == 0
     assert done.stdout.startswith(f"{len(seeds())} seeds: lessons that come with mulligan, proven by nothing")
-    assert "git-push-fetch-first" in done.stdout
+    (row,) = (each for each in done.stdout.splitlines() if "git-push-fetch-first" in each)
+    assert row.split()[0] == seeds()["git-push-fetch-first"].id[:12], "the id that mulligan lessons takes"
     assert not list(tmp_path.glob("*.db"))
     (one,) = (each for each in told(store, "--list") if each["name"] == "git-push-fetch-first")
     assert (one["stored"], one["used"], one["kind"]) == (False, True, "tool/execution_failed")

@@ -14,6 +14,7 @@ from mulligan.serve.cli.options import (
     as_json,
     limit_option,
     moment,
+    needed,
     now,
     opened,
     print_json,
@@ -59,11 +60,7 @@ def fixes(
 
 
 def _opened(context: click.Context, store: str | None) -> Store:
-    settings = settings_with(store or context.obj)
-    kept = opened(settings)
-    if kept is None:
-        raise SettingsError(f"there is no {settings.store_url} yet. Name another: --store.")
-    return kept
+    return needed(settings_with(store or context.obj))
 
 
 def _found(kept: Store, id: str) -> Fix:

@@ -20,9 +20,10 @@ from mulligan.failure import LessonFileError, SettingsError
 from mulligan.prompt import Prompt
 from mulligan.records import Lesson, LessonState, LessonVerdict, builtins
 from mulligan.remember import lesson_files
-from mulligan.remember.lessons import TEXTS, reworded
+from mulligan.remember.lessons import RUNS, TEXTS, reworded
+from mulligan.remember.seeds import corpus
 from mulligan.remember.store import LOCAL, Consolidated, LessonQuery, Store
-from mulligan.remember.urls import open_store
+from mulligan.remember.urls import open_store, shown
 from mulligan.report import lessons as told
 from mulligan.report.tables import count, line
 from mulligan.serve.cli.groups import Group
@@ -30,6 +31,7 @@ from mulligan.serve.cli.options import (
     as_json,
     kind_option,
     limit_option,
+    needed,
     now,
     opened,
     print_json,
@@ -37,6 +39,7 @@ from mulligan.serve.cli.options import (
     progress,
     settings_with,
     store_option,
+    there,
     told_more,
     width,
 )
@@ -79,7 +82,8 @@ def lessons(
     if context.invoked_subcommand is not None:
         context.obj = store
         return
-    kept = opened(settings_with(store))
+    settings = settings_with(store)
+    kept = opened(settings)
     query = LessonQuery(tool=tool, state=state, source=source, text=text, kind=kind, now=now(), limit=limit)
     found = kept.lessons(LOCAL, query) if kept is not None else []
     if as_json:
@@ -90,23 +94,29 @@ def lessons(
     elif tool or state or source or text or kind:
         click.echo("No lesson matches.")
     else:
-        click.echo("Nothing was learned yet. Make lessons of what has overcome failures: mulligan consolidate")
+        click.echo(f"Nothing was learned yet. {_nothing(settings, kept is not None, store)}")
+
+
+def _nothing(settings: Settings, is_there: bool, store: str | None) -> str:
+    """Why there are no lessons, and what to do."""
+    if not is_there:
+        begin = "Wrap a function with @mulligan.tool and call it, or read logs that you have: mulligan scan --import"
+        return f"There is no {shown(settings.store_url)} yet. Name another (--store). {begin}"
+    return (
+        f"What overcame a failure in {RUNS} runs or more becomes a lesson: mulligan consolidate{there(store)}\n"
+        f"Those that come with mulligan: mulligan seed{there(store)}"
+    )
 
 
 def _settings(context: click.Context, store: str | None) -> Settings:
     return settings_with(store or context.obj)
 
 
-def _opened(settings: Settings) -> Store:
-    kept = opened(settings)
-    if kept is None:
-        raise SettingsError(f"there is no {settings.store_url} yet. Name another: --store.")
-    return kept
-
-
 def _found(kept: Store, id: str) -> Lesson:
     found = kept.lesson(LOCAL, id, now())
     if found is None:
+        if len(id) > len("les_") and any(seed.id.startswith(id) for seed in corpus.seeds().values()):
+            raise SettingsError(f"{id} came with mulligan, and is not in the store yet. Put it there: mulligan seed")
         raise SettingsError(f"there is no lesson {id!r}, or more than one begins so. See them: mulligan lessons")
     return found
 
@@ -126,7 +136,7 @@ def _tell(lesson: Lesson, as_json: bool) -> None:
 @click.pass_context
 def show(context: click.Context, lesson: str, store: str | None, as_json: bool) -> None:
     """One lesson: its words, its evidence, and the days before and after it came into force."""
-    found = _found(_opened(_settings(context, store)), lesson)
+    found = _found(needed(_settings(context, store)), lesson)
     if as_json:
         print_json(told.facts(found))
     else:
@@ -142,7 +152,7 @@ def _verdict(name: LessonVerdict, help: str) -> None:
     @as_json
     @click.pass_context
     def command(context: click.Context, lesson: str, store: str | None, as_json: bool) -> None:
-        kept = _opened(_settings(context, store))
+        kept = needed(_settings(context, store))
         decided = kept.decide_lesson(LOCAL, _found(kept, lesson).id, name, now())
         assert decided is not None
         _tell(decided, as_json)
@@ -175,7 +185,7 @@ def edit(
 ) -> None:
     """Changes the words of a lesson, in your editor or by these options. Its evidence stays what it is."""
     settings = _settings(context, store)
-    kept = _opened(settings)
+    kept = needed(settings)
     found = _found(kept, lesson)
     if mistake is None and correction is None:
         changed = _edited(found)
@@ -231,7 +241,7 @@ def export(
     as_json: bool,
 ) -> None:
     """Writes each lesson into a file of its own, to be committed, reviewed and shared."""
-    kept = _opened(_settings(context, store))
+    kept = needed(_settings(context, store))
     query = LessonQuery(tool=tool, state=state, source=source, now=now(), limit=EVERY)
     found = kept.lessons(LOCAL, query)
     changed, same = lesson_files.put(folder, found)
@@ -329,10 +339,12 @@ def consolidate(reword: str | None, store: str | None, as_json: bool) -> None:
     """
     model = _model(reword) if reword else None
     settings = settings_with(store)
-    kept = _opened(settings)
+    kept = opened(settings)
+    if kept is None:
+        raise SettingsError(f"there is nothing to learn from. {_nothing(settings, False, store)}")
     began = time.process_time()
-    with progress("consolidating") as shown:
-        done = kept.consolidate(LOCAL, now(), shown)
+    with progress("consolidating") as told_so_far:
+        done = kept.consolidate(LOCAL, now(), told_so_far)
     spent = time.process_time() - began
     better = _reworded(kept, done, model, settings) if model is not None else 0
     if as_json:
@@ -345,7 +357,9 @@ def consolidate(reword: str | None, store: str | None, as_json: bool) -> None:
         f"{active} of them in force." + (f" {better} reworded." if better else "")
     )
     if done.lessons:
-        click.echo("See them: mulligan lessons")
+        click.echo(f"See them: mulligan lessons{there(store)}")
+    elif done.patterns:
+        click.echo(f"A lesson is what overcame a failure in {RUNS} runs or more, and in half of those that met it.")
 
 
 def _model(name: str) -> Callable[[str], str]:

@@ -19,7 +19,7 @@ from mulligan.records import encode
 from mulligan.remember import audit
 from mulligan.remember.adoption import adopt
 from mulligan.remember.store import LOCAL, Progress, Store
-from mulligan.remember.urls import is_postgres, is_remote, journals_of, open_store, place_of
+from mulligan.remember.urls import is_postgres, is_remote, journals_of, open_store, place_of, shown
 from mulligan.report import moments
 from mulligan.report.tables import wrapped
 from mulligan.settings import Settings
@@ -86,6 +86,20 @@ def opened(settings: Settings) -> Store | None:
         except (OSError, StoreError) as error:
             click.echo(f"warning: what earlier processes left in {journals_of(path)} waits: {error}", err=True)
     return store
+
+
+def needed(settings: Settings) -> Store:
+    """The store for a command that is about something in it."""
+    kept = opened(settings)
+    if kept is None:
+        where = shown(settings.store_url)
+        raise SettingsError(f"there is no {where} yet: nothing was ever kept there. Name another: --store.")
+    return kept
+
+
+def there(store: str | None) -> str:
+    """What a command that is suggested needs, so that it is about the same store."""
+    return f" --store {shown(store)}" if store else ""
 
 
 @contextlib.contextmanager

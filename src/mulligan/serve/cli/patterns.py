@@ -22,12 +22,14 @@ from mulligan.serve.cli.options import (
     kind_option,
     limit_option,
     moment,
+    needed,
     now,
     opened,
     print_json,
     print_lines,
     settings_with,
     store_option,
+    there,
     told_more,
     width,
 )
@@ -87,7 +89,7 @@ def patterns(
     elif found:
         print_lines(told.listed(found, now(), width()))
         told_more(len(found), query.limit)
-        click.echo(f"\nLook at one: mulligan patterns show {found[0].id[: told.ID]}{_there(store)}", err=True)
+        click.echo(f"\nLook at one: mulligan patterns show {found[0].id[: told.ID]}{there(store)}", err=True)
     else:
         click.echo(_nothing(new, past, settings.store_url, kept is not None))
     sys.exit(1 if new and found else 0)
@@ -101,15 +103,8 @@ def _nothing(new: bool, past: str | None, url: str, is_there: bool) -> str:
     return "No pattern matches." if past is None else f"No pattern was met within {past}."
 
 
-def _there(store: str | None) -> str:
-    return f" --store {store}" if store else ""
-
-
 def _opened(context: click.Context, store: str | None) -> Store:
-    kept = opened(settings_with(store or context.obj))
-    if kept is None:
-        raise SettingsError(f"there is no {settings_with(store or context.obj).store_url} yet. Name another: --store.")
-    return kept
+    return needed(settings_with(store or context.obj))
 
 
 def _unknown(id: str) -> SettingsError:

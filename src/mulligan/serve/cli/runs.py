@@ -73,7 +73,7 @@ def runs(
     elif as_comma:
         print_lines(as_csv((terminal.facts(history) for history in found), terminal.CSV))
     elif not found:
-        url = settings.store_url
+        url = shown(settings.store_url)
         is_narrowed = any((past, until, pattern, *narrowed.values()))
         nothing = f"No run matches in {url}." if is_narrowed else f"No runs in {url}."
         click.echo(nothing if kept is not None else f"There is no {url} yet.")

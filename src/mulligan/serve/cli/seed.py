@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import click
 
@@ -11,7 +12,8 @@ from mulligan.records import Lesson
 from mulligan.remember.seeds import corpus
 from mulligan.remember.store import LOCAL
 from mulligan.remember.urls import open_store, shown
-from mulligan.report.tables import columns, count
+from mulligan.report.lessons import ID
+from mulligan.report.tables import Column, count, table
 from mulligan.report.terminal import line
 from mulligan.serve.cli.options import as_json, opened, print_json, print_lines, settings_with, store_option, width
 
@@ -71,12 +73,21 @@ def _list(found: Mapping[str, Lesson], stored: Collection[str], is_off: bool, as
     many = len(found)
     head = f"{count(many, 'seed')}: lessons that come with mulligan, proven by nothing that happened here."
     state = "They are out of use: mulligan seed puts them back." if is_off else ""
-    rows = [("seed", "state", "tool", "kind", "mistake")]
-    for name, each in found.items():
-        rows.append((name, "off" if is_off else each.state, line(each.tool, 40), each.kind, line(each.mistake, 200)))
-    print_lines([head, *([state] if state else []), "", *columns(rows, width=width())])
+    facts = [_facts(name, each, each.id in stored, is_off) for name, each in found.items()]
+    print_lines([head, *([state] if state else []), "", *table(_COLUMNS, facts, width())])
 
 
+def _state(fact: Mapping[str, Any]) -> str:
+    return "off" if not fact["used"] and fact["state"] != "disabled" else str(fact["state"])
+
+
+_COLUMNS = (
+    Column("lesson", lambda fact: fact["id"][:ID], keep=9, is_whole=True),
+    Column("seed", lambda fact: fact["name"], keep=8, is_whole=True),
+    Column("state", _state, keep=5, is_whole=True),
+    Column("tool", lambda fact: line(fact["tool"] or "any", 40), keep=3),
+    Column("mistake", lambda fact: line(fact["mistake"], 200), keep=9),
+)
 _TOLD = ("id", "tool", "kind", "fingerprint", "mistake", "correction", "error", "failed", "works", "origin", "edited")
 
 

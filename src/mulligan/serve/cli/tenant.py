@@ -21,7 +21,17 @@ from mulligan.serve.api import quotas
 from mulligan.serve.api.tenants import KEEPS, MEASURES, NAME, Measure, Tenant, Tenants, unknown, with_keeps, with_quotas
 from mulligan.serve.api.tokens import FRESH, Token, Tokens
 from mulligan.serve.cli.groups import Group
-from mulligan.serve.cli.options import as_json, now, opened, print_json, print_lines, settings_with, store_option, width
+from mulligan.serve.cli.options import (
+    as_json,
+    needed,
+    now,
+    opened,
+    print_json,
+    print_lines,
+    settings_with,
+    store_option,
+    width,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
@@ -126,10 +136,7 @@ def _url(store: str | None) -> str:
 
 def _opened(store: str | None) -> Store:
     _url(store)
-    kept = opened(settings_with(store))
-    if kept is None:
-        raise SettingsError(f"there is no {settings_with(store).store_url} yet. Name another: --store.")
-    return kept
+    return needed(settings_with(store))
 
 
 @tenant.command(epilog="Examples:\n\n  mulligan tenant create acme --records 2m --listed query,path --failures 180")
