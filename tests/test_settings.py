@@ -163,6 +163,14 @@ def test_a_project_cannot_let_more_be_kept_or_done(places, name):
     assert f"MULLIGAN_{name.upper()}" in str(told.value)
 
 
+def test_where_several_people_read_only_listed_values_are_kept_unless_the_user_says_otherwise(places):
+    places.write(places.project / "mulligan.toml", "level = 'local'\n")
+    team = {"store": "postgresql://db/mulligan"}
+    assert places.read(**team).level == "shared"
+    assert places.read(**team, level="local").level == "local"
+    assert places.read().level == "local"
+
+
 def test_a_project_cannot_loosen_the_level_its_user_chose(places):
     places.write(places.user, "level = 'shared'\n")
     places.write(places.project / "mulligan.toml", "level = 'local'\n")

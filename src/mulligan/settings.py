@@ -56,7 +56,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     fsync: bool = False
     """Whether a record survives the machine, and not the process alone: each call then waits for the disk."""
     level: Level = "local"
-    """How much is hidden before anything is kept: local hides secrets, shared all values that are not listed."""
+    """How much is hidden before anything is kept: local hides secrets, shared all values that are not listed.
+
+    Of a store for several people, as PostgreSQL is, it is shared unless said otherwise."""
     secret: tuple[str, ...] = ()
     """Further names of arguments whose values are never kept."""
     patterns: tuple[str, ...] = ()
@@ -134,6 +136,8 @@ def read(
             order = strictest_first.index
             if name in values and name in found and order(values[name]) > order(found[name]):
                 raise SettingsError(f"{path}: {name} cannot be loosened by a project. Remove the line, or edit {user}.")
+        if values.get("level") == "local":
+            del values["level"]  # a store may ask for more, and a project cannot loosen that either
         for name in ("secret", "patterns"):
             if name in values:
                 values[name] = (*found.get(name, ()), *values[name])
@@ -169,6 +173,8 @@ def _made(found: dict[str, Any], policy: Policy | None) -> Settings:
         raise SettingsError(f"policy is a mulligan.Policy, got {type(policy).__name__}.")
     if policy is None:
         policy = Policy(**fields)
+    if found.get("store", "").lower().startswith("postgres"):
+        found.setdefault("level", "shared")  # more than one person reads there (SAFETY 3)
     return Settings(**found, policy=policy)
 
 

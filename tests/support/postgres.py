@@ -33,6 +33,7 @@ environment."""
 PATIENCE = 30.0
 """Seconds in which a server starts or stops, also on a busy machine."""
 PLAIN = "mulligan_plain"
+SECRET = "of-the-plain-one"
 """The user whose the databases are."""
 PARTS = ("bin", "lib", "share")
 QUICK = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
@@ -280,10 +281,10 @@ def _made(server: str, name: str, template: str = "template1") -> str:
         is_super = made.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone() == (True,)
         if is_super:
             with contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
-                made.execute(f"CREATE ROLE {PLAIN} LOGIN PASSWORD '{PLAIN}'")
+                made.execute(f"CREATE ROLE {PLAIN} LOGIN PASSWORD '{SECRET}'")
         made.execute(f"CREATE DATABASE {name} TEMPLATE {template} {f'OWNER {PLAIN}' if is_super else ''}")
     if is_super:
-        server = urlunsplit(split._replace(netloc=f"{PLAIN}:{PLAIN}@{split.netloc.rpartition('@')[2]}"))
+        server = urlunsplit(split._replace(netloc=f"{PLAIN}:{SECRET}@{split.netloc.rpartition('@')[2]}"))
     return named(server, name)
 
 
