@@ -234,9 +234,9 @@ class PostgresStore(DatabaseStore):
     def prune(
         self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
     ) -> Pruned:
-        from mulligan.remember import pruning  # once in a while
+        from mulligan.remember.postgres_retention import DayPruning  # once in a while
 
-        round = pruning.Pruning(self._writing, partial(self._reading, tenant), _Space(), tenant, policy, now)
+        round = DayPruning(self._writing, partial(self._reading, tenant), _Space(), tenant, policy, now)
         if dry_run:
             return round.rehearse(progress)
         pruned = round.perform(progress)
@@ -315,7 +315,10 @@ class _Space:
 
     def removed(self, history: History) -> None:
         # About what its rows and their places in the indices take.
-        self._removed += 600 + sum(300 + len(encode(step)) for step in history.steps)
+        self.freed(600 + sum(300 + len(encode(step)) for step in history.steps))
+
+    def freed(self, size: int) -> None:
+        self._removed += size
 
 
 _stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()

@@ -54,6 +54,7 @@ class PostgresSide:
                     reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
                     reader.read_only = True
                     reader.autocommit = False
+                    reader.execute("LOCK TABLE steps IN ACCESS SHARE MODE")  # no day is dropped meanwhile
                     self._one("SELECT 1")  # the moment is now
         except BaseException:
             self.close()

@@ -137,6 +137,8 @@ def make_parts(made: psycopg.Connection[Any], today: int) -> None:
             continue
         try:
             with made.transaction():
+                if day > today:  # there is time: nobody waits for it while a copy is read
+                    made.execute("SET LOCAL lock_timeout = '500ms'")
                 made.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
                 made.execute(
                     f"CREATE TABLE IF NOT EXISTS {part(day)} PARTITION OF steps FOR VALUES FROM ({day}) TO ({day + 1})"
@@ -163,13 +165,38 @@ def drop_empty(made: psycopg.Connection[Any], until: int) -> int:
             break
         try:
             with made.transaction():
-                made.execute("SET LOCAL lock_timeout = '1s'")
-                # Of everybody: what is hidden from us is not nothing.
-                postgres_security.mean_everybody(made)
-                made.execute(f"LOCK TABLE {part(day)} IN ACCESS EXCLUSIVE MODE")
-                if made.execute(f"SELECT 1 FROM {part(day)} LIMIT 1").fetchone() is None:
-                    made.execute(f"DROP TABLE {part(day)}")
-                    dropped += 1
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
-            continue  # somebody reads it, or another process was first
+                dropped += _drop_unless(made, day, f"SELECT 1 FROM {part(day)} LIMIT 1", ())
+        except psycopg.errors.UndefinedTable:
+            continue  # another process was first
+        except psycopg.errors.LockNotAvailable:
+            break  # somebody reads steps for long: another time
     return dropped
+
+
+def drop_if_own(made: psycopg.Connection[Any], day: int, tenant: str) -> bool:
+    """Drops the part of a day with all that is in it, in a transaction that means this tenant; not where others have
+    steps in it, or somebody uses it just now.
+    """
+    of_others = " UNION ALL ".join(f"(SELECT 1 FROM {part(day)} WHERE tenant {side} %s LIMIT 1)" for side in "<>")
+    try:
+        with made.transaction():
+            is_dropped = _drop_unless(made, day, of_others, (tenant, tenant))
+            postgres_security.mean(made, (tenant,), is_local=True)
+            return is_dropped
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
+        return False  # somebody reads it, or it is not ours to drop
+
+
+def _drop_unless(made: psycopg.Connection[Any], day: int, needed: str, values: tuple[str, ...]) -> bool:
+    """Drops a part unless this finds a row that is needed; within a transaction, which means everybody afterwards."""
+    # Shorter than PostgreSQL waits before it looks for a circle: in one, it is we who give way.
+    made.execute("SET LOCAL lock_timeout = '500ms'")
+    # Of everybody: what is hidden from us is not nothing.
+    postgres_security.mean_everybody(made)
+    if made.execute(needed, values).fetchone() is not None:
+        return False
+    made.execute(f"LOCK TABLE ONLY steps, ONLY {part(day)} IN ACCESS EXCLUSIVE MODE")
+    if made.execute(needed, values).fetchone() is not None:  # it came meanwhile
+        return False
+    made.execute(f"DROP TABLE {part(day)}")
+    return True

@@ -207,7 +207,9 @@ class Pruning:
 
     def _note_horizon(self, writer: Connection, history: History) -> None:
         """Remembers until when sums are more than the rows can tell."""
-        last = max([history.run.started, *(step.started for step in history.steps)])
+        self._note_until(writer, max([history.run.started, *(step.started for step in history.steps)]))
+
+    def _note_until(self, writer: Connection, last: int) -> None:
         if last >= int(noted(writer, self._tenant, "pruned") or -1):
             note(writer, self._tenant, "pruned", str(last))
 
