@@ -134,6 +134,15 @@ def test_a_token_that_is_refused_is_told_and_what_is_recorded_waits():
         store.close()
 
 
+def test_a_token_of_another_role_is_told_without_a_wrong_role_to_take_instead():
+    said = b'{"error": "forbidden", "message": "this needs the role read, and yours is ingest."}'
+    with answering((403, {}, said)) as (url, _):
+        store = RemoteStore(url, "mul_x")
+        with pytest.raises(StoreError, match=r"yours is ingest\. Set MULLIGAN_TOKEN to a token that may, or do it"):
+            store.append(LOCAL, EVENTS, "j", 1)
+        store.close()
+
+
 def test_a_record_that_is_refused_is_the_records_trouble():
     with answering((400, {}, b'{"field": "events[0]", "message": "no."}')) as (url, _):
         store = RemoteStore(url)

@@ -179,6 +179,15 @@ def test_a_reader_who_has_seen_enough_is_not_an_error(store):
     assert done.stderr == ""
 
 
+def test_nor_is_one_who_leaves_in_the_middle():
+    command = [sys.executable, "-m", "mulligan", "seed", "--list", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
 def test_asking_for_help_imports_no_store_and_no_table():
     done = subprocess.run(
         [
@@ -230,6 +239,7 @@ def test_the_doctor_names_a_damaged_store(types, tmp_path):
     code, out, _ = types("doctor", "--store", str(tmp_path / "bad.db"))
     assert code == 1
     assert out.startswith("The store is not sound")
+    assert out.count("is not a mulligan store") == 1, "once is enough"
 
 
 def test_what_a_killed_process_left_is_counted_by_the_doctor_and_brought_in_by_the_next_question(types, tmp_path):

@@ -111,9 +111,12 @@ def test_the_doctor_says_what_is_ill(types, postgres_url):
     assert "half of a copy" in out
 
 
-def test_an_empty_list_tells_the_database_without_its_password(postgres_url):
+def test_what_to_type_next_names_the_database_without_its_password(postgres_url):
     url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}application_name=unseen"
     done = subprocess.run([sys.executable, "-m", "mulligan", "runs", "--store", url], capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stdout.startswith(f"No runs in {shown(postgres_url)}.\n")
     assert "unseen" not in done.stdout + done.stderr
+    write(open_store(postgres_url), "run_1")
+    done = subprocess.run([sys.executable, "-m", "mulligan", "runs", "--store", url], capture_output=True, text=True)
+    assert f"mulligan show run_1 --store {shown(postgres_url)}\n" in done.stderr

@@ -76,6 +76,8 @@ PIECE = 4 * 1024 * 1024
 """Bytes of JSON that go in one request; gzip makes them far fewer."""
 SMALL = 2048
 """Bytes below which nothing is gained by packing them."""
+NEEDED = "Set MULLIGAN_TOKEN to a token: of role ingest to send, read to ask, admin to do both and to decide."
+OTHER = "Set MULLIGAN_TOKEN to a token that may, or do it where the server runs."
 
 
 class Unkept(Exception):
@@ -183,7 +185,8 @@ class RemoteStore:
             return data
         said = _message(data)
         if status in (401, 403):
-            raise self._missed(f"{self.url} refuses us: {said} Set MULLIGAN_TOKEN to a token of role ingest or admin.")
+            instead = NEEDED if status == 401 else OTHER
+            raise self._missed(f"{self.url} refuses us: {said.rstrip('.')}. {instead}")
         if status in (400, 413, 415, 422):
             raise Unkept(f"{self.url} refuses a record: {said}")
         if status == 404:

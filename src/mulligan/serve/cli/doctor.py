@@ -29,8 +29,8 @@ from mulligan.remember.urls import (
     sqlite_path,
 )
 from mulligan.report import terminal
-from mulligan.report.tables import ago
-from mulligan.serve.cli.options import as_json, now, print_json, print_lines, settings_with, store_option
+from mulligan.report.tables import ago, count, pairs
+from mulligan.serve.cli.options import as_json, now, print_json, print_lines, settings_with, store_option, width
 from mulligan.settings import Settings, hook_folder
 
 LARGEST = 5
@@ -54,7 +54,7 @@ def doctor(store: str | None, as_json: bool) -> None:
     else:
         click.echo("All is well." if not ills else "\n".join(ills))
         click.echo("")
-        print_lines(terminal.columns(_rows(facts)))
+        print_lines(pairs(_rows(facts), width()))
     sys.exit(1 if ills else 0)
 
 
@@ -160,9 +160,9 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         "schema": f"{facts['schema']}, the newest is {facts['newest']}" if "schema" in facts else "",
         "tables": ", ".join(f"{each['name']} {_size(each['bytes'])}" for each in facts.get("tables", ())[:LARGEST]),
         **(_of_postgres(facts) if "pool" in facts else {}),
-        "dropped": terminal.count(facts.get("dropped", 0), "record") if "dropped" in facts else "",
+        "dropped": count(facts.get("dropped", 0), "record") if "dropped" in facts else "",
         "context": f"{100 * share:.0f} % of recent runs say what they are about" if share is not None else "",
-        "note": facts.get("note", ""),
+        "note": facts.get("note", "") if facts["sound"] is not False else "",  # which is the first line then
     }
     # An address of ours has no password in it, and is to be read; whatever else may come from strangers.
     return [(name, told if name == "store" and told.isprintable() else terminal.line(told, 300))
@@ -175,7 +175,7 @@ def _of_postgres(facts: dict[str, Any]) -> dict[str, str]:
     return {
         "database": f"{facts['engine']}, {facts['connections']} of {facts['max_connections']} connections taken, "
         f"{facts['pool']} at most for each of our processes to read with",
-        "parts": f"{facts['parts']} days of steps, {facts['parts_ahead']} of them ahead"
+        "parts": f"{count(facts['parts'], 'day')} of steps, {facts['parts_ahead']} of them ahead"
         + (f"; {facts['steps_without_part']:,} steps without one" if facts["steps_without_part"] else "")
         if "parts" in facts
         else "",

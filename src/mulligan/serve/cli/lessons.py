@@ -285,7 +285,7 @@ def import_(context: click.Context, folder: Path, replace: bool, store: str | No
             kept.keep_lesson(LOCAL, msgspec.structs.replace(clean, source=source))
     kept.close()
     rivals = _rivals([file.lesson for file in found])
-    _tell_imported(folder, taken, rivals, replace, as_json)
+    _tell_imported(folder, taken, rivals, replace, as_json, there(store or context.obj))
     if taken["conflict"] and not replace:
         sys.exit(1)
 
@@ -303,7 +303,7 @@ def _rivals(found: list[Lesson]) -> list[tuple[str, str]]:
 
 
 def _tell_imported(
-    folder: Path, taken: dict[str, list[str]], rivals: list[tuple[str, str]], replace: bool, as_json: bool
+    folder: Path, taken: dict[str, list[str]], rivals: list[tuple[str, str]], replace: bool, as_json: bool, where: str
 ) -> None:
     if as_json:
         print_json({"folder": str(folder), **taken, "replaced": replace, "rivals": rivals})
@@ -313,7 +313,7 @@ def _tell_imported(
         f"{len(taken['edited']):,} with other words",
         f"{len(taken['same']):,} as they were",
     ]
-    click.echo(f"{', '.join(parts)}. They are proposals: mulligan lessons --state proposed")
+    click.echo(f"{', '.join(parts)}. They are proposals: mulligan lessons --state proposed{where}")
     for name in taken["older"]:
         click.echo(f"{line(name, 200)} says what this store once said; the store's own words are newer and stay.")
     for name in taken["conflict"]:

@@ -99,10 +99,9 @@ def _tell(copied: Copied, check: bool, as_json: bool) -> None:
     for each in copied.differences:
         click.echo(_difference(each))
     if copied.differences:
-        click.echo(
-            f"{copied.to} is not the same as {copied.source}"
-            + (": copy again." if check else ": it stays shut until a copy succeeds. Try the same command again.")
-        )
+        again = "copy again, or to another place if it was written to since."
+        shut = "it stays shut until a copy succeeds. Try the same command again."
+        click.echo(f"{copied.to} is not the same as {copied.source}: {again if check else shut}")
     elif check:
         click.echo(f"The same: {count(copied.rows, 'row')}, digest {copied.digest}.")
     else:
@@ -132,6 +131,8 @@ def migrate(dry_run: bool, store: str | None, as_json: bool) -> None:
     It is done as a whole or not at all. There is no way back: make a copy first, with mulligan backup.
     """
     url = settings_with(store).store_url
+    if is_remote(url):
+        raise SettingsError(f"{url} is a server. Bring its store up to date where it runs.")
     _check(url)
     if dry_run:
         plan = migrating.plan(url)

@@ -24,6 +24,7 @@ from mulligan.serve.cli.options import (
     print_lines,
     settings_with,
     store_option,
+    there,
     told_more,
     width,
 )
@@ -82,8 +83,7 @@ def runs(
     else:
         print_lines(terminal.runs(found, now(), width()))
         told_more(len(found), limit)
-        there = f" --store {store}" if store else ""
-        click.echo(f"\nLook at one: mulligan show {found[0].run.id[:12]}{there}", err=True)
+        click.echo(f"\nLook at one: mulligan show {found[0].run.id[:12]}{there(store)}", err=True)
 
 
 @click.command(epilog="Examples:\n\n  mulligan show run_8f2c\n\n  mulligan show last --json")

@@ -15,7 +15,16 @@ from mulligan.remember.urls import open_store, shown
 from mulligan.report.lessons import ID
 from mulligan.report.tables import Column, count, table
 from mulligan.report.terminal import line
-from mulligan.serve.cli.options import as_json, opened, print_json, print_lines, settings_with, store_option, width
+from mulligan.serve.cli.options import (
+    as_json,
+    opened,
+    print_json,
+    print_lines,
+    settings_with,
+    store_option,
+    there,
+    width,
+)
 
 
 @click.command(
@@ -55,7 +64,8 @@ def seed(lists: bool, removes: bool, store: str | None, as_json: bool) -> None:
             made = corpus.plant(kept, LOCAL)
             told = (
                 f"{count(len(corpus.seeds()), 'seed')} in {where}: {made.new} new, {made.changed} with "
-                f"newer words, {made.same} as they were, {made.kept} reworded by you. To see them: mulligan seed --list"
+                f"newer words, {made.same} as they were, {made.kept} reworded by you. "
+                f"To see them: mulligan seed --list{there(store)}"
             )
             facts = made._asdict()
     finally:
