@@ -146,6 +146,12 @@ def test_links_between_our_pages_lead_somewhere(source):
             assert (source.parent / link).exists(), f"{source.name} links to {link}"
 
 
+def test_the_index_leads_to_every_page():
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages == {link for link in re.findall(r"\]\(([^)]+)\)", index) if "/" not in link}
+
+
 def test_the_plan_of_the_house_lists_every_file():
     plan = (ROOT / "ARCHITECTURE.md").read_text()
     tree = plan.partition("## The tree")[2].partition("## Who may import whom")[0]

@@ -54,6 +54,19 @@ def test_a_pattern_is_told_with_what_helped():
     assert "fix_" in told
 
 
+def test_what_was_recorded_with_its_exception_is_found_by_its_words_alone():
+    words = "This range is not available."
+    kept = classify(ValueError(words), source="tool", tool="search", arguments={"k": 50})
+    assert str(kept.kind) != str(classify(source="tool", tool="search", text=words, is_error=True).kind)
+    knowledge = asking(filled(kept))
+    told = knowledge.call("suggest_fix", {"tool": "search", "error": words, "arguments": {"k": 50}})
+    assert told.startswith("search failed with tool/invalid_arguments.")
+    assert "k=10" in told
+    assert "fix_" in told
+    for other in ({"tool": "other", "error": words}, {"tool": "search", "error": "This range is not known."}):
+        assert "Nothing more is known" in knowledge.call("suggest_fix", other)
+
+
 def test_nothing_is_a_good_answer():
     assert asking(None).call("known_failures", {"tool": "other"}) == "Nothing is known of other that would help here."
     assert "Nothing more is known" in asking(None).call("suggest_fix", {"tool": "x", "error": "it broke"})

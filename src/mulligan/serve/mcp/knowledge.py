@@ -12,6 +12,8 @@ import msgspec
 
 from mulligan import calls
 from mulligan.capture.advice import advise
+from mulligan.classify.fingerprint import fingerprint
+from mulligan.classify.taxonomy import KINDS
 from mulligan.failure import Failure, SettingsError
 from mulligan.prompt import Prompt
 from mulligan.records import Fix, History, Lesson, Pattern, Precedent, Recovery, Status, Step
@@ -34,6 +36,8 @@ SUGGESTED = 3
 """Suggestions, lessons or seeds of each sort in an answer: more is not advice."""
 RUNS = 50
 """Runs of each status that are looked through for failures of late."""
+PATTERNS = 1000
+"""Patterns that are looked through for one of the same words."""
 _STATUSES: tuple[Status, ...] = ("failure", "partial", "recovered")
 
 
@@ -95,7 +99,7 @@ class Knowledge:
             found = store.patterns(self._tenant, msgspec.structs.replace(query, text=said[:300]))
             if found:
                 return found
-        alike = store.patterns(self._tenant, msgspec.structs.replace(query, limit=1000))
+        alike = store.patterns(self._tenant, msgspec.structs.replace(query, limit=PATTERNS))
         return [each for each in alike if each.fingerprint == failure.fingerprint][:limit]
 
     def _said(self, text: str, tool: str | None) -> Failure:
@@ -123,6 +127,8 @@ class Knowledge:
     def suggested(self, tool: str, error: str, arguments: dict[str, Any], schema: dict[str, Any] | None) -> str:
         store = self._opened()
         failure = self._classify(source="tool", text=error, tool=tool, arguments=arguments, is_error=True)
+        if store is not None:
+            failure = self._as_kept(store, tool, failure, error, arguments)
         words = self._words.beside(arguments)
         recall = self._recall(store) if store is not None else None
         try:
@@ -145,6 +151,19 @@ class Knowledge:
             told += [self._fix(each) for each in known if each.id not in covered and each.state != "revoked"]
         told += [self._lesson(each) for each in self._seeds(store, tool, failure)]
         return words.advised(failure, tool, [each for each in told if each])
+
+    def _as_kept(self, store: Store, tool: str, failure: Failure, error: str, arguments: dict[str, Any]) -> Failure:
+        """The same words of the same tool under the kind that they were kept with.
+
+        An agent has the words alone; whoever recorded them knew the exception too, or the status.
+        """
+        kept = store.patterns(self._tenant, PatternQuery(tool=tool, limit=PATTERNS))
+        names = {each.fingerprint for each in kept}
+        for kind in () if failure.fingerprint in names else dict.fromkeys(each.kind for each in kept):
+            name = fingerprint(kind, tool, failure.message or error, arguments)
+            if name in names and kind in KINDS:
+                return Failure.of(KINDS[kind], failure.message, ran=failure.ran, fingerprint=name)
+        return failure
 
     def _recall(self, store: Store) -> Callable[..., Sequence[Fix]]:
         def recall(tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
