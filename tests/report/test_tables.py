@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mulligan.report import tables
 from mulligan.report.tables import Column, as_csv, cut, duration, pairs, share, table, wide
 
 COLUMNS = (
@@ -98,3 +99,9 @@ def test_every_text_is_one_line_of_csv(text):
     lines = list(as_csv([{"a": text}], ["a"]))
     assert len(lines) == 2
     assert "\n" not in lines[1]
+
+
+def test_what_may_be_copied_is_not_broken_at_its_hyphens():
+    told = "Find it with git rev-parse --show-toplevel"
+    for width in range(20, 45):
+        assert " ".join(" ".join(tables.wrapped(told, width)).split()) == told

@@ -49,6 +49,7 @@ def store(tmp_path):
 def mulligan(*arguments, cwd=None, **env):
     return subprocess.run(
         [sys.executable, "-m", "mulligan", *arguments],
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=60,
@@ -111,6 +112,12 @@ def test_a_seed_that_is_not_in_the_store_is_told_with_how_it_comes_there(store):
     assert (
         done.stderr == f"error: {seed} came with mulligan, and is not in the store yet. Put it there: mulligan seed\n"
     )
+
+
+def test_nobody_waits_for_an_editor_where_there_is_no_terminal(store):
+    done = mulligan("lessons", "edit", consolidated(store)["id"], "--store", store, EDITOR="", VISUAL="")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--correction TEXT" in done.stderr
 
 
 def test_one_lesson_is_shown_with_its_words_its_evidence_and_its_effect(store):

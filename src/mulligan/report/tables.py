@@ -186,7 +186,13 @@ def wrapped(text: str, width: int | None, indent: str = "  ", further: str | Non
     import textwrap  # only a narrow terminal needs it
 
     rest = indent if further is None else further
-    yield from textwrap.wrap(text, max(width, len(rest) + 10), initial_indent=indent, subsequent_indent=rest)
+    yield from textwrap.wrap(
+        text,
+        max(width, len(rest) + 10),
+        initial_indent=indent,
+        subsequent_indent=rest,
+        break_on_hyphens=False,  # what may be copied, such as `rev-parse --show-toplevel`, stays whole
+    )
 
 
 def as_csv(facts: Iterable[Fact], names: Sequence[str]) -> Iterator[str]:

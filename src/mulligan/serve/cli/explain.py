@@ -15,8 +15,8 @@ from mulligan.classify.fingerprint import VERSION, template
 from mulligan.failure import Failure, Remedy
 from mulligan.records import Lesson
 from mulligan.redaction import clean
-from mulligan.report.terminal import columns, count
-from mulligan.serve.cli.options import as_json
+from mulligan.report.tables import columns, count, pairs
+from mulligan.serve.cli.options import as_json, width
 
 _MOST = 64 * 1024 * 1024
 """Bytes of one text or one line. Only its ends are read, but they must be found."""
@@ -222,5 +222,4 @@ def _told(failure: Failure, asked: dict[str, Any], why: bool, known: Lesson | No
     if why:
         rows.append(("made of", f"kind, tool and this text (version {VERSION}):"))
         rows.append(("", clean(template(failure.message, asked.get("arguments"))) or "nothing"))
-    for name, value in rows:
-        yield f"  {name:<12}{' '.join(value.split())}".rstrip()
+    yield from pairs(((name, " ".join(value.split())) for name, value in rows), width())

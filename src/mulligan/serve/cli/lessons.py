@@ -198,6 +198,8 @@ def edit(
 
 def _edited(lesson: Lesson) -> Lesson:
     """The lesson as it comes back from the user's editor."""
+    if not sys.stdin.isatty() and not (os.environ.get("EDITOR") or os.environ.get("VISUAL")):
+        raise SettingsError("there is no terminal to edit in. Say the words: --mistake TEXT, --correction TEXT.")
     text = click.edit(lesson_files.written(lesson), extension=".md")
     if text is None:  # it was left as it is
         return lesson
