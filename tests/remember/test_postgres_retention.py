@@ -189,7 +189,8 @@ def test_a_day_of_which_another_tenant_has_steps_stays_for_them(pair):
 def test_a_day_that_somebody_reads_is_emptied_and_goes_the_next_time(pair):
     pair.keep(0, *worked("run_a"), *failed("run_b"))
     policy = Retention(successes=DAY, failures=DAY)
-    with pair.postgres._moment(LOCAL) as reader:
+    with pair.postgres._reading(LOCAL) as reader:
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         assert reader.execute("SELECT count(*) FROM steps").fetchone() == (6,)
         assert pair.prune(policy, day=4)[:2] == (2, 6)
         assert 0 in pair.days(before=4)

@@ -115,7 +115,7 @@ def test_the_tables_hold_rows_of_both(filled):
         assert seen >= {OURS, THEIRS}, name
 
 
-@pytest.mark.parametrize("using", ["_reading", "_asking", "_moment", "_writing"])
+@pytest.mark.parametrize("using", ["_reading", "_asking", "_writing"])
 def test_every_way_to_the_database_means_its_tenant_alone(filled, using):
     for tenant in (OURS, THEIRS, "nobody", OURS):
         with getattr(filled, using)(tenant) as connection:

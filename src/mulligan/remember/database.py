@@ -57,6 +57,14 @@ EXPORTED = 500
 
 _JOURNAL = upsert("journals", "tenant journal", "upto")
 _DECISION = upsert("decisions", "tenant id", "body")
+_BESIDE = (
+    "SELECT 'revoked', principal, tool, since, until FROM revocations WHERE tenant = ? "
+    "UNION ALL SELECT 'runs', NULL, NULL, runs, NULL FROM patterns WHERE tenant = ? AND id = ? "
+    "UNION ALL SELECT 'own', NULL, NULL, 1, NULL WHERE EXISTS (SELECT 1 FROM runs r CROSS JOIN met m "
+    "ON m.tenant = r.tenant AND m.pattern = ? AND m.started = r.started AND m.run = r.id "
+    "WHERE r.tenant = ? AND r.id = ?)"
+)
+"""What precedents are counted against: what was taken back, how many runs met the pattern, whether this one did."""
 _SHELVED = upsert("shelf", "tenant kind key", "value")
 
 
@@ -78,10 +86,6 @@ class DatabaseStore(abc.ABC):
     def _asking(self, tenant: str) -> contextlib.AbstractContextManager[Connection]:
         """The same for questions whose answer may be a moment old."""
         return self._reading(tenant)
-
-    @abc.abstractmethod
-    def _moment(self, tenant: str) -> contextlib.AbstractContextManager[Connection]:
-        """The same, in which everything is as it was at one moment."""
 
     def _read(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
         with self._reading(tenant) as connection:
@@ -145,7 +149,7 @@ class DatabaseStore(abc.ABC):
         return self._history(tenant, bodies.read(known[0][0], Run)) if known else None
 
     def _history(self, tenant: str, run: Run) -> History:
-        with self._moment(tenant) as connection:
+        with self._asking(tenant) as connection:
             return rows.history_of(connection, tenant, run)
 
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
@@ -185,23 +189,19 @@ class DatabaseStore(abc.ABC):
             return []
         links = decode(b"[%s]" % b",".join([bodies.plain(body) for (body,) in rows]), list[Link])  # all at once
         pattern = pattern_id(question.tool, question.fingerprint)
-        if revoked := self._revoked(tenant, question.tool, pattern):
+        told = self._read(tenant, _BESIDE, (tenant, tenant, pattern, pattern, tenant, question.run))
+        taken_back = [learning.revocation(row[1:]) for row in told if row[0] == "revoked"]
+        counted = sum(row[3] for row in told if row[0] == "runs")
+        own = sum(row[3] for row in told if row[0] == "own")
+        if revoked := self._revoked(tenant, question.tool, pattern, taken_back):
             links = [link for link in links if link.run not in revoked]
-        counted = self._read(tenant, "SELECT runs FROM patterns WHERE tenant = ? AND id = ?", (tenant, pattern))
-        own = self._read(
-            tenant,
-            "SELECT 1 FROM runs r CROSS JOIN met m ON m.tenant = r.tenant AND m.pattern = ? AND m.started = r.started "
-            "AND m.run = r.id WHERE r.tenant = ? AND r.id = ? LIMIT 1",
-            (pattern, tenant, question.run),
-        )
         is_own_revoked = question.run in revoked
-        others = (counted[0][0] if counted else 0) - len(revoked) - (0 if is_own_revoked else len(own))
+        others = counted - len(revoked) - (0 if is_own_revoked else own)
         seen = others + any(link.run == question.run for link in links)
         return calls.precedents(links, seen)[: max(question.limit, 0)]
 
-    def _revoked(self, tenant: str, tool: str, pattern: str) -> set[str]:
+    def _revoked(self, tenant: str, tool: str, pattern: str, revoked: Sequence[Revocation]) -> set[str]:
         """The runs that met a pattern and that memory must not rest on."""
-        revoked = learning.revocations(self._reader(tenant), tenant)
         if not revoked:
             return set()
         met = self._read(
@@ -222,11 +222,15 @@ class DatabaseStore(abc.ABC):
             def read(sql: str, values: Iterable[Any] = ()) -> list[Any]:
                 return connection.execute(sql, tuple(values)).fetchall()
 
-            return learning.answer(read, tenant, query, time.monotonic, self._near)
+            return learning.answer(read, tenant, query, time.monotonic, self._near, self._latest)
 
     def _near(self, read: learning.Read, tenant: str, tool: str, text: str) -> list[tuple[str, bytes]]:
         """Patterns of a tool that have a fix and may be like this text."""
         return learning.candidates(read, tenant, tool, text)
+
+    def _latest(self, read: learning.Read, tenant: str, tool: str) -> Iterator[learning.Latest]:
+        """The latest runs that used a tool, each with its calls that worked."""
+        return learning.latest(read, tenant, tool)
 
     def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
         return learning.evidence(self._reader(tenant), tenant, fix, max(limit, 0))

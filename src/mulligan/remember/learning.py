@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from mulligan.calls import Standing, wilson
 from mulligan.records import Fix, Run, Step, decode, encode
 from mulligan.remember import bodies, exemplars, fixes, patterns, recipes, schemas, similar
 from mulligan.remember.connection import Connection, upsert
-from mulligan.remember.fixes import Crowd, Tally, Trial, Verdict, Vote
+from mulligan.remember.fixes import Tally, Trial, Verdict, Vote
 from mulligan.remember.rows import FIRST
 from mulligan.remember.store import Evidence, FixQuery, Revocation, Revoked, Shape, shape_of
 from mulligan.remember.tallies import id_of
@@ -30,6 +31,13 @@ Read = Callable[..., list[Any]]
 _VOTE = upsert("votes", "tenant run tried failed fix", "worked at principal agent automatic body")
 _FIXED = "INSERT INTO fixed (tenant, tool, pattern, sketch, words) VALUES (?, ?, ?, ?, ?)"
 _VERDICT = upsert("verdicts", "tenant id", "body")
+_KNOWN = (
+    "SELECT 'verdict', id, NULL, NULL, NULL, body FROM verdicts WHERE tenant = ? "
+    "UNION ALL SELECT 'revoked', principal, tool, since, until, NULL FROM revocations WHERE tenant = ? "
+    "UNION ALL SELECT 'principal', principal, NULL, last, NULL, NULL FROM principals WHERE tenant = ? "
+    "UNION ALL SELECT 'schema', key, NULL, NULL, NULL, value FROM shelf WHERE tenant = ? AND kind = ?"
+)
+"""What is known beside the tallies, by one statement."""
 _FIX = upsert("fixes", "tenant id", "tool pattern last body")
 
 
@@ -237,7 +245,12 @@ def forget_where(writer: Connection, tenant: str, is_gone: Callable[[Tally, byte
 
 def revocations(read: Read, tenant: str) -> list[Revocation]:
     rows = read("SELECT principal, tool, since, until FROM revocations WHERE tenant = ?", (tenant,))
-    return [Revocation(principal=who, tool=tool, since=since, until=until) for who, tool, since, until in rows]
+    return list(map(revocation, rows))
+
+
+def revocation(row: Sequence[Any]) -> Revocation:
+    who, tool, since, until = row
+    return Revocation(principal=who, tool=tool, since=since, until=until)
 
 
 def revoke(writer: Connection, tenant: str, what: Revocation) -> Revoked:
@@ -301,16 +314,6 @@ def decide(writer: Connection, tenant: str, fix: str, approved: bool, at: int) -
 # Asked for
 
 
-def crowd(read: Read, tenant: str, now: int) -> Crowd:
-    rows = read("SELECT principal, last FROM principals WHERE tenant = ?", (tenant,))
-    return fixes.crowd(dict(rows), revocations(read, tenant), now)
-
-
-def verdicts(read: Read, tenant: str) -> dict[str, Verdict]:
-    rows = read("SELECT id, body FROM verdicts WHERE tenant = ?", (tenant,))
-    return {id: decode(body, Verdict) for id, body in rows}
-
-
 def candidates(read: Read, tenant: str, tool: str, text: str) -> list[tuple[str, bytes]]:
     """Patterns of a tool that have a fix and may be like this text."""
     rows = "SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? LIMIT ?"
@@ -318,20 +321,28 @@ def candidates(read: Read, tenant: str, tool: str, text: str) -> list[tuple[str,
 
 
 def answer(
-    read: Read, tenant: str, query: FixQuery, clock: Callable[[], float], near: Callable[..., Any] = candidates
+    read: Read,
+    tenant: str,
+    query: FixQuery,
+    clock: Callable[[], float],
+    near: Callable[..., Any],
+    latest: Callable[..., Iterator[Latest]],
 ) -> list[Fix]:
-    """The fixes asked for: of one failure and those like it, or of a tool, or all. `near` finds what to compare."""
+    """The fixes asked for: of one failure and those like it, or of a tool, or all. `near` finds what to compare,
+    and `latest` the calls that worked.
+    """
     began = clock()
     asked: list[tuple[float, str]] = []
     if query.fingerprint and query.tool is not None:
-        own = _tallies(read, tenant, id_of(query.tool, query.fingerprint), query)
+        (own,) = _tallies(read, tenant, [id_of(query.tool, query.fingerprint)], query)
         groups = [(1.0, own)]
         if query.text and not own:
             rows = near(read, tenant, query.tool, query.text)
             if not query.within or clock() - began < query.within:
                 alike = similar.nearest(query.text, [(pattern, similar.unpacked(bits)) for pattern, bits in rows])
                 asked = _of_kind(read, tenant, alike, query.kind)[: recipes.ALIKE]
-        groups += [(likeness, _tallies(read, tenant, pattern, query)) for likeness, pattern in asked]
+        alike_too = _tallies(read, tenant, [pattern for _, pattern in asked], query)
+        groups += [(likeness, tallies) for (likeness, _), tallies in zip(asked, alike_too, strict=True)]
     else:
         where, values = ("AND tool = ?", (query.tool,)) if query.tool is not None else ("", ())
         rows = read(f"SELECT pattern, body FROM fixes WHERE tenant = ? {where} ORDER BY last DESC LIMIT 5000",
@@ -342,7 +353,7 @@ def answer(
         groups = [(1.0, _without(read, tenant, tallies, query.without)) for tallies in together.values()]
     if not any(tallies for _, tallies in groups):
         is_time = not query.within or clock() - began < query.within
-        return exemplars.drawn(query, _worked(read, tenant, query)) if query.shape and is_time else []
+        return exemplars.drawn(query, _worked(read, tenant, query, latest)) if query.shape and is_time else []
 
     return recipes.answered(groups, query, known_of(read, tenant, query))
 
@@ -350,19 +361,34 @@ def answer(
 def known_of(read: Read, tenant: str, query: FixQuery) -> recipes.Known:
     """What is known beside the tallies."""
 
-    def samples(fix: str) -> list[tuple[int, Any]]:
-        rows = read(
-            "SELECT at, body FROM votes WHERE tenant = ? AND fix = ? AND worked = 1 AND body IS NOT NULL AND run <> ? "
-            "ORDER BY at DESC, run DESC LIMIT ?",
-            (tenant, fix, query.without, recipes.EACH),
+    def samples(ids: Sequence[str]) -> list[tuple[int, Any]]:
+        of_fix = (
+            "SELECT {} AS place, at, run, body FROM votes WHERE tenant = ? AND fix = ? AND worked = 1 "
+            "AND body IS NOT NULL AND run <> ? ORDER BY at DESC, run DESC LIMIT ?"
         )
-        return [(at, msgspec.json.decode(body)) for at, body in rows]
+        rows = _together(read, of_fix, [(tenant, fix, query.without, recipes.EACH) for fix in ids])
+        rows.sort(key=itemgetter(1, 2), reverse=True)
+        rows.sort(key=itemgetter(0))
+        return [(at, msgspec.json.decode(body)) for _, at, _, body in rows]
 
     def fresh(tally: Tally, since: int) -> Tally:
         return tally.anew(_votes(read, tenant, tally.id, since, query.without, FRESH))
 
-    since = schemas.since(_seen(read, tenant, query.tool), query)
-    return recipes.Known(crowd(read, tenant, query.now), verdicts(read, tenant), samples, since, fresh)
+    where, values = (" AND key = ?", (query.tool,)) if query.tool is not None else ("", ())
+    rows = read(_KNOWN + where, (tenant, tenant, tenant, tenant, schemas.KIND, *values))
+    principals = {row[1]: row[3] for row in rows if row[0] == "principal"}
+    revoked = [revocation(row[1:5]) for row in rows if row[0] == "revoked"]
+    verdicts = {row[1]: decode(row[5], Verdict) for row in rows if row[0] == "verdict"}
+    since = schemas.since([(row[1], row[5]) for row in rows if row[0] == "schema"], query)
+    return recipes.Known(fixes.crowd(principals, revoked, query.now), verdicts, samples, since, fresh)
+
+
+def _together(read: Read, sql: str, asked: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """The same question of several, by one statement: `{}` in it is the place of each."""
+    if len(asked) < 2:
+        return [row for values in asked for row in read(sql.format(0), values)]
+    parts = (f"SELECT * FROM ({sql.format(place)}) AS part_{place}" for place in range(len(asked)))
+    return read(" UNION ALL ".join(parts), [value for values in asked for value in values])
 
 
 def _of_kind(read: Read, tenant: str, near: list[tuple[float, str]], kind: str) -> list[tuple[float, str]]:
@@ -377,44 +403,66 @@ def _of_kind(read: Read, tenant: str, near: list[tuple[float, str]], kind: str) 
     return [each for each in near if each[1] not in others]
 
 
-def _worked(read: Read, tenant: str, query: FixQuery) -> list[Shape]:
-    """The latest calls of a tool that worked. A long run is looked at from its end, so that it takes no longer."""
-    revoked = revocations(read, tenant)
+class Latest(msgspec.Struct, frozen=True):
+    """A run that used a tool."""
+
+    run: str
+    principal: str
+    started: int
+    last: int | None
+    """Its last step."""
+    worked: Callable[[int], list[Any]]
+    """Its latest calls of the tool that worked, after this step: each with its number and its body."""
+
+
+def latest(read: Read, tenant: str, tool: str) -> Iterator[Latest]:
+    """The latest runs that used a tool, looked at one by one."""
     runs = read(
         "SELECT u.run, r.principal, r.started, (SELECT max(seq) FROM steps s WHERE s.tenant = u.tenant "
         "AND s.run = u.run) FROM used u JOIN runs r ON r.tenant = u.tenant AND r.id = u.run "
         "WHERE u.tenant = ? AND u.sort = 'tool' AND u.name = ? ORDER BY u.started DESC, u.run DESC LIMIT ?",
-        (tenant, query.tool, exemplars.MOST),
+        (tenant, tool, exemplars.MOST),
     )
+    for run, principal, started, last in runs:
+
+        def worked(after: int, run: str = run) -> list[Any]:
+            return read(
+                "SELECT seq, body FROM steps WHERE tenant = ? AND run = ? AND seq > ? AND name = ? "
+                "AND outcome = 'success' AND length(body) < ? ORDER BY seq DESC LIMIT ?",
+                (tenant, run, after, tool, exemplars.LARGEST, exemplars.MOST),
+            )
+
+        yield Latest(run, principal, started, last, worked)
+
+
+def _worked(read: Read, tenant: str, query: FixQuery, latest: Callable[..., Iterator[Latest]]) -> list[Shape]:
+    """The latest calls of a tool that worked. A long run is looked at from its end, so that it takes no longer."""
+    revoked = revocations(read, tenant)
     found: list[Shape] = []
     left = exemplars.SCANNED
-    for run, principal, started, last in runs:
+    for each_run in latest(read, tenant, query.tool):
+        run, principal, started, last = each_run.run, each_run.principal, each_run.started, each_run.last
         if run == query.without or any(
             fixes.is_revoked(each, principal or fixes.OWN, query.tool or "", started) for each in revoked
         ):
             continue
         if left <= 0 or len(found) >= exemplars.MOST or last is None:
             break
-        rows = read(
-            "SELECT body FROM steps WHERE tenant = ? AND run = ? AND seq > ? AND name = ? AND outcome = 'success' "
-            "AND length(body) < ? ORDER BY seq DESC LIMIT ?",
-            (tenant, run, last - left, query.tool, exemplars.LARGEST, exemplars.MOST),
-        )
+        rows = each_run.worked(last - left)
         left -= last
-        found += [shape_of(bodies.read(body, exemplars.Given).arguments) for (body,) in rows]
+        found += [shape_of(bodies.read(body, exemplars.Given).arguments) for _, body in rows]
     return exemplars.capped(found)
 
 
-def _seen(read: Read, tenant: str, tool: str | None) -> list[tuple[str, bytes]]:
-    where, values = ("AND key = ?", (tool,)) if tool is not None else ("", ())
-    sql = f"SELECT key, value FROM shelf WHERE tenant = ? AND kind = ? {where}"
-    return read(sql, (tenant, schemas.KIND, *values))
-
-
-def _tallies(read: Read, tenant: str, pattern: str, query: FixQuery) -> list[Tally]:
-    rows = read("SELECT body FROM fixes WHERE tenant = ? AND pattern = ? ORDER BY last DESC LIMIT ?",
-                (tenant, pattern, TALLIES))  # fmt: skip
-    return _without(read, tenant, [decode(body, Tally) for (body,) in rows], query.without)
+def _tallies(read: Read, tenant: str, patterns: Sequence[str], query: FixQuery) -> list[list[Tally]]:
+    """The fixes of each of some patterns, the latest first."""
+    sql = "SELECT {} AS place, last, body FROM fixes WHERE tenant = ? AND pattern = ? ORDER BY last DESC LIMIT ?"
+    rows = _together(read, sql, [(tenant, pattern, TALLIES) for pattern in patterns])
+    rows.sort(key=itemgetter(1), reverse=True)
+    found: list[list[Tally]] = [[] for _ in patterns]
+    for place, _, body in rows:
+        found[place].append(decode(body, Tally))
+    return [_without(read, tenant, tallies, query.without) for tallies in found]
 
 
 def _without(read: Read, tenant: str, tallies: list[Tally], run: str) -> list[Tally]:

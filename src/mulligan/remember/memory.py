@@ -454,7 +454,10 @@ class MemoryStore:
             seen = [(key, value) for (owner, kind, key), value in self._shelf.items()
                     if owner == tenant and kind == schemas.KIND]  # fmt: skip
 
-        def samples(fix: str) -> list[tuple[int, Any]]:
+        def samples(ids: Sequence[str]) -> list[tuple[int, Any]]:
+            return [sample for fix in ids for sample in of_fix(fix)]
+
+        def of_fix(fix: str) -> list[tuple[int, Any]]:
             told = [(vote.at, vote.run, trial.done) for trial, vote in votes
                     if trial.fix == fix and vote.worked and trial.done]  # fmt: skip
             told.sort(key=lambda each: each[:2], reverse=True)

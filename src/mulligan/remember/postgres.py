@@ -21,7 +21,7 @@ import psycopg
 from mulligan import forks
 from mulligan.failure import StoreError
 from mulligan.records import History, Pattern, encode
-from mulligan.remember import audit, forgetting, found, learning, postgres_security, postgres_tables
+from mulligan.remember import audit, exemplars, forgetting, found, learning, postgres_security, postgres_tables
 from mulligan.remember.connection import Connection
 from mulligan.remember.database import DatabaseStore
 from mulligan.remember.postgres_connection import PostgresConnection
@@ -42,6 +42,20 @@ _TURN = (
     "INSERT INTO turns (tenant, turn) VALUES (?, 1) ON CONFLICT (tenant) DO UPDATE SET turn = turns.turn + 1 "
     "RETURNING turn"
 )
+FEW_RUNS = (4, exemplars.MOST - 4)
+"""Of the latest that used a tool: mostly the first few say enough."""
+_LATEST = f"""
+    WITH latest AS (
+        SELECT u.run, u.started AS began, r.principal, r.started, r.kept / {DAY} AS day FROM used u
+        JOIN runs r ON r.tenant = u.tenant AND r.id = u.run WHERE u.tenant = ? AND u.sort = 'tool' AND u.name = ?
+        ORDER BY u.started DESC, u.run DESC LIMIT ? OFFSET ?)
+    SELECT l.run, l.principal, l.started, e.last, c.seq, c.body FROM latest l
+    CROSS JOIN LATERAL (SELECT max(seq) AS last FROM steps WHERE tenant = ? AND run = l.run AND day = l.day) e
+    LEFT JOIN LATERAL (
+        SELECT seq, body FROM steps WHERE tenant = ? AND run = l.run AND day = l.day AND seq > e.last - ?
+        AND name = ? AND outcome = 'success' AND length(body) < ? ORDER BY seq DESC LIMIT ?) c ON true
+    ORDER BY l.began DESC, l.run DESC, c.seq DESC
+"""
 
 
 class PostgresStore(DatabaseStore):
@@ -126,16 +140,6 @@ class PostgresStore(DatabaseStore):
         """What must know of our own writes."""
         with self._reading(tenant) as connection:
             return connection.execute(sql, tuple(values)).fetchall()
-
-    @contextlib.contextmanager
-    def _moment(self, tenant: str) -> Iterator[PostgresConnection]:
-        with self._asking(tenant) as connection:
-            connection.made.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            try:
-                yield connection
-            finally:
-                if not connection.made.closed:
-                    connection.made.execute("ROLLBACK")
 
     @contextlib.contextmanager
     def _writing(self, *tenants: str) -> Iterator[PostgresConnection]:
@@ -230,6 +234,37 @@ class PostgresStore(DatabaseStore):
             "SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? ORDER BY words <-> ? LIMIT ?",
             (tenant, tool, text, learning.CANDIDATES),
         )
+
+    def _latest(self, read: learning.Read, tenant: str, tool: str) -> Iterator[learning.Latest]:
+        """A few runs at a time, with what is asked of them: to ask of each by itself takes longer than to find it."""
+        start = 0
+        for count in FEW_RUNS:
+            rows = read(
+                _LATEST,
+                (
+                    tenant,
+                    tool,
+                    count,
+                    start,
+                    tenant,
+                    tenant,
+                    exemplars.SCANNED,
+                    tool,
+                    exemplars.LARGEST,
+                    exemplars.MOST,
+                ),
+            )
+            runs: dict[tuple[Any, ...], list[Any]] = {}
+            for *about, seq, body in rows:
+                runs.setdefault(tuple(about), []).extend([] if seq is None else [(seq, body)])
+            for (run, principal, started, last), calls in runs.items():
+                yield learning.Latest(
+                    run, principal, started, last,
+                    lambda after, calls=calls: [each for each in calls if each[0] > after],  # type: ignore[misc]
+                )  # fmt: skip
+            if len(runs) < count:
+                return
+            start += count
 
     def prune(
         self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None

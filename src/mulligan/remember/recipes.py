@@ -147,7 +147,7 @@ class Known(msgspec.Struct, frozen=True):
 
     crowd: Crowd
     verdicts: Mapping[str, Verdict]
-    samples: Callable[[str], Sequence[tuple[int, Sequence[tuple[str, dict[str, Any]]]]]]
+    samples: Callable[[Sequence[str]], Sequence[tuple[int, Sequence[tuple[str, dict[str, Any]]]]]]
     """Of a fix, when it worked and with which calls, the latest `EACH` of them."""
     since: Mapping[str, int]
     """When the schemas of tools have changed."""
@@ -205,7 +205,7 @@ def _whole(fix: Fix, tally: Tally, parts: Sequence[Tally], known: Known) -> Fix:
         return fix
     # Its own runs did nothing else; beside them the most frequent of those that did.
     others = sorted((part for part in parts if part.id != tally.id), key=lambda part: (-part.worked, part.id))
-    made = [sample for id in (tally.id, *(part.id for part in others[: PARTS - 1])) for sample in known.samples(id)]
+    made = known.samples([tally.id, *(part.id for part in others[: PARTS - 1])])
     latest = [done for _, done in sorted(made, key=lambda sample: -sample[0])]
     return msgspec.structs.replace(fix, first=ahead(tally.form, latest))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from mulligan import figures
@@ -21,6 +22,15 @@ RUN = Insert.of(
 )
 USED = Insert.of("used", "tenant sort name started run")
 _LINK = upsert("links", "tenant run failed", "name fingerprint body overcame")
+_OF_RUN = "2, at, body FROM compactions WHERE tenant = ? AND sort = 'run' AND owner = ?"
+_OF_SESSION = (
+    "2, at, body FROM compactions WHERE tenant = ? AND sort = 'session' AND owner = ? AND at >= coalesce("
+    "(SELECT max(at) FROM compactions WHERE tenant = ? AND sort = 'session' AND owner = ? AND at < ?), ?)"
+)
+_HISTORY = (
+    "SELECT 0, seq, body FROM steps WHERE tenant = ? AND run = ? "
+    f"UNION ALL SELECT 1, failed, body FROM links WHERE tenant = ? AND run = ? UNION ALL SELECT {_OF_RUN}"
+)
 _NOTE = upsert("meta", "tenant key", "value")
 
 
@@ -100,28 +110,26 @@ def put_links(
 
 def compactions_of(connection: Connection, tenant: str, run: Run) -> tuple[Compaction, ...]:
     """When a conversation was made smaller: that of a run, or of its session since it began and last before that."""
-    rows = connection.execute(
-        "SELECT body FROM compactions WHERE tenant = ? AND sort = 'run' AND owner = ? ORDER BY at", (tenant, run.id)
-    ).fetchall()
+    rows = connection.execute(f"SELECT {_OF_RUN}", (tenant, run.id)).fetchall()
     if run.session is not None:
-        rows += connection.execute(
-            "SELECT body FROM compactions WHERE tenant = ? AND sort = 'session' AND owner = ? AND at >= coalesce("
-            "(SELECT max(at) FROM compactions WHERE tenant = ? AND sort = 'session' AND owner = ? AND at < ?), ?) "
-            "ORDER BY at",
-            (tenant, run.session, tenant, run.session, run.started, run.started),
-        ).fetchall()
-    return tuple(sorted((bodies.read(body, Compaction) for (body,) in rows), key=lambda compaction: compaction.at))
+        values = (tenant, run.session, tenant, run.session, run.started, run.started)
+        rows += connection.execute(f"SELECT {_OF_SESSION}", values).fetchall()
+    return tuple(bodies.read(body, Compaction) for _, _, body in sorted(rows, key=itemgetter(1)))
 
 
 def history_of(connection: Connection, tenant: str, run: Run) -> History:
-    place = (tenant, run.id)
-    steps = connection.execute("SELECT body FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", place)
-    links = connection.execute("SELECT body FROM links WHERE tenant = ? AND run = ? ORDER BY failed", place)
+    """All of a run, by one statement: as it is at one moment."""
+    sql = _HISTORY
+    values: tuple[str | int, ...] = (tenant, run.id) * 3
+    if run.session is not None:
+        sql = f"{sql} UNION ALL SELECT {_OF_SESSION}"
+        values += (tenant, run.session, tenant, run.session, run.started, run.started)
+    rows = sorted(connection.execute(sql, values).fetchall(), key=itemgetter(0, 1))
     return History(
         run=run,
-        steps=tuple(bodies.read(body, Step) for (body,) in steps),
-        links=tuple(bodies.read(body, Link) for (body,) in links),
-        compactions=compactions_of(connection, tenant, run),
+        steps=tuple(bodies.read(body, Step) for sort, _, body in rows if sort == 0),
+        links=tuple(bodies.read(body, Link) for sort, _, body in rows if sort == 1),
+        compactions=tuple(bodies.read(body, Compaction) for sort, _, body in rows if sort == 2),
     )
 
 

@@ -150,15 +150,6 @@ class SqliteStore(DatabaseStore):
             yield connection
 
     @contextlib.contextmanager
-    def _moment(self, tenant: str) -> Iterator[SqliteConnection]:
-        with self._reading(tenant) as connection:
-            connection.execute("BEGIN")
-            try:
-                yield connection
-            finally:
-                connection.execute("ROLLBACK")
-
-    @contextlib.contextmanager
     def _writing(self, *tenants: str) -> Iterator[SqliteConnection]:
         with told(self.path), self._writer as writer:
             writer.execute("BEGIN IMMEDIATE")
