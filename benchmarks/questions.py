@@ -2,6 +2,7 @@
 
     python benchmarks/questions.py [--calls 1000000 10000000] [--folder DIR] [--keep] [--json]
     python benchmarks/questions.py --store postgresql    the same in PostgreSQL: one that is started, or at a URL
+    python benchmarks/questions.py --append 40           how many calls a second PostgreSQL and SQLite take in
 
 A store is filled in bulk (`filling.py`) with a month of calls. Ten million take some minutes and some gigabytes, which
 are removed afterwards. Then each question is asked in turn, by every way, for as many rounds; what is told is the
@@ -23,11 +24,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from filling import NOW, Filler, hours, run_id
 
+from mulligan.events import StepEnded
 from mulligan.figures import DAY, HOUR, StatsQuery
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL, PatternQuery, Store
@@ -199,6 +202,32 @@ def runs(store: Store, clock: Callable[[], float]) -> dict[str, float]:
     return {"p50": spent[1000], "p99": spent[1980]}
 
 
+def appended(where: str, batches: int) -> dict[str, list[float]]:
+    """Calls a second that each store takes in, by the clock, batch by batch in turn; one call in ten of them fails."""
+    import postgres_store  # those who ask PostgreSQL have the extra
+    import recall
+
+    from mulligan.remember.postgres import PostgresStore
+
+    chance = random.Random(8)
+    rates: dict[str, list[float]] = {"SQLite": [], "PostgreSQL": []}
+    with tempfile.TemporaryDirectory() as folder, postgres_store.server(where) as url:
+        stores: dict[str, Store] = {
+            "SQLite": SqliteStore(Path(folder) / "a.db", lambda: recall.NOW),
+            "PostgreSQL": PostgresStore(url, clock=lambda: recall.NOW),
+        }
+        for at in range(batches):
+            first = at * recall.BATCH
+            batch = [event for each in range(first, first + recall.BATCH) for event in recall.run(chance, each)]
+            count = sum(isinstance(event, StepEnded) for event in batch)
+            for name, store in stores.items():
+                spent = cpu(partial(store.append, LOCAL, batch, f"j{at}", 1), time.perf_counter)
+                rates[name].append(1000 * count / spent)
+        for store in stores.values():
+            store.close()
+    return rates
+
+
 def show(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -258,7 +287,12 @@ def main() -> None:
     parser.add_argument("--raw-rounds", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--store", default="sqlite", help="sqlite, postgresql, or the URL of an empty database")
+    parser.add_argument("--append", type=int, metavar="BATCHES", help="instead: how fast PostgreSQL and SQLite take in")
     given = parser.parse_args()
+    if given.append:
+        for name, rates in appended("postgresql" if given.store == "sqlite" else given.store, given.append).items():
+            print(f"{name}: {statistics.median(rates):,.0f} calls a second are taken in")
+        return
     folder = given.folder or Path(tempfile.mkdtemp(prefix="mulligan-questions-"))
     found: dict[int, dict[str, Any]] = {}
     try:
