@@ -112,8 +112,10 @@ class Server:
             self._make()
             self.port = _free_port()
             self.start()
-        except BaseException:
+        except BaseException as error:
             self.remove()
+            if isinstance(error, (OSError, subprocess.SubprocessError)):  # no right to be another user, no such program
+                raise Unavailable(f"{type(error).__name__}: {error}") from error
             raise
 
     @property
@@ -325,3 +327,10 @@ def fresh_database(server: str, template: str = "template1") -> Iterator[str]:
     finally:
         with psycopg.connect(server, autocommit=True) as made:
             made.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+if __name__ == "__main__":
+    try:
+        Server().remove()
+    except Unavailable as reason:
+        raise SystemExit(f"PostgreSQL does not start here: {reason}") from None
