@@ -47,11 +47,11 @@ def test_it_is_narrowed_and_told_as_a_table_and_as_csv(there):
     assert len(json.loads(there("audit", "--do", "token.create", "--json")[1])) == 2
     assert len(json.loads(there("audit", "--do", "token.", "--json")[1])) == 3
     assert len(json.loads(there("audit", "--limit", "1", "--json")[1])) == 1
-    assert json.loads(there("audit", "--by", "nobody", "--json")[1]) == []
+    assert json.loads(there("audit", "--by", "no such person", "--json")[1]) == []
     assert "token.revoke" in there("audit")[1]
     rows = list(csv.DictReader(io.StringIO(there("audit", "--csv")[1])))
     assert {each["do"] for each in rows} == {"token.create", "token.revoke"}
-    assert "No change matches" in there("audit", "--by", "nobody")[1]
+    assert "No change matches" in there("audit", "--by", "no such person")[1]
 
 
 def test_what_cannot_be_asked_is_refused(types, there):
