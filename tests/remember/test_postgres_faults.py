@@ -16,7 +16,7 @@ import pytest
 from cutting import Wire
 from full_disk import can_be_had, full_disk, with_small_log
 from ingest import Agent, Kept, Process, Senders, serving
-from postgres import Server, Unavailable, fresh_database
+from postgres import Server, fresh_database, had
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
 pytest.importorskip("starlette", reason="needs the extra: pip install 'mulligan[server]'")
@@ -25,12 +25,10 @@ pytest.importorskip("starlette", reason="needs the extra: pip install 'mulligan[
 @pytest.fixture(scope="module")
 def server():
     """One of its own, which may be killed, and which keeps what it has acknowledged."""
-    try:
-        with Server(durable=True, max_connections="30") as made:
-            with_small_log(made)
-            yield made
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    had()
+    with Server(durable=True, max_connections="30") as made:
+        with_small_log(made)
+        yield made
 
 
 @pytest.fixture(scope="module")

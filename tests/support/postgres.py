@@ -327,10 +327,3 @@ def fresh_database(server: str, template: str = "template1") -> Iterator[str]:
     finally:
         with psycopg.connect(server, autocommit=True) as made:
             made.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-
-
-if __name__ == "__main__":
-    try:
-        Server().remove()
-    except Unavailable as reason:
-        raise SystemExit(f"PostgreSQL does not start here: {reason}") from None
