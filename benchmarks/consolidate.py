@@ -37,7 +37,7 @@ CHILD = """
 import json, resource, sys, time
 from pathlib import Path
 from mulligan.prompt import Prompt
-from mulligan.remember import lesson_rows
+from mulligan.remember.lessons import rows as lesson_rows
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL
 Prompt().message("once, so that what is compiled at first use is not measured")

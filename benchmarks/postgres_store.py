@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"
 import psycopg
 
 from mulligan.figures import DAY
-from mulligan.remember.postgres import PostgresStore
+from mulligan.remember.postgres.store import PostgresStore
 from mulligan.remember.tables import ORDERED
 
 

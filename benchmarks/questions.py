@@ -207,7 +207,7 @@ def appended(where: str, batches: int) -> dict[str, list[float]]:
     import postgres_store  # those who ask PostgreSQL have the extra
     import recall
 
-    from mulligan.remember.postgres import PostgresStore
+    from mulligan.remember.postgres.store import PostgresStore
 
     chance = random.Random(8)
     rates: dict[str, list[float]] = {"SQLite": [], "PostgreSQL": []}

@@ -23,7 +23,7 @@ from mulligan.records import LAST_PART, Ahead, Change, Fix, Lesson, Link, Patter
 from mulligan.recover.compress import fitting
 from mulligan.recover.shorten import shortened
 from mulligan.redaction import faults
-from mulligan.remember.pitfalls import told
+from mulligan.remember.lessons.pitfalls import told
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "prompt.md"
 

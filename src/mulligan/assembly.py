@@ -30,8 +30,8 @@ from mulligan.recover.tool import Mode
 from mulligan.redaction import Redactor
 from mulligan.remember import schemas
 from mulligan.remember import session as sessions
-from mulligan.remember.pitfalls import BUDGET, gathered, told
-from mulligan.remember.recorder import Recorder
+from mulligan.remember.lessons.pitfalls import BUDGET, gathered, told
+from mulligan.remember.recording.recorder import Recorder
 from mulligan.remember.session import Session
 from mulligan.remember.shelf import RecorderShelf
 from mulligan.remember.store import LOCAL, FixQuery, Question, Store

@@ -14,7 +14,7 @@ from mulligan.failure import Failure
 from mulligan.prompt import SENTENCE, Prompt
 from mulligan.records import Lesson, lesson_id
 from mulligan.redaction.present import faults
-from mulligan.remember import lesson_files
+from mulligan.remember.lessons import files as lesson_files
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.seeds import corpus, wordings
 from mulligan.remember.seeds.corpus import seeds

@@ -361,7 +361,7 @@ class PostgresMachine(StoreMachine):
     @initialize()
     def make(self) -> None:
         postgres.had()
-        from mulligan.remember.postgres import PostgresStore
+        from mulligan.remember.postgres.store import PostgresStore
 
         self.url = postgres.emptied()
         self.opened = [PostgresStore(self.url, self.clock), PostgresStore(self.url, self.clock)]

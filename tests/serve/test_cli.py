@@ -12,7 +12,7 @@ import pytest
 from mulligan import __version__
 from mulligan.events import RunEnded, RunStarted, StepEnded
 from mulligan.records import Run, Step
-from mulligan.remember.losses import add_dropped
+from mulligan.remember.recording.losses import add_dropped
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL
 from mulligan.serve.cli import COMMANDS, SECTIONS, main, options

@@ -14,7 +14,7 @@ import pytest
 
 from mulligan.events import RunEnded, StepEnded
 from mulligan.records import Run, Step
-from mulligan.remember import migrating
+from mulligan.remember.moving import migrating
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL
 from mulligan.remember.tables import MIGRATIONS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mulligan.remember.adoption import adopt
+from mulligan.remember.recording.adoption import adopt
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL, journals_of
 

@@ -15,8 +15,9 @@ from typing import Any
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, Remedy
 from mulligan.records import Compaction, Run, Step
-from mulligan.remember import moving, sides
-from mulligan.remember.moving import Copied, Move
+from mulligan.remember.moving import between as moving
+from mulligan.remember.moving import sides
+from mulligan.remember.moving.between import Copied, Move
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL
 
@@ -87,7 +88,7 @@ def value(type: str, place: int) -> Any:
 
 KILLED = """
     import os, signal, sys
-    from mulligan.remember import moving
+    from mulligan.remember.moving import between as moving
     moving.CHUNK = 5
     at = int(sys.argv[3])
     def told(done, of):

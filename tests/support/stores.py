@@ -20,7 +20,7 @@ def in_postgres(folder: Path) -> Store:
     import postgres
 
     postgres.had()
-    from mulligan.remember.postgres import PostgresStore
+    from mulligan.remember.postgres.store import PostgresStore
 
     return PostgresStore(postgres.emptied())
 

@@ -257,17 +257,19 @@ class DatabaseStore(abc.ABC):
             return revoked
 
     def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
-        from mulligan.remember import lesson_rows  # not for those who only write, as hooks do
+        from mulligan.remember.lessons import rows as lesson_rows  # not for those who only write, as hooks do
 
         return lesson_rows.answer(self._reader(tenant), tenant, query)
 
     def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
-        from mulligan.remember import lesson_rows  # not for those who only write, as hooks do
+        from mulligan.remember.lessons import rows as lesson_rows  # not for those who only write, as hooks do
 
         return lesson_rows.find(self._reader(tenant), tenant, id, now or self._clock())
 
     def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
-        from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do
+        from mulligan.remember.lessons import (
+            rows as lesson_rows,  # once in a while; not for those who only write, as hooks do
+        )
 
         with self._writing(tenant) as writer:
             is_new = lesson_rows.keep(writer, tenant, lesson, self._clock())
@@ -276,7 +278,9 @@ class DatabaseStore(abc.ABC):
             return is_new
 
     def remove_lessons(self, tenant: str, source: LessonSource) -> int:
-        from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do
+        from mulligan.remember.lessons import (
+            rows as lesson_rows,  # once in a while; not for those who only write, as hooks do
+        )
 
         with self._writing(tenant) as writer:
             removed = lesson_rows.remove(writer, tenant, source)
@@ -285,7 +289,9 @@ class DatabaseStore(abc.ABC):
             return removed
 
     def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
-        from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do
+        from mulligan.remember.lessons import (
+            rows as lesson_rows,  # once in a while; not for those who only write, as hooks do
+        )
 
         with self._writing(tenant) as writer:
             known = lesson_rows.decide(writer, tenant, id, verdict, at)
@@ -296,7 +302,9 @@ class DatabaseStore(abc.ABC):
     def consolidate(
         self, tenant: str, now: int, progress: Progress | None = None, most: int | None = None
     ) -> Consolidated:
-        from mulligan.remember import lesson_rows  # once in a while; not for those who only write, as hooks do
+        from mulligan.remember.lessons import (
+            rows as lesson_rows,  # once in a while; not for those who only write, as hooks do
+        )
 
         return lesson_rows.consolidate(self._reader(tenant), self._writing, tenant, now, progress, most)
 

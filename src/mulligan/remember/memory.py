@@ -42,8 +42,8 @@ from mulligan.remember import (
 )
 from mulligan.remember.fixes import Tally as FixTally
 from mulligan.remember.fixes import Trial, Vote
-from mulligan.remember.lesson_list import Facts, LessonList
-from mulligan.remember.lessons import EVERY
+from mulligan.remember.lessons.listed import Facts, LessonList
+from mulligan.remember.lessons.making import EVERY
 from mulligan.remember.patterns import Decision, Sighting, Tally
 from mulligan.remember.store import (
     IMPORTED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
-from mulligan.remember.recorder import Recorder
+from mulligan.remember.recording.recorder import Recorder
 from mulligan.remember.store import Noted, Shelf, Store
 
 SETTLE = 0.25

@@ -182,7 +182,7 @@ class SqliteStore(DatabaseStore):
 
     def forget(self, tenant: str, what: Forget) -> Forgotten:
         from mulligan.remember import upkeep  # once in a while; not for those who only write, as hooks do
-        from mulligan.remember.scrubbing import scrub
+        from mulligan.remember.recording.scrubbing import scrub
 
         forgetting.check(what)
         with self._writing(tenant) as writer:
@@ -206,7 +206,7 @@ class SqliteStore(DatabaseStore):
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         with told(to), self._reading(LOCAL) as connection:
-            from mulligan.remember import copying  # once in a while; not for those who only write, as hooks do
+            from mulligan.remember.moving import copying  # once in a while; not for those who only write, as hooks do
 
             copying.copy(connection, to, progress, replaces)
         copy = SqliteStore(to)

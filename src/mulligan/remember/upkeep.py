@@ -10,9 +10,11 @@ import msgspec
 from mulligan import calls, figures
 from mulligan.figures import Cell, Cells, Place
 from mulligan.records import Compaction, History, Run, Step, encode
-from mulligan.remember import audit, bodies, forgetting, learning, lesson_rows, lessons, tallies
+from mulligan.remember import audit, bodies, forgetting, learning, tallies
 from mulligan.remember.connection import Connection
 from mulligan.remember.ledger import NOTHING, Account, Known, Ledger, part_of
+from mulligan.remember.lessons import making as lessons
+from mulligan.remember.lessons import rows as lesson_rows
 from mulligan.remember.patterns import day_of
 from mulligan.remember.rollups import Rollups, repack
 from mulligan.remember.rows import (

@@ -83,7 +83,7 @@ def open_store(
         return RemoteStore(url, token, spool)
     if is_postgres(url):
         need_psycopg()
-        from mulligan.remember.postgres import PostgresStore
+        from mulligan.remember.postgres.store import PostgresStore
 
         return PostgresStore(url, fsync=fsync, journals=spool)
     from mulligan.remember.sqlite import SqliteStore

@@ -10,7 +10,7 @@ import pytest
 import taught
 from servers import served
 
-from mulligan.remember import learner
+from mulligan.remember.lessons import learner
 from mulligan.remember.remote import RemoteStore
 from mulligan.remember.store import LOCAL, LessonQuery
 from mulligan.serve.api.doors import Rules

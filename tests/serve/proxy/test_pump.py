@@ -140,4 +140,6 @@ def test_the_server_is_started_before_anything_else_is_loaded():
     """It takes longer to start than we do: so nobody waits for us."""
     code = "import sys; import mulligan.serve.cli.proxy; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"mulligan.assembly", "mulligan.classify.classifier", "mulligan.remember.recorder"} & set(loaded)
+    assert not {"mulligan.assembly", "mulligan.classify.classifier", "mulligan.remember.recording.recorder"} & set(
+        loaded
+    )

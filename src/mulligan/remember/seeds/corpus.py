@@ -15,7 +15,7 @@ import msgspec
 
 from mulligan.failure import Failure, LessonFileError
 from mulligan.records import Lesson
-from mulligan.remember import lesson_files
+from mulligan.remember.lessons import files as lesson_files
 from mulligan.remember.seeds.wordings import speaking
 from mulligan.remember.store import LessonQuery, Store
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from mulligan.events import AnyEvent, LessonLearned
 from mulligan.failure import StoreError
-from mulligan.remember.learner import Learner
+from mulligan.remember.lessons.learner import Learner
 from mulligan.remember.store import Batch, Store
 from mulligan.serve.api.errors import Refused, away, busy
 

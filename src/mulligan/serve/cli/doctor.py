@@ -15,8 +15,8 @@ from mulligan import __version__
 from mulligan.failure import StoreError
 from mulligan.remember import checkup
 from mulligan.remember.checkup import Checkup
-from mulligan.remember.journal import NewerJournal, frames, orphans
-from mulligan.remember.losses import dropped, hook_faults
+from mulligan.remember.recording.journal import NewerJournal, frames, orphans
+from mulligan.remember.recording.losses import dropped, hook_faults
 from mulligan.remember.store import LOCAL, RunQuery, Store
 from mulligan.remember.urls import (
     is_begun,
@@ -74,7 +74,7 @@ def _facts(settings: Settings) -> dict[str, Any]:
         return facts | {"sound": None, "note": "nothing has been kept yet"}
     try:
         if is_postgres(url):
-            from mulligan.remember.postgres_checkup import of_postgres  # the extra
+            from mulligan.remember.postgres.checkup import of_postgres  # the extra
 
             facts |= _checked(of_postgres(url, now()))
         with contextlib.closing(open_store(url)) as kept:

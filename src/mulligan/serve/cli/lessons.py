@@ -19,8 +19,8 @@ from mulligan.events import LessonLearned, redacted
 from mulligan.failure import LessonFileError, SettingsError
 from mulligan.prompt import Prompt
 from mulligan.records import Lesson, LessonState, LessonVerdict, builtins
-from mulligan.remember import lesson_files
-from mulligan.remember.lessons import RUNS, TEXTS, reworded
+from mulligan.remember.lessons import files as lesson_files
+from mulligan.remember.lessons.making import RUNS, TEXTS, reworded
 from mulligan.remember.seeds import corpus
 from mulligan.remember.store import LOCAL, Consolidated, LessonQuery, Store
 from mulligan.remember.urls import open_store, shown

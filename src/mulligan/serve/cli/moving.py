@@ -8,9 +8,10 @@ import sys
 import click
 
 from mulligan.failure import SettingsError
-from mulligan.remember import migrating, moving
-from mulligan.remember.migrating import Plan
-from mulligan.remember.moving import Copied, Difference, Move
+from mulligan.remember.moving import between as moving
+from mulligan.remember.moving import migrating
+from mulligan.remember.moving.between import Copied, Difference, Move
+from mulligan.remember.moving.migrating import Plan
 from mulligan.remember.urls import is_begun, is_postgres, is_remote, shown, sqlite_path
 from mulligan.report.tables import count, line
 from mulligan.serve.cli.options import as_json, opened, print_json, progress, settings_with, store_option

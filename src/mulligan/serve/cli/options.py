@@ -17,7 +17,7 @@ from mulligan.classify.taxonomy import KINDS, TYPES
 from mulligan.failure import SettingsError, StoreError
 from mulligan.records import encode
 from mulligan.remember import audit
-from mulligan.remember.adoption import adopt
+from mulligan.remember.recording.adoption import adopt
 from mulligan.remember.store import LOCAL, Progress, Store
 from mulligan.remember.urls import is_postgres, is_remote, journals_of, open_store, place_of, shown
 from mulligan.report import moments

@@ -12,7 +12,7 @@ import click
 from mulligan.assembly import redactor_of
 from mulligan.failure import SettingsError
 from mulligan.prompt import Prompt, section_title, skill_about, tokens
-from mulligan.remember.pitfalls import BUDGET, Told, gathered, told
+from mulligan.remember.lessons.pitfalls import BUDGET, Told, gathered, told
 from mulligan.remember.store import LOCAL
 from mulligan.remember.urls import is_remote
 from mulligan.serve.cli import sections

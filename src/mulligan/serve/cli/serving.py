@@ -15,7 +15,7 @@ from mulligan.assembly import classify_of, redactor_of
 from mulligan.events import AnyEvent
 from mulligan.failure import MissingExtra, SettingsError
 from mulligan.redaction import Redactor
-from mulligan.remember.adoption import adopt
+from mulligan.remember.recording.adoption import adopt
 from mulligan.remember.store import LOCAL, Store
 from mulligan.remember.urls import is_remote, journals_of, open_store, place_of, shown
 from mulligan.report.alerts import Alerts

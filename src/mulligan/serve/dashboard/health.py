@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan import __version__
-from mulligan.remember.losses import Faults, dropped, hook_faults
+from mulligan.remember.recording.losses import Faults, dropped, hook_faults
 from mulligan.remember.store import DAY, LOCAL, Retention, RunQuery, Store
 from mulligan.serve.dashboard import shown
 from mulligan.serve.dashboard.asked import Asked

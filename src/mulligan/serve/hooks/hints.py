@@ -11,7 +11,7 @@ from mulligan.failure import Failure
 from mulligan.prompt import Prompt
 from mulligan.records import OPEN, Effects, Fix, Lesson, Overcome, Precedent, Step
 from mulligan.remember import lookups
-from mulligan.remember.pitfalls import is_told
+from mulligan.remember.lessons.pitfalls import is_told
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL, FixQuery, LessonQuery
 from mulligan.serve.hooks.state import State

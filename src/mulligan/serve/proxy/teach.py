@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from mulligan.prompt import Prompt, tokens
-from mulligan.remember.pitfalls import is_told
+from mulligan.remember.lessons.pitfalls import is_told
 from mulligan.remember.store import LOCAL, FixQuery, LessonQuery, Store
 from mulligan.serve.proxy.messages import encode
 

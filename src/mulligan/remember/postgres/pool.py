@@ -1,0 +1,198 @@
+"""Connections to one PostgreSQL: made when needed, bounded, made anew after a restart, and left behind by a fork.
+
+While the server is away whoever asks is told at once, and it is tried again after a pause that grows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import psycopg
+
+from mulligan.failure import SettingsError, StoreError
+from mulligan.remember.postgres.connection import PostgresConnection
+
+CONNECT = 5
+"""Seconds to reach the server."""
+WAIT = 10.0
+"""Seconds to wait for one of the connections, where all are in use."""
+STATEMENT = 60_000
+"""Milliseconds that one statement may take."""
+LOCK = 15_000
+"""Milliseconds to wait for another writer."""
+MOST = 10
+"""Connections of a process that read."""
+FIRST, LONGEST = 0.2, 10.0
+"""Seconds before a server that was away is tried again: at first, and in the end."""
+OURS = ("replica", "pool")
+"""What a URL may say to us and not to PostgreSQL."""
+
+
+def parts_of(url: str) -> tuple[str, str, int]:
+    """A URL as PostgreSQL takes it, the one of its replica or "", and how many connections may read."""
+    split = urlsplit(url)
+    given = parse_qsl(split.query, keep_blank_values=True)
+    own = {name: value for name, value in given if name in OURS}
+    left = urlencode([each for each in given if each[0] not in OURS], quote_via=quote)
+    plain = urlunsplit(split._replace(scheme="postgresql", query=left))
+    try:
+        most = int(own.get("pool", MOST))
+    except ValueError:
+        most = 0
+    if most < 1:
+        raise SettingsError(f"pool={own['pool']} is no number of connections. Name one, such as pool={MOST}.")
+    return plain, own.get("replica", ""), most
+
+
+def shown(url: str) -> str:
+    """The address without its password."""
+    split = urlsplit(url)
+    host = split.netloc.rpartition("@")[2]
+    user = split.username
+    return urlunsplit(split._replace(netloc=f"{user}@{host}" if user else host, query="", fragment=""))
+
+
+@contextlib.contextmanager
+def told(where: str) -> Iterator[None]:
+    """Turns what PostgreSQL says into a sentence that says what to do."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise StoreError(_sentence(where, error)) from error
+
+
+def _sentence(where: str, error: psycopg.Error) -> str:
+    text = " ".join(str(error).split())[:500]
+    state = error.sqlstate or ""
+    # Before there is a session, there is no code: what the server said stands in the text, in its own language or not.
+    if state.startswith("28") or re.search(r"password authentication failed|no password supplied", text):
+        return f"{where} does not let us in ({text}). Check the user and the password in the store's URL."
+    if state == "3D000" or ("database" in text and "does not exist" in text):
+        return f"{where} does not exist ({text}). Make it: createdb NAME"
+    if state == "42501":
+        return f"{where} does not allow that to this user ({text}). Grant it, or let its owner run mulligan migrate."
+    if state == "53100":
+        return f"there is no room left for {where} ({text}). Free some."
+    if state == "53300":
+        return f"{where} has no connection left ({text}). Give fewer to each: ?pool=N, or raise max_connections."
+    if state in ("57014", "55P03"):
+        return f"{where} takes too long ({text}). Try again in a moment."
+    if isinstance(error, psycopg.OperationalError):
+        return f"{where} cannot be reached ({text}). Is the server there, and does it listen on that address?"
+    return f"{where} cannot be used ({text})."
+
+
+class Pool:
+    """Connections of one process to one server."""
+
+    def __init__(self, url: str, most: int = MOST, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.where = shown(url)
+        self._url, self._most, self._monotonic = url, most, monotonic
+        self._renew()
+        self._is_closed = False
+
+    def _renew(self) -> None:
+        self._pid = os.getpid()
+        self._idle: list[PostgresConnection] = []
+        self._free = threading.Semaphore(self._most)
+        self._lock = threading.Lock()
+        self._pause, self._again = 0.0, 0.0
+
+    def _own(self) -> None:
+        """In a forked child the connections are still the parent's: to close them would end them there."""
+        if self._pid != os.getpid():
+            _left_behind.append(self._idle)
+            self._renew()
+
+    def connect(self) -> PostgresConnection:
+        """A new connection; while the server is away, at most one is tried at a time."""
+        self._own()
+        if self._is_closed:
+            raise StoreError(f"{self.where} was closed.")
+        if self._monotonic() < self._again:
+            raise StoreError(f"{self.where} cannot be reached. It is tried again in a moment.")
+        try:
+            made = psycopg.connect(
+                self._url, autocommit=True, connect_timeout=CONNECT, client_encoding="UTF8",
+                keepalives=1, keepalives_idle=30, keepalives_interval=5, keepalives_count=3, tcp_user_timeout=20_000,
+                application_name="mulligan", options=_options(self._url),
+            )  # fmt: skip
+        except psycopg.OperationalError:
+            self._pause = min(max(2 * self._pause, FIRST), LONGEST)
+            self._again = self._monotonic() + self._pause * random.uniform(0.8, 1.2)
+            raise
+        self._pause = self._again = 0.0
+        return PostgresConnection(made)
+
+    @contextlib.contextmanager
+    def using(self) -> Iterator[PostgresConnection]:
+        """One that is free, for a while. What is broken afterwards is not used again, nor are those as old as it."""
+        self._own()
+        if not self._free.acquire(timeout=WAIT):
+            raise StoreError(f"all {self._most} connections to {self.where} are in use. Allow more: ?pool=N")
+        connection: PostgresConnection | None = None
+        free, lock = self._free, self._lock
+        try:
+            with lock:
+                connection = self._idle.pop() if self._idle else None
+            connection = connection or self.connect()
+            yield connection
+        finally:
+            if connection is not None:
+                self._give_back(connection, lock)
+            free.release()
+
+    def _give_back(self, connection: PostgresConnection, lock: Any) -> None:
+        made = connection.made
+        if self._pid != os.getpid():
+            _left_behind.append([connection])
+            return
+        if made.closed or made.broken or self._is_closed:
+            connection.close()
+            self.drop_idle()
+            return
+        if made.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            try:
+                made.rollback()
+            except psycopg.Error:
+                connection.close()
+                return
+        with lock:
+            self._idle.append(connection)
+
+    def drop_idle(self) -> None:
+        """A server that was restarted has ended them all."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def close(self) -> None:
+        self._own()
+        self._is_closed = True
+        self.drop_idle()
+
+
+_left_behind: list[Any] = []
+"""Connections that belong to the process that forked us: kept, because to let go of them is to close them."""
+
+
+def leave_behind(connection: object) -> None:
+    _left_behind.append(connection)
+
+
+def _options(url: str) -> str:
+    """Time-outs of a session; what the URL says for itself comes last, and counts."""
+    given = dict(parse_qsl(urlsplit(url).query)).get("options", "")
+    limits = {"statement_timeout": STATEMENT, "lock_timeout": LOCK, "idle_in_transaction_session_timeout": STATEMENT}
+    # A plan made once serves all days: to weigh every day for each question takes longer than to answer it.
+    own = ("-c plan_cache_mode=force_generic_plan", "-c timezone=UTC")
+    return " ".join([*(f"-c {name}={value}" for name, value in limits.items()), *own, given]).strip()

@@ -1,0 +1,361 @@
+"""A Store for a team, in PostgreSQL. One writer a process, and of several processes one at a time for each tenant.
+
+What a batch changes is settled in one transaction: whoever has a tenant's turn knows by its number whether others have
+written since, and lets go of what it had in hand. A COMMIT whose answer was lost is tried again by the recorder, and
+the offset of its journal says whether it came through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from mulligan import forks
+from mulligan.failure import StoreError
+from mulligan.records import History, Pattern, encode
+from mulligan.remember import audit, exemplars, forgetting, found, learning
+from mulligan.remember.connection import Connection
+from mulligan.remember.database import DatabaseStore
+from mulligan.remember.postgres import security, tables
+from mulligan.remember.postgres.connection import PostgresConnection
+from mulligan.remember.postgres.pool import Pool, leave_behind, parts_of, shown, told
+from mulligan.remember.store import (
+    DAY,
+    Forget,
+    Forgotten,
+    Health,
+    PatternQuery,
+    Progress,
+    Pruned,
+    Retention,
+    now,
+)
+
+_TURN = (
+    "INSERT INTO turns (tenant, turn) VALUES (?, 1) ON CONFLICT (tenant) DO UPDATE SET turn = turns.turn + 1 "
+    "RETURNING turn"
+)
+FEW_RUNS = (4, exemplars.MOST - 4)
+"""Of the latest that used a tool: mostly the first few say enough."""
+_LATEST = f"""
+    WITH latest AS (
+        SELECT u.run, u.started AS began, r.principal, r.started, r.kept / {DAY} AS day FROM used u
+        JOIN runs r ON r.tenant = u.tenant AND r.id = u.run WHERE u.tenant = ? AND u.sort = 'tool' AND u.name = ?
+        ORDER BY u.started DESC, u.run DESC LIMIT ? OFFSET ?)
+    SELECT l.run, l.principal, l.started, e.last, c.seq, c.body FROM latest l
+    CROSS JOIN LATERAL (SELECT max(seq) AS last FROM steps WHERE tenant = ? AND run = l.run AND day = l.day) e
+    LEFT JOIN LATERAL (
+        SELECT seq, body FROM steps WHERE tenant = ? AND run = l.run AND day = l.day AND seq > e.last - ?
+        AND name = ? AND outcome = 'success' AND length(body) < ? ORDER BY seq DESC LIMIT ?) c ON true
+    ORDER BY l.began DESC, l.run DESC, c.seq DESC
+"""
+
+
+class PostgresStore(DatabaseStore):
+    """Keeps everything in one database, whose tables it makes when they are not there.
+
+    `?replica=URL` names a server that follows this one: what may be a moment old is asked there. `?pool=N` says how
+    many connections a process may read with.
+    """
+
+    def __init__(
+        self, url: str, clock: Callable[[], int] = now, fsync: bool = False, journals: Path | None = None
+    ) -> None:
+        """`journals` is where processes on this machine keep what they have not brought in: what is forgotten goes
+        from there, too. With `fsync` a commit waits for the disk even where the server's own settings say otherwise.
+        """
+        super().__init__(clock)
+        plain, replica, most = parts_of(url)
+        self.where = shown(url)
+        self._journals = journals
+        self._fsync = fsync
+        self._pool = Pool(plain, most)
+        self._replica = Pool(parts_of(replica)[0], most) if replica else None
+        self._writer: PostgresConnection | None = None
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._turns: dict[str, int] = {}
+        self._version = 0
+        self._made = -1
+        self._finds_alike = False
+        try:
+            with told(self.where), self._pool.using() as connection:
+                tables.prepare(connection.made, self.where)
+                self._finds_alike = tables.has_alike(connection.made)
+        except BaseException:
+            self.close()
+            raise
+        _stores.add(self)
+
+    # Connections
+
+    @contextlib.contextmanager
+    def _reading(self, tenant: str) -> Iterator[PostgresConnection]:
+        with told(self.where), self._pool.using() as connection:
+            connection.mean(tenant)
+            yield connection
+
+    @contextlib.contextmanager
+    def _asking(self, tenant: str) -> Iterator[PostgresConnection]:
+        """What may be a moment old: the replica answers, and while it is away the one that it follows."""
+        if self._replica is not None:
+            try:
+                used = self._replica.using()
+                connection = used.__enter__()
+            except (psycopg.Error, StoreError):
+                pass
+            else:
+                try:
+                    with told(self._replica.where):
+                        connection.mean(tenant)
+                        yield connection
+                finally:
+                    used.__exit__(None, None, None)
+                return
+        with self._reading(tenant) as connection:
+            yield connection
+
+    def _read(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
+        """Once more where the connection was one that the server has ended meanwhile."""
+        given = tuple(values)
+        try:
+            return self._read_once(tenant, sql, given)
+        except StoreError as error:
+            if not isinstance(error.__cause__, psycopg.OperationalError) or error.__cause__.sqlstate == "57014":
+                raise
+        return self._read_once(tenant, sql, given)
+
+    def _read_once(self, tenant: str, sql: str, values: tuple[Any, ...]) -> list[Any]:
+        with self._asking(tenant) as connection:
+            return connection.execute(sql, values).fetchall()
+
+    def _read_own(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
+        """What must know of our own writes."""
+        with self._reading(tenant) as connection:
+            return connection.execute(sql, tuple(values)).fetchall()
+
+    @contextlib.contextmanager
+    def _writing(self, *tenants: str) -> Iterator[PostgresConnection]:
+        with self._lock, told(self.where):
+            writer = self._ours()
+            try:
+                writer.made.execute("BEGIN")
+                security.mean(writer.made, tenants, is_local=True)
+                self._take_turns(writer, tenants)
+                yield writer
+                writer.made.execute("COMMIT")
+            except BaseException:
+                self._ledger.let_go()
+                self._turns.clear()
+                self._roll_back(writer)
+                raise
+
+    def _ours(self) -> PostgresConnection:
+        if self._pid != os.getpid():
+            leave_behind(self._writer)
+            self._writer, self._pid = None, os.getpid()
+        if self._writer is not None and (self._writer.made.closed or self._writer.made.broken):
+            self._writer.close()
+            self._writer = None
+        if self._writer is None:
+            self._writer = self._pool.connect()
+            if self._fsync:
+                self._writer.made.execute("SET synchronous_commit = on")
+        self._make_parts(self._writer)
+        return self._writer
+
+    def _make_parts(self, writer: PostgresConnection) -> None:
+        """The days ahead, looked at once a day."""
+        today = self._clock() // DAY
+        if today > self._made:
+            tables.make_parts(writer.made, today)
+            self._made = today
+
+    def _take_turns(self, writer: PostgresConnection, tenants: Iterable[str]) -> None:
+        """Waits until nobody else writes for these tenants. All in one order, so that no two wait for each other."""
+        turns = {tenant: writer.execute(_TURN, (tenant,)).fetchone()[0] for tenant in sorted({"", *tenants} - {""})}
+        if any(turn != self._turns.get(tenant, -1) + 1 for tenant, turn in turns.items()):
+            self._version += 1
+        self._turns.update(turns)
+        self._ledger.begin(writer, self._version)
+
+    def _roll_back(self, writer: PostgresConnection) -> None:
+        try:
+            if not writer.made.closed:
+                writer.made.execute("ROLLBACK")
+        except psycopg.Error:  # the connection is gone, and the transaction with it
+            writer.close()
+            self._pool.drop_idle()
+
+    # What PostgreSQL does in its own way
+
+    def offset(self, tenant: str, journal: str) -> int:
+        rows = self._read_own(tenant, "SELECT upto FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))
+        return int(rows[0][0]) if rows else 0
+
+    def journals(self, tenant: str) -> list[str]:
+        return [
+            journal for (journal,) in self._read_own(tenant, "SELECT journal FROM journals WHERE tenant = ?", (tenant,))
+        ]
+
+    def get(self, tenant: str, kind: str, key: str) -> bytes | None:
+        rows = self._read_own(
+            tenant, "SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, kind, key)
+        )
+        return bytes(rows[0][0]) if rows else None
+
+    def keys(self, tenant: str, kind: str) -> list[str]:
+        rows = self._read_own(
+            tenant, "SELECT key FROM shelf WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind)
+        )
+        return [key for (key,) in rows]
+
+    def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
+        return found.found(self._reader(tenant), tenant, query, folds=False)
+
+    def _near(self, read: learning.Read, tenant: str, tool: str, text: str) -> list[tuple[str, bytes]]:
+        """Of few patterns all are compared; of very many those whose words are the most alike."""
+        if not self._finds_alike:
+            return learning.candidates(read, tenant, tool, text)
+        rows = read(
+            "SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? LIMIT ?",
+            (tenant, tool, learning.CANDIDATES + 1),
+        )
+        if len(rows) <= learning.CANDIDATES:
+            return rows
+        return read(
+            "SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? ORDER BY words <-> ? LIMIT ?",
+            (tenant, tool, text, learning.CANDIDATES),
+        )
+
+    def _latest(self, read: learning.Read, tenant: str, tool: str) -> Iterator[learning.Latest]:
+        """A few runs at a time, with what is asked of them: to ask of each by itself takes longer than to find it."""
+        start = 0
+        for count in FEW_RUNS:
+            rows = read(
+                _LATEST,
+                (
+                    tenant,
+                    tool,
+                    count,
+                    start,
+                    tenant,
+                    tenant,
+                    exemplars.SCANNED,
+                    tool,
+                    exemplars.LARGEST,
+                    exemplars.MOST,
+                ),
+            )
+            runs: dict[tuple[Any, ...], list[Any]] = {}
+            for *about, seq, body in rows:
+                runs.setdefault(tuple(about), []).extend([] if seq is None else [(seq, body)])
+            for (run, principal, started, last), calls in runs.items():
+                yield learning.Latest(
+                    run, principal, started, last,
+                    lambda after, calls=calls: [each for each in calls if each[0] > after],  # type: ignore[misc]
+                )  # fmt: skip
+            if len(runs) < count:
+                return
+            start += count
+
+    def prune(
+        self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
+    ) -> Pruned:
+        from mulligan.remember.postgres.retention import DayPruning  # once in a while
+
+        round = DayPruning(self._writing, partial(self._reading, tenant), _Space(), tenant, policy, now)
+        if dry_run:
+            return round.rehearse(progress)
+        pruned = round.perform(progress)
+        with self._writing(tenant) as writer:  # its work is done in many transactions, so that others come between
+            self._note(writer, tenant, "prune", told=audit.counted(runs=pruned.runs, steps=pruned.steps))
+            self._ledger.let_go()
+        with self._reading(tenant) as connection:
+            tables.drop_empty(connection.made, now // DAY)
+        return pruned
+
+    def forget(self, tenant: str, what: Forget) -> Forgotten:
+        from mulligan.remember import upkeep  # once in a while
+        from mulligan.remember.recording.scrubbing import scrub
+
+        forgetting.check(what)
+        with self._writing(tenant) as writer:
+            # A long look at everything: it takes as long as it takes.
+            writer.made.execute("SET LOCAL statement_timeout = 0")
+            work = upkeep.Forgetting(writer, self._ledger, tenant, what)
+            forgotten = work.perform()
+            self._note(writer, tenant, f"forget.{forgetting.sort(what)}", told=upkeep.told(forgotten))
+        if self._journals is not None:
+            scrub(self._journals, what, work.gone)
+        return forgotten
+
+    def erase(self, tenant: str) -> int:
+        with self._writing(tenant) as writer:
+            self._ledger.let_go()
+            named = writer.execute(
+                "SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'tenant' "
+                "WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p') "
+                "AND NOT c.relispartition AND c.relname NOT IN ('turns', 'audit')"
+            ).fetchall()
+            gone = [writer.execute(f"DELETE FROM {table} WHERE tenant = ?", (tenant,)) for (table,) in named]
+            erased = sum(rows.rowcount for rows in gone)
+            if erased:
+                self._note(writer, tenant, "tenant.erase", told=audit.counted(rows=erased))
+            return erased
+
+    def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
+        raise StoreError(
+            f"a copy of {self.where} is made by PostgreSQL itself: pg_dump --format=custom --file={to} URL. "
+            "Into a file that mulligan can open: mulligan copy URL PATH"
+        )
+
+    def health(self, tenant: str) -> Health:
+        try:
+            ((runs,),) = self._read_own(tenant, "SELECT count(*) FROM runs WHERE tenant = ?", (tenant,))
+            ((steps,),) = self._read_own(tenant, "SELECT count(*) FROM steps WHERE tenant = ?", (tenant,))
+        except StoreError as error:
+            return Health(where=self.where, sound=False, note=str(error))
+        return Health(where=self.where, sound=True, runs=runs, steps=steps)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._writer is not None and self._pid == os.getpid():
+                self._writer.close()
+            self._writer = None
+        self._pool.close()
+        if self._replica is not None:
+            self._replica.close()
+
+
+class _Space:
+    """What was removed becomes free when PostgreSQL gets round to it: until then it is counted."""
+
+    def __init__(self) -> None:
+        self._removed = 0
+
+    def size(self, connection: Connection) -> int:
+        (size,) = connection.execute("SELECT pg_database_size(current_database())").fetchone()
+        return int(size)
+
+    def used(self, connection: Connection) -> int:
+        return max(self.size(connection) - self._removed, 0)
+
+    def removed(self, history: History) -> None:
+        # About what its rows and their places in the indices take.
+        self.freed(600 + sum(300 + len(encode(step)) for step in history.steps))
+
+    def freed(self, size: int) -> None:
+        self._removed += size
+
+
+_stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
+forks.hold(lambda: [store._lock for store in tuple(_stores)])

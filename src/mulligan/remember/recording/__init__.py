@@ -1,0 +1,1 @@
+"""From a call that returned to a row in the store: nothing lost, nothing doubled, nobody waits."""

@@ -1,0 +1,347 @@
+"""What was recorded and is not in the store yet: in the journal before the caller goes on, and in memory.
+
+The caller appends to both; the recorder's thread takes from memory, and turns to the journal for what memory let go.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepStarted
+from mulligan.remember.recording import backlog
+from mulligan.remember.recording.adoption import event_frame, success_frame
+from mulligan.remember.recording.backlog import Backlog, bring_in
+from mulligan.remember.recording.journal import Journal
+from mulligan.remember.recording.losses import Losses
+from mulligan.remember.store import Store
+from mulligan.success import Form, Success
+
+CAPACITY = 50_000
+"""Records kept in memory while the store cannot be written. What is beyond it waits in the journal alone."""
+JOURNAL_LONG = 4 * 1024 * 1024
+"""Bytes. A journal longer than this is begun anew as soon as everything in it is kept."""
+FEW = 2000
+"""Records that are moved from a long journal to a new one while callers wait: about a millisecond."""
+
+
+Waiting = tuple[int, AnyEvent | Success]
+"""A record on its way, and where in the journal it ends; 0 where it is in none. A plain tuple: one is made a call."""
+
+
+class Intake:
+    """Takes records from any thread and never blocks it; gives them to one thread, which says when they are kept."""
+
+    def __init__(
+        self, journals: Callable[[], Path] | None, known: Callable[[Form], object], fsync: bool = False
+    ) -> None:
+        self._journals = journals
+        self._fsync = fsync
+        """Whether a record survives the machine before the caller goes on, and not the process alone."""
+        self._known = known
+        """Works out what may be told of a form."""
+        self.rouse: Callable[[], object] = lambda: None
+        """Wakes whoever keeps what is taken."""
+        self.reset()
+
+    def reset(self) -> None:
+        """As at the beginning. A child has nothing of its parent's, who keeps what it has itself."""
+        self.losses = Losses()
+        self.journal: Journal | None = None
+        self._next_journal = 0.0
+        """When to try again to have one, by the monotonic clock."""
+        self.waiting: deque[Waiting] = deque()
+        self._spilled = 0
+        """Where the records end that were let go from memory, and wait in the journal alone."""
+        self._kept_upto = 0
+        """Where the records of the journal end that are in the store."""
+        self.backlog = Backlog(self.complain)
+        self._next_aside = 0.0
+        self._open_runs: dict[str, RunStarted] = {}
+        self.kept = 0
+        # One that a thread may take twice: a signal handler, or a finaliser, may record in the middle of a record.
+        self._lock = threading.RLock()
+        self._acquire, self._release = self._lock.acquire, self._lock.release
+        self.is_unheard = True
+        """Whether a record must wake somebody to be kept."""
+        self.progress = threading.Condition()
+
+    def abandon(self) -> None:
+        """Begins anew in a forked child: the files are the parent's."""
+        held = [self.journal, *self.backlog.journals]
+        self.reset()
+        for journal in filter(None, held):
+            journal.abandon()
+
+    def complain(self, what: str, told: str) -> None:
+        self.losses.complain(what, told, self.waiting)
+
+    # In the caller
+
+    def take(self, event: AnyEvent) -> None:
+        if isinstance(event, RunStarted):
+            self._open_runs[event.run.id] = event
+        elif isinstance(event, RunEnded):
+            self._open_runs.pop(event.run.id, None)
+        frame = None
+        if self._journals is not None and not isinstance(event, StepStarted):
+            try:
+                frame = event_frame(event)
+            except Exception as error:  # noqa: BLE001 - whether it can ever be kept is for the recorder's thread to say
+                self.complain("frame", f"a record cannot be written down ({error})")
+        self._take(frame, event)
+
+    def keep(self, success: Success, told: Sequence[Any] | None = None) -> None:
+        """`told` is what `success.telling` makes of it, where that was done."""
+        journal = self.journal
+        if journal is None or journal.offset > backlog.JOURNAL_FULL or success.form.prefixes is None:
+            self._take(self._frame(success, told), success)
+            return
+        try:
+            frame = success_frame(success, told)
+        except Exception:  # noqa: BLE001 - as it happens again there, it is told there
+            self._take(self._frame(success, told), success)
+            return
+        # The same as `_take` and `Journal.write` where all is well, as at almost every call: in one piece, because a
+        # call takes time.
+        size = len(frame)
+        end = 0
+        acquire, release = self._acquire, self._release  # what is held, and not a method, is called faster so
+        acquire()
+        try:
+            journal = self.journal
+            if journal is not None:
+                start = journal.offset
+                if start + size <= journal.room:
+                    journal.offset = end = start + size  # taken with no call between, as there
+                    journal.memory[start:end] = frame  # type: ignore[index] # where there is room there is memory
+                    self.waiting.append((end, success))
+        finally:
+            release()
+        if not end:
+            self._take(frame, success)
+        elif self.is_unheard:  # asked after it waits there: whoever goes to sleep now has seen it
+            self.rouse()
+
+    def _frame(self, success: Success, told: Sequence[Any] | None) -> bytes | None:
+        """The frame of a success, where there is a journal to be and it can be written down."""
+        if self._journals is None:
+            return None
+        try:
+            self._known(success.form)
+            return success_frame(success, told)
+        except Exception as error:  # noqa: BLE001 - whether it can ever be kept is for the recorder's thread to say
+            self.complain("frame", f"a record cannot be written down ({error})")
+            return None
+
+    def _take(self, frame: bytes | None, record: AnyEvent | Success) -> None:
+        # The frame is made before: nobody waits for the lock while somebody else encodes.
+        offset = 0
+        journal = None
+        self._acquire()  # by hand: `with` takes twice as long, at every call
+        try:
+            if frame is not None:
+                journal = self.journal or self._begin_journal()
+                if journal is not None:
+                    if journal.offset > backlog.JOURNAL_FULL and not self._has_room(journal, record):
+                        self.losses.dropped += 1
+                        return
+                    try:
+                        offset = journal.write(frame)
+                    except Exception as error:  # noqa: BLE001 - memory must do
+                        self.complain("journal", f"the journal cannot be written ({error})")
+            self.waiting.append((offset, record))
+        finally:
+            self._release()
+        if self.is_unheard:
+            self.rouse()
+        if self._fsync and offset and journal is not None:
+            self._sync(journal, offset)
+
+    def _sync(self, journal: Journal, upto: int) -> None:
+        # Without the lock: others write meanwhile, and are served by one of us together.
+        try:
+            journal.sync(upto)
+        except Exception as error:  # noqa: BLE001 - it waits in memory all the same, and goes into the store
+            self.complain("fsync", f"the journal does not survive the machine ({error})")
+
+    def _has_room(self, journal: Journal, record: AnyEvent | Success) -> bool:
+        # The last resort: the recorder's thread, which would have made room, hangs in the store.
+        self.complain("full", f"{journal.path} is full; successes are dropped until the store can be written")
+        return not isinstance(record, Success) and journal.offset <= 2 * backlog.JOURNAL_FULL
+
+    def _begin_journal(self) -> Journal | None:
+        """A journal of our own, or None for a while if there can be none: then memory must do."""
+        now = time.monotonic()
+        if self._journals is None or now < self._next_journal:
+            return None
+        self._next_journal = now + 10  # before it is made: nobody makes a second one in the middle of it
+        try:
+            self.journal = Journal(self._journals(), self._fsync)
+            self._next_journal = 0.0
+        except Exception as error:  # noqa: BLE001 - memory must do
+            self.complain("journal", f"there can be no journal ({error}); a killed process would lose records")
+        return self.journal
+
+    # For whoever waits
+
+    @property
+    def taken(self) -> int:
+        with self.progress:  # nothing is counted twice, or not at all, on its way from one to the other
+            return self.kept + len(self.waiting)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether records wait in a journal alone."""
+        return bool(self._spilled or self.backlog.journals)
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self.waiting) or self.is_behind
+
+    def has_come_to(self, aim: int) -> bool:
+        return self.kept >= aim and not self.is_behind
+
+    # On the recorder's thread
+
+    def next_batch(self) -> tuple[list[Waiting], str | None, int]:
+        """The oldest records, and the journal they are in, if any, with the place where the last of them ends."""
+        with self._lock:  # nobody is between the journal and the queue
+            batch = list(itertools.islice(self.waiting, backlog.BATCH))
+            upto = max(map(itemgetter(0), batch), default=0)
+            # What a signal handler recorded in the middle of a record comes before it here, and after it in the
+            # journal. The two are kept together, since the offset speaks for both.
+            for each in itertools.islice(self.waiting, len(batch), None):
+                if not 0 < each[0] < upto:
+                    break
+                batch.append(each)
+            return batch, self.journal.name if self.journal is not None and upto else None, upto
+
+    def done(self, count: int, upto: int = 0) -> None:
+        """The oldest records are kept, and the journal up to this place."""
+        self._kept_upto = upto or self._kept_upto
+        with self.progress:
+            let_go = self.waiting.popleft
+            for _ in range(count):
+                let_go()
+            self.kept += count
+            self.progress.notify_all()
+
+    def drop(self, count: int, sound: Collection[Waiting]) -> None:
+        """Of the oldest records only these can ever be kept; the others are counted."""
+        with self._lock, self.progress:
+            for _ in range(count):
+                self.waiting.popleft()
+            self.waiting.extendleft(reversed(tuple(sound)))
+            self.losses.dropped += count - len(sound)
+            self.kept += count - len(sound)
+            self.progress.notify_all()
+
+    def catch_up(self, store: Store, tenant: str) -> None:
+        """Brings in what waits in journals alone: in those laid aside, and in our own what memory let go."""
+        self.backlog.bring_in(store, tenant)
+        if self._spilled and self.journal is not None:
+            bring_in(store, tenant, self.journal, self._spilled)
+            self._kept_upto = self._spilled
+        self._spilled = 0
+
+    def make_room(self, is_store_open: bool) -> None:
+        """Lets go from memory what a journal has too; of what is in none, the oldest successes go first, counted."""
+        excess = len(self.waiting) - CAPACITY
+        if excess > 0:
+            with self._lock, self.progress:
+                left: list[Waiting] = []
+                for each in self.waiting:
+                    if excess > 0 and each[0]:
+                        self._spilled = max(self._spilled, each[0])
+                        excess -= 1
+                    else:
+                        left.append(each)
+                if excess > 0:  # there is no journal, or there was none
+                    lost = sorted(range(len(left)), key=lambda place: not isinstance(left[place][1], Success))[:excess]
+                    self.losses.dropped += len(lost)
+                    gone = frozenset(lost)
+                    left = [each for place, each in enumerate(left) if place not in gone]
+                self.kept += len(self.waiting) - len(left)
+                self.waiting = deque(left)
+                self.progress.notify_all()
+        journal = self.journal
+        if journal is None or journal.offset <= backlog.JOURNAL_FULL // backlog.PARTS:
+            return
+        if is_store_open and self._kept_upto + JOURNAL_LONG > journal.offset:
+            return  # the store keeps up: it is begun anew instead
+        if time.monotonic() >= self._next_aside:
+            self._lay_aside(journal)
+
+    def _lay_aside(self, journal: Journal) -> None:
+        """Begins a new journal where the store is away and this one has grown long."""
+        if self._journals is None:
+            return
+        try:
+            new = Journal(self._journals(), self._fsync)
+            with self._lock, self.progress:
+                for started in tuple(self._open_runs.values()):
+                    new.write(event_frame(started))
+                left = deque(each for each in self.waiting if not each[0])
+                self.kept += len(self.waiting) - len(left)
+                self.waiting = left
+                self.journal, self._kept_upto, self._spilled = new, 0, 0
+                self.backlog.journals.append(journal)
+                self.progress.notify_all()
+            self.backlog.thin(self._lose)
+        except Exception as error:  # noqa: BLE001 - the one there is does
+            self._next_aside = time.monotonic() + 1.0
+            self.complain("journal", f"the journal cannot be begun anew ({error})")
+
+    def _lose(self, count: int) -> None:
+        with self._lock:
+            self.losses.dropped += count
+
+    def begin_anew(self) -> None:
+        """A journal that has grown long makes way for a new one, with the little of it that is not kept yet."""
+        old = self.journal
+        if old is None or old.offset < JOURNAL_LONG or self._spilled or self._journals is None:
+            return
+        if len(self.waiting) > FEW:
+            return  # callers would wait while they are copied
+        try:
+            new = Journal(self._journals(), self._fsync)
+        except Exception as error:  # noqa: BLE001 - the old one does
+            self.complain("journal", f"the journal cannot be begun anew ({error})")
+            return
+        with self._lock:
+            end = old.offset
+            try:
+                for started in tuple(self._open_runs.values()):
+                    new.write(event_frame(started))  # so that whoever adopts it knows that the run was still open
+                moved = new.offset - self._kept_upto
+                new.write(old.since(self._kept_upto))
+                if self._fsync:
+                    new.sync(new.offset)  # those who still wait for the old one have their records here
+                waiting = deque((offset and offset + moved, record) for offset, record in self.waiting)
+            except Exception as error:  # noqa: BLE001 - the old one does
+                self.complain("journal", f"the journal cannot be begun anew ({error})")
+                self.backlog.remove(new)
+                return
+            is_done = old.offset == end and len(waiting) == len(self.waiting)
+            if is_done:  # else a finaliser has recorded in the middle of this
+                self.journal, self.waiting, self._kept_upto = new, waiting, 0
+        self.backlog.remove(old if is_done else new)
+
+    def let_go(self) -> bool:
+        """Lets go of the journal, where nothing in it is needed any more; whether all is kept."""
+        with self._lock:
+            journal = None
+            is_kept = not self.has_more
+            # Otherwise it stays ours: others may have it when this process is gone.
+            if is_kept and not self._open_runs:
+                journal, self.journal, self._kept_upto = self.journal, None, 0
+        if journal is not None:
+            self.backlog.remove(journal)
+        return is_kept

@@ -1,0 +1,254 @@
+"""Keeps every event twice: in the journal before the caller goes on, and then, in batches, in the store.
+
+The journal survives the process; the store answers questions. The recorder's thread moves one into the other, redacts
+what worked on the way, and never blocks the caller.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from itertools import chain
+from pathlib import Path
+
+from mulligan import forks
+from mulligan.events import AnyEvent, LessonLearned, Stream
+from mulligan.failure import MulliganError
+from mulligan.records import encode, new_id
+from mulligan.remember.lessons.learner import Learner
+from mulligan.remember.recording.adoption import adopt, release
+from mulligan.remember.recording.intake import Intake, Waiting
+from mulligan.remember.recording.worker import Worker
+from mulligan.remember.store import LOCAL, Store
+from mulligan.success import Success
+
+EXIT = 2.0
+"""Seconds. Leaving the process never takes longer than this because of us."""
+
+
+class Recorder:
+    """Keeps events for as long as the store cannot, and hands each to the stream's listeners once it is kept."""
+
+    def __init__(
+        self,
+        opening: Callable[[], Store],
+        stream: Stream,
+        tenant: str = LOCAL,
+        journals: Callable[[], Path] | None = None,
+        fsync: bool = False,
+        learns: bool = False,
+    ) -> None:
+        self._opening = opening
+        self._journals = journals
+        self._stream = stream
+        self._tenant = tenant
+        self._learns = learns
+        """Whether lessons are made here, in the time that is left: a server makes its own."""
+        self._intake = Intake(journals, stream.known, fsync)
+        self._worker = Worker(self._intake, self._turn)
+        self._intake.rouse = self._worker.rouse
+        self.keep: Callable[..., None] = self._intake.keep  # not by way of another call: it is made at every call
+        """Keeps a call that worked at once."""
+        self._reset()
+        _recorders.add(self)
+
+    def _reset(self) -> None:
+        self.store: Store | None = None
+        self._learner = Learner()
+        self._closing = threading.RLock()
+        self._arriving = threading.Lock()
+        """Held while a store is opened and imported: a child forked meanwhile would wait for that import for ever."""
+
+    def begin_in_child(self) -> None:
+        """The parent writes what it has; a child starts with nothing, its own journal and its own connection."""
+        self._reset()
+        self._worker.reset()
+        self._intake.abandon()
+
+    def __call__(self, event: AnyEvent) -> None:
+        self._intake.take(event)
+
+    @property
+    def dropped(self) -> int:
+        """Records that could not be kept."""
+        return self._intake.losses.dropped
+
+    def flush(self, timeout: float = EXIT) -> bool:
+        """Waits until everything published so far is in the store; whether it is."""
+        return self._worker.flush(timeout)
+
+    def close(self, timeout: float = EXIT) -> bool:
+        """Keeps what is left, tells the listeners of it and lets go of the store; whether everything was kept.
+
+        What was not kept stays in the journal, for the next process. An event that comes later opens it all again.
+        """
+        intake, worker = self._intake, self._worker
+        if worker.thread is threading.current_thread():
+            return not intake.waiting  # a listener's wish: the one who listens cannot wait for its own end
+        deadline = time.monotonic() + timeout
+        with self._closing:
+            while True:
+                done = worker.flush(0.75 * (deadline - time.monotonic()))
+                if not worker.end(deadline):
+                    return done
+                # Somebody may have recorded while the thread was ending: then once more.
+                if not (done and intake.waiting) or time.monotonic() >= deadline:
+                    return self._let_go() and done
+
+    def _let_go(self) -> bool:
+        """Lets go of the store, and of the journal where nothing in it is needed any more; whether all is kept."""
+        store, self.store = self.store, None
+        is_kept = self._intake.let_go()
+        if store is not None:
+            store.close()
+        return is_kept
+
+    # On the recorder's thread
+
+    def _turn(self) -> bool:
+        """One batch, and a new journal where it is time for one; whether there was any progress."""
+        try:
+            if not self._write():
+                return False
+            self._intake.begin_anew()
+            self._learn()
+        except Exception as error:  # noqa: BLE001 - without this thread nothing would be kept any more
+            self._intake.complain("fault", f"recording waits: {type(error).__name__}: {error}")
+            return False
+        return True
+
+    def _write(self) -> bool:
+        """One batch into the store; it stays in memory, or in the journal, until it is there."""
+        intake = self._intake
+        intake.make_room(self.store is not None)
+        batch, journal, upto = intake.next_batch()
+        try:
+            store = self._opened()
+            if intake.is_behind:
+                intake.catch_up(store, self._tenant)
+            events = self._events(batch)
+            if batch:
+                store.append(self._tenant, events, journal or new_id("journal"), upto or 1)
+        except MulliganError as error:
+            intake.complain("store", f"recording waits: {error}")
+            return False
+        except Exception as error:  # noqa: BLE001 - a broken store costs memory, never the user's call
+            intake.complain("store", f"recording waits: {type(error).__name__}: {error}")
+            return self._set_aside(batch)
+        self._tell_dropped(store)
+        intake.done(len(batch), upto)
+        if self._stream.watchers:
+            for event in events:
+                self._stream.deliver(event)
+        return True
+
+    def _learn(self) -> None:
+        """Lessons of what was kept, when there is nothing else to do."""
+        if not self._learns or self.store is None or self._intake.has_more:
+            return
+        self._learner.heard(self._tenant)
+        try:
+            for _, lesson in self._learner.turn(self.store):
+                self._stream.publish(LessonLearned(lesson))
+        except Exception as error:  # noqa: BLE001 - what is recorded does not wait for what is learned
+            self._intake.complain("lessons", f"lessons wait: {error}")
+
+    def _opened(self) -> Store:
+        """The store, with what dead processes left for it; opened here, so that no caller waits for it."""
+        if self.store is None:
+            with self._arriving:
+                store = self._opening()
+            if self._journals is not None:
+                try:
+                    adopt(store, self._tenant, self._journals())
+                    release(store, self._tenant, self._journals())
+                except Exception as error:  # noqa: BLE001 - what is recorded now need not wait for it
+                    self._intake.complain("adoption", f"journals of earlier processes wait: {error}")
+            self.store = store
+        return self.store
+
+    def _events(self, batch: Sequence[Waiting]) -> list[AnyEvent]:
+        """The events of a batch, in its order, as they may be kept."""
+        successes = [record for _, record in batch if type(record) is Success]
+        worked = iter(self._stream.successes(successes))
+        if len(successes) == len(batch):  # as in most
+            return list(chain.from_iterable(worked))
+        events: list[AnyEvent] = []
+        for _, record in batch:
+            if isinstance(record, Success):
+                events += next(worked)
+            else:
+                events.append(record)
+        return events
+
+    def _tell_dropped(self, store: Store) -> None:
+        try:
+            self._intake.losses.tell(store, self._tenant)
+        except Exception as error:  # noqa: BLE001 - the batch itself is kept; the count is told with the next
+            self._intake.complain("dropped", f"what was dropped is not counted yet: {error}")
+
+    def _set_aside(self, batch: list[Waiting]) -> bool:
+        """Drops what can never be kept, lest one such record holds up all that follow it; whether there was any.
+
+        Where every record can be written down, a store that takes some of them alone and not the others has told which.
+        """
+        sound = [each for each in batch if self._is_encodable(each)]
+        if len(sound) == len(batch):
+            refused = [each for each in batch if not self._is_kept_alone(each)]
+            if len(refused) == len(batch):
+                return False  # it takes nothing at all: it is the store that is broken
+            # Once more, now that it has taken something: it may have come back in the middle of the first round.
+            bad = {id(each) for each in refused if not self._is_kept_alone(each)}
+            sound = [each for each in batch if id(each) not in bad]
+        if len(sound) == len(batch):
+            return False
+        self._intake.drop(len(batch), sound)
+        return True
+
+    def _is_encodable(self, waiting: Waiting) -> bool:
+        try:
+            encode(self._events([waiting]))
+        except Exception:  # noqa: BLE001 - whatever it is, it cannot be written down
+            return False
+        return True
+
+    def _is_kept_alone(self, waiting: Waiting) -> bool:
+        if self.store is None:
+            return False
+        try:
+            # Under a journal of its own: the batch it belongs to comes again, and what it holds is known by its ids.
+            self.store.append(self._tenant, self._events([waiting]), new_id("journal"), 1)
+        except Exception:  # noqa: BLE001 - whatever it is, it is this record's
+            return False
+        return True
+
+
+_recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    for recorder in tuple(_recorders):
+        recorder.begin_in_child()
+    processes = sys.modules.get("multiprocessing.util")
+    if processes is not None:
+        processes.register_after_fork(_recorders, _at_exit_of_a_worker)
+
+
+def _at_exit_of_a_worker(_: object) -> None:
+    # Children of multiprocessing leave without the interpreter's own farewell, and forget what was arranged before.
+    sys.modules["multiprocessing.util"].Finalize(None, _at_exit, exitpriority=0)
+
+
+def _at_exit() -> None:
+    deadline = time.monotonic() + EXIT
+    for recorder in tuple(_recorders):
+        recorder.close(max(0.0, deadline - time.monotonic()))
+
+
+atexit.register(_at_exit)
+forks.hold(lambda: [each._arriving for each in tuple(_recorders)])
+forks.renew(_begin_in_child)

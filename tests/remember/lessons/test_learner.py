@@ -1,0 +1,135 @@
+"""Lessons are made in the background: when there is time, of a little at a time, and never in anybody's way."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from mulligan.events import LessonLearned, RunEnded, RunStarted, StepEnded, Stream
+from mulligan.failure import Failure, Kind, Ran, Remedy, StoreError
+from mulligan.records import Lesson, Run, Step
+from mulligan.redaction import Redactor
+from mulligan.remember.lessons import learner
+from mulligan.remember.lessons.learner import Learner
+from mulligan.remember.memory import MemoryStore
+from mulligan.remember.recording.recorder import Recorder
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import LOCAL, Consolidated, LessonQuery
+
+REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
+
+
+class Counting(MemoryStore):
+    def __init__(self, left: int = 0) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, int | None]] = []
+        self.left = left
+
+    def consolidate(self, tenant, now, progress=None, most=None):
+        self.asked.append((tenant, most))
+        lesson = Lesson(id="les_0123456789ab", tool=tenant, mistake="m", correction="c")
+        return Consolidated(left=self.left, lessons=(lesson,))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_nothing_is_learned_before_it_is_time_nor_of_what_nobody_kept():
+    clock, store = Clock(), Counting()
+    one = Learner(clock)
+    clock.now += learner.FIRST
+    assert one.turn(store) == []
+    one.heard("a")
+    clock.now -= 0.5
+    assert one.turn(store) == []
+    assert store.asked == []
+
+
+def test_each_round_is_one_tenants_and_small_and_they_take_turns():
+    clock, store = Clock(), Counting(left=5)
+    one = Learner(clock)
+    one.heard("a")
+    one.heard("b")
+    for _ in range(4):
+        clock.now += learner.PAUSE
+        one.turn(store)
+        one.turn(store)
+    assert store.asked == [(name, learner.MOST) for name in "abab"]
+
+
+def test_who_has_nothing_more_is_not_asked_again_until_something_is_kept():
+    clock, store = Clock(), Counting()
+    one = Learner(clock)
+    one.heard("a")
+    clock.now += learner.PAUSE
+    assert [tenant for tenant, _ in one.turn(store)] == ["a"]
+    clock.now += learner.PAUSE
+    assert one.turn(store) == []
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    monkeypatch.setattr(learner, "FIRST", 0.0)
+    monkeypatch.setattr(learner, "PAUSE", 0.0)
+
+
+def publish_a_mistake(stream: Stream, id: str, at: int) -> None:
+    run = Run(id=id, started=at)
+    stream.publish(RunStarted(run))
+    shared = {"run": id, "name": "search", "started": at}
+    stream.publish(StepEnded(Step(seq=1, call=1, arguments={"k": 50}, outcome="failure", failure=REJECTED, **shared)))
+    stream.publish(StepEnded(Step(seq=2, call=2, arguments={"k": 10}, **shared)))
+    stream.publish(RunEnded(Run(id=id, started=at, ended=at + 1, end="finished")))
+
+
+def test_what_agents_do_becomes_a_lesson_and_listeners_hear_of_it(tmp_path, at_once):
+    stream = Stream(Redactor())
+    heard = []
+    stream.listen(heard.append)
+    recorder = Recorder(lambda: SqliteStore(tmp_path / "a.db"), stream, learns=True)
+    stream.carry(recorder)
+
+    for number in range(3):
+        publish_a_mistake(stream, f"run_{number}", 1_700_000_000_000 + number)
+        assert recorder.flush(5)
+    recorder.close()
+
+    (event,) = [each for each in heard if isinstance(each, LessonLearned)]
+    assert event.lesson.correction == "Use k=10."
+    store = SqliteStore(tmp_path / "a.db")
+    assert [each.id for each in store.lessons(LOCAL, LessonQuery(now=1_700_000_000_000))] == [event.lesson.id]
+    store.close()
+
+
+def test_who_does_not_learn_makes_no_lessons(at_once):
+    store = Counting()
+    stream = Stream(Redactor())
+    recorder = Recorder(lambda: store, stream)
+    stream.carry(recorder)
+    publish_a_mistake(stream, "run_a", 1)
+    assert recorder.flush(5)
+    recorder.close()
+    assert store.asked == []
+
+
+def test_a_store_that_cannot_learn_keeps_records_all_the_same(at_once, caplog):
+    class Broken(MemoryStore):
+        def consolidate(self, tenant, now, progress=None, most=None):
+            raise StoreError("no room to learn")
+
+    store = Broken()
+    stream = Stream(Redactor())
+    recorder = Recorder(lambda: store, stream, learns=True)
+    stream.carry(recorder)
+    with caplog.at_level(logging.WARNING):
+        publish_a_mistake(stream, "run_a", 1)
+        assert recorder.flush(5)
+        recorder.close()
+    assert store.run(LOCAL, "run_a") is not None
+    assert "lessons wait: no room to learn" in caplog.text

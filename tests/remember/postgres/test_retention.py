@@ -1,0 +1,244 @@
+"""A day of which nothing stays is dropped: what is left is what SQLite has left, which goes run by run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import postgres
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
+
+from mulligan.events import ContextCompacted, RunEnded, RunStarted, StepEnded
+from mulligan.failure import Failure, Kind, Remedy
+from mulligan.figures import StatsQuery
+from mulligan.records import Compaction, Run, Step
+from mulligan.remember.database import DatabaseStore
+from mulligan.remember.moving.postgres import PostgresSide
+from mulligan.remember.postgres import retention as postgres_retention
+from mulligan.remember.postgres import tables as postgres_tables
+from mulligan.remember.postgres.store import PostgresStore
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import DAY, IMPORTED, LOCAL, FixQuery, PatternQuery, Retention, RunQuery
+
+DAY_ONE = 20_000
+WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k is 10 at most", fingerprint="f-k")
+ROWS = {
+    "runs": "id, status", "steps": "run, seq, body", "links": "run, failed, body", "used": "sort, name, started, run",
+    "met": "pattern, started, run, kind, count", "compactions": "sort, owner, at", "orphans": "run",
+    "patterns": "id, count, overcome, runs, first, last", "pattern_days": "day, id, count",
+    "rollups": "grain, slice, bucket, value, cell, rest", "votes": "run, fix, worked", "fixes": "id, body",
+}  # fmt: skip
+
+
+class Clock:
+    now = DAY_ONE * DAY
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Pair:
+    """The same records in PostgreSQL and in SQLite."""
+
+    def __init__(self, url: str, path: Path) -> None:
+        self.clock, self.url = Clock(), url
+        self.postgres, self.sqlite = PostgresStore(url, self.clock), SqliteStore(path, self.clock)
+
+    def both(self, do: Callable[[DatabaseStore], Any]) -> Any:
+        one, other = do(self.postgres), do(self.sqlite)
+        assert one == other
+        return one
+
+    def keep(self, day: int, *events: Any, journal: str = "j", tenant: str = LOCAL) -> None:
+        self.clock.now = (DAY_ONE + day) * DAY + 7
+        self.both(lambda store: store.append(tenant, events, journal, store.offset(tenant, journal) + 1))
+
+    def prune(self, policy: Retention, day: int) -> tuple[int, ...]:
+        now = (DAY_ONE + day) * DAY
+
+        def told(store: DatabaseStore) -> tuple[int, ...]:
+            rehearsed = store.prune(LOCAL, policy, now, dry_run=True)
+            pruned = store.prune(LOCAL, policy, now)
+            assert (rehearsed.runs, rehearsed.steps) == (pruned.runs, pruned.steps)
+            return pruned.runs, pruned.steps, pruned.sampled, pruned.compressed, pruned.counters
+
+        counted: tuple[int, ...] = self.both(told)
+        self.compare()
+        return counted
+
+    def compare(self) -> None:
+        for table, columns in ROWS.items():
+            self.both(lambda store, table=table, columns=columns: rows(store, table, columns))
+        self.both(lambda store: list(store.export(LOCAL)))
+        self.both(lambda store: store.stats(LOCAL, StatsQuery(now=self.clock.now, by="tool", detail=True)))
+        self.both(lambda store: store.patterns(LOCAL, PatternQuery()))
+        self.both(lambda store: store.runs(LOCAL, RunQuery(tool="search")))
+        self.both(lambda store: store.fixes(LOCAL, FixQuery(tool="search", fingerprint="f-k", now=self.clock.now)))
+
+    def days(self, before: int) -> list[int]:
+        """That have a part."""
+        with self.postgres._reading(LOCAL) as connection:
+            parts = postgres_tables.parts(connection.made)
+        return [day - DAY_ONE for day in parts if day < DAY_ONE + before]
+
+    def close(self) -> None:
+        self.postgres.close()
+        self.sqlite.close()
+
+
+def rows(store: DatabaseStore, table: str, columns: str) -> list[Any]:
+    found = store._read(LOCAL, f"SELECT {columns} FROM {table} WHERE tenant = ?", (LOCAL,))
+    return sorted(map(repr, found))
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    postgres.had()
+    made = Pair(postgres.emptied(), tmp_path / "a.db")
+    yield made
+    made.close()
+
+
+def worked(id: str, count: int = 3) -> list[Any]:
+    steps = [
+        Step(run=id, seq=n, call=n, name="search", started=n * DAY, metadata={"model": "large"})
+        for n in range(1, count + 1)
+    ]
+    return [RunStarted(Run(id=id, agent="a", started=5)), *map(StepEnded, steps), RunEnded(ended(id))]
+
+
+def failed(id: str) -> list[Any]:
+    """A call that failed, another one that worked, and one more that failed and says nothing."""
+    one = Step(run=id, seq=1, call=1, name="search", arguments={"k": 50}, outcome="failure", failure=WRONG)
+    other = Step(run=id, seq=2, call=2, name="search", arguments={"k": 10})
+    last = Step(run=id, seq=3, call=3, name="fetch", outcome="failure", failure=Failure.of(WRONG.kind, ""))
+    steps = [StepEnded(step) for step in (one, other, last)]
+    return [RunStarted(Run(id=id, agent="b", started=5)), *steps, RunEnded(ended(id, "b"))]
+
+
+def ended(id: str, agent: str = "a") -> Run:
+    return Run(id=id, agent=agent, started=5, ended=9, end="finished")
+
+
+def refuse_deletes(pair: Pair, day: int) -> None:
+    """From now on no row of this day can be deleted."""
+    part = postgres_tables.part(DAY_ONE + day)
+    with pair.postgres._reading(LOCAL) as connection:
+        connection.made.execute(
+            "CREATE OR REPLACE FUNCTION refused() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE EXCEPTION 'a row was deleted'; END $$"
+        )
+        connection.made.execute(f"CREATE TRIGGER kept BEFORE DELETE ON {part} FOR EACH ROW EXECUTE FUNCTION refused()")
+
+
+def test_a_day_that_is_over_goes_without_a_delete_and_all_else_is_as_in_sqlite(pair):
+    compaction = ContextCompacted(Compaction(at=6, run="run_b"))
+    pair.keep(0, *worked("run_a"), *failed("run_b"), compaction)
+    pair.keep(0, *failed("run_c"), journal="other")
+    pair.keep(5, *worked("run_d"))
+    refuse_deletes(pair, 0)
+
+    assert pair.prune(Retention(successes=DAY, failures=2 * DAY), day=4)[:2] == (3, 9)
+
+    assert pair.days(before=4) == []
+    assert [each.run.id for each in pair.postgres.export(LOCAL)] == ["run_d"]
+    (pattern,) = pair.postgres.patterns(LOCAL, PatternQuery(tool="search"))
+    assert (pattern.count, pattern.runs) == (2, 2)  # what was counted outlives the rows
+    assert pair.both(lambda store: store.health(LOCAL).steps) == 3
+    pair.both(lambda store: store.rebuild(LOCAL))
+    pair.compare()
+
+
+def test_what_is_to_stay_of_a_day_stays_with_its_day(pair):
+    pair.keep(0, *worked("run_a"), *failed("run_kept_longer"))
+    pair.keep(1, *worked("run_b"))
+    pair.keep(1, *worked("run_imported"), journal=f"{IMPORTED}file")
+    pair.keep(2, *worked("run_c"), StepEnded(Step(run="run_not_begun", seq=1, call=1, name="search")))
+    pair.keep(3, *worked("run_d"))
+
+    assert pair.prune(Retention(successes=DAY, failures=90 * DAY), day=8)[:2] == (4, 12)
+    assert pair.days(before=8) == [0, 1, 2]
+    assert pair.both(lambda store: sorted(each.run.id for each in store.export(LOCAL))) == [
+        "run_imported", "run_kept_longer",
+    ]  # fmt: skip
+
+    assert pair.prune(Retention(failures=DAY, imports=True, successes=DAY), day=9)[:2] == (2, 6)
+    assert pair.days(before=9) == [2]
+    pair.keep(9, *worked("run_not_begun", count=2))  # its first step is where it was
+    assert pair.both(lambda store: len(store.run(LOCAL, "run_not_begun").steps)) == 2
+
+
+def test_a_day_of_which_another_tenant_has_steps_stays_for_them(pair):
+    pair.keep(0, *worked("run_a"))
+    pair.keep(0, *worked("run_theirs"), tenant="acme")
+    before = pair.postgres.run("acme", "run_theirs")
+
+    assert pair.prune(Retention(successes=DAY), day=4)[:2] == (1, 3)
+
+    assert pair.days(before=4) == [0]
+    assert pair.postgres.run("acme", "run_theirs") == before
+    refuse_deletes(pair, 0)
+    assert pair.postgres.prune("acme", Retention(successes=DAY), pair.clock.now + 9 * DAY).steps == 3
+    assert pair.days(before=4) == []
+
+
+def test_a_day_that_somebody_reads_is_emptied_and_goes_the_next_time(pair):
+    pair.keep(0, *worked("run_a"), *failed("run_b"))
+    policy = Retention(successes=DAY, failures=DAY)
+    with pair.postgres._reading(LOCAL) as reader:
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        assert reader.execute("SELECT count(*) FROM steps").fetchone() == (6,)
+        assert pair.prune(policy, day=4)[:2] == (2, 6)
+        assert 0 in pair.days(before=4)
+        assert reader.execute("SELECT count(*) FROM steps").fetchone() == (6,)  # as it was at its moment
+    assert pair.prune(policy, day=4)[:2] == (0, 0)
+    assert pair.days(before=4) == []
+
+
+def test_what_is_being_copied_is_copied_as_it_was_when_the_copy_began(pair):
+    pair.keep(0, *worked("run_a"), *failed("run_b"))
+    side = PostgresSide(pair.url, is_source=True)
+    try:
+        assert pair.prune(Retention(successes=DAY, failures=DAY), day=4)[:2] == (2, 6)
+        steps = side.tables()["steps"]
+        assert side.count(steps, LOCAL) == len(list(side.rows(steps, LOCAL, ()))) == 6
+    finally:
+        side.close()
+
+
+def test_a_day_of_very_many_runs_goes_run_by_run(pair, monkeypatch):
+    monkeypatch.setattr(postgres_retention, "AT_ONCE", 1)
+    pair.keep(0, *worked("run_a"), *failed("run_b"))
+    assert pair.prune(Retention(successes=DAY, failures=DAY), day=4)[:2] == (2, 6)
+    assert pair.days(before=4) == []
+
+
+KEPT = st.tuples(st.integers(0, 3), st.sampled_from(["worked", "failed", "imported", "not begun"]))
+AGES = st.sampled_from([None, DAY, 2 * DAY, 4 * DAY])
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kept=st.lists(KEPT, min_size=1, max_size=8), successes=AGES, failures=AGES, imports=st.booleans())
+def test_whatever_is_kept_and_however_long_both_have_the_same_left(tmp_path, kept, successes, failures, imports):
+    postgres.had()
+    path = tmp_path / "a.db"
+    for left in tmp_path.iterdir():
+        left.unlink()
+    pair = Pair(postgres.emptied(), path)
+    try:
+        for number, (day, sort) in enumerate(sorted(kept)):
+            id = f"run_{number}"
+            events = failed(id) if sort == "failed" else worked(id)
+            if sort == "not begun":
+                events = events[1:-1]
+            pair.keep(day, *events, journal=f"{IMPORTED}file" if sort == "imported" else "j")
+        policy = Retention(successes=successes, failures=failures, imports=imports, sample=1, compress_after=None)
+        pair.prune(policy, day=4)
+        pair.prune(policy, day=6)
+    finally:
+        pair.close()

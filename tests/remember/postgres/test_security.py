@@ -1,0 +1,192 @@
+"""Row-level security alone: with the application's own filter gone, PostgreSQL shows and takes rows of one tenant."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
+
+import postgres
+import psycopg
+
+from mulligan.events import ContextCompacted, RunEnded, RunStarted, StepEnded
+from mulligan.failure import Failure, Kind, Ran, Remedy, StoreError
+from mulligan.records import Compaction, Lesson, Run, Step
+from mulligan.remember.postgres import security as postgres_security
+from mulligan.remember.postgres.store import PostgresStore
+from mulligan.remember.store import (
+    LOCAL,
+    Batch,
+    Command,
+    FixQuery,
+    PatternQuery,
+    Revocation,
+    RunQuery,
+    now,
+)
+
+OURS, THEIRS = "acme", "globex"
+WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
+
+
+def fill(store: PostgresStore, tenant: str) -> None:
+    """A row of this tenant in every table there is."""
+    for id in ("run_a", "run_b"):
+        run = Run(id=id, agent="a", started=now(), session="s")
+        store.append(tenant, [
+            RunStarted(run),
+            StepEnded(Step(run=id, seq=1, call=1, name="s", arguments={"k": 50}, outcome="failure", failure=WRONG)),
+            StepEnded(Step(run=id, seq=2, call=2, name="s", arguments={"k": 10})),
+            ContextCompacted(Compaction(at=now(), run=id)),
+            RunEnded(Run(id=id, agent="a", started=run.started, ended=run.started + 5, end="finished", session="s")),
+        ], f"journal_{id}", 1, "ann")  # fmt: skip
+    store.append(tenant, [StepEnded(Step(run="alone", seq=1, call=1, name="s"))], "journal_c", 1)  # an orphan
+    (fix,) = store.fixes(tenant, FixQuery(now=now()))
+    assert store.decide(tenant, fix.id, True, now())
+    (pattern,) = store.patterns(tenant, PatternQuery())
+    assert store.change(tenant, Command(do="mute", pattern=pattern.id, at=now()))
+    store.revoke(tenant, Revocation(principal="mallory"))
+    store.put(tenant, "note", "n", b"x")
+    store.keep_lesson(tenant, Lesson(id="les_0123456789ab", tool="s", mistake="Too much.", correction="Less."))
+    with store._writing(tenant) as writer:
+        writer.execute("INSERT INTO meta (tenant, key, value) VALUES (?, 'pruned', '0')", (tenant,))
+
+
+@pytest.fixture
+def store():
+    postgres.had()
+    url = postgres.emptied()
+    with psycopg.connect(url) as made:
+        row = made.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone()
+    if row == (True,):
+        pytest.skip("the server that was named has only a superuser, for whom no policy holds")
+    store = PostgresStore(url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def filled(store):
+    fill(store, OURS)
+    fill(store, THEIRS)
+    return store
+
+
+def tables(store: PostgresStore) -> list[str]:
+    with store._reading(OURS) as connection:
+        return [*postgres_security.tables(connection.made)]
+
+
+def test_every_table_with_a_tenant_is_guarded_and_every_part_of_one(filled):
+    with filled._reading(OURS) as connection:
+        guarded = postgres_security.tables(connection.made)
+        assert postgres_security.holds(connection.made)
+        every = {name for (name,) in connection.made.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p')"
+        )}  # fmt: skip
+    assert all(guarded.values())
+    assert every - set(guarded) == {"mulligan"}  # which schema it has
+    assert any(name.removeprefix("steps_").isdigit() for name in guarded)
+
+
+def test_without_any_filter_a_question_sees_rows_of_its_tenant_alone(filled):
+    empty = []
+    for name in tables(filled):
+        with filled._reading(OURS) as connection:
+            own = connection.made.execute(f"SELECT DISTINCT tenant FROM {name}").fetchall()
+        with filled._reading("nobody") as connection:
+            others = connection.made.execute(f"SELECT DISTINCT tenant FROM {name}").fetchall()
+        shared = [("",)] if name == "meta" else []
+        assert [each for each in own if each not in shared] in ([(OURS,)], []), name
+        assert [each for each in others if each not in shared] == [], name
+        if (OURS,) not in own:
+            empty.append(name)
+    # Parts of other days, and what `fill` has no row for, would show nothing in any case.
+    assert {name for name in empty if not name.startswith("steps_")} == set(), empty
+
+
+def test_the_tables_hold_rows_of_both(filled):
+    """Or the test above would say nothing."""
+    for name in tables(filled):
+        if name.startswith("steps_"):
+            continue
+        with filled._writing(OURS, THEIRS) as writer:
+            seen = {tenant for (tenant,) in writer.made.execute(f"SELECT DISTINCT tenant FROM {name}").fetchall()}
+        assert seen >= {OURS, THEIRS}, name
+
+
+@pytest.mark.parametrize("using", ["_reading", "_asking", "_writing"])
+def test_every_way_to_the_database_means_its_tenant_alone(filled, using):
+    for tenant in (OURS, THEIRS, "nobody", OURS):
+        with getattr(filled, using)(tenant) as connection:
+            seen = connection.made.execute("SELECT DISTINCT tenant FROM runs").fetchall()
+            assert seen == ([(tenant,)] if tenant != "nobody" else [])
+
+
+def test_whoever_says_nothing_sees_and_changes_nothing(filled):
+    with psycopg.connect(filled._pool._url) as made:
+        for name in tables(filled):
+            if name != "meta":
+                assert made.execute(f"SELECT count(*) FROM {name}").fetchone() == (0,), name
+                assert made.execute(f"DELETE FROM {name}").rowcount == 0, name
+                assert made.execute(f"UPDATE {name} SET tenant = tenant").rowcount == 0, name
+
+
+def test_a_row_of_another_tenant_can_be_neither_written_nor_taken_over(filled):
+    before = len(filled.runs(THEIRS, RunQuery()))
+    for name in tables(filled):
+        if name.startswith("steps_") or name == "meta":
+            continue
+        with psycopg.connect(filled._pool._url) as made:
+            postgres_security.mean(made, [OURS], is_local=True)
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                made.execute(f"UPDATE {name} SET tenant = 'initech'")
+    with filled._writing(OURS) as writer:
+        assert writer.made.execute("DELETE FROM runs WHERE tenant = %s", (THEIRS,)).rowcount == 0
+    assert len(filled.runs(THEIRS, RunQuery())) == before
+
+
+def test_what_is_the_servers_own_is_there_for_who_asks_for_it_and_for_no_tenant(filled):
+    assert filled.swap("", "server", "tokens", None, b"1")
+    assert filled.get("", "server", "tokens") == b"1"
+    for tenant in (OURS, LOCAL):
+        with filled._reading(tenant) as connection:
+            assert connection.made.execute("SELECT 1 FROM shelf WHERE kind = 'server'").fetchone() is None
+    with filled._reading("") as connection:
+        assert connection.made.execute("SELECT DISTINCT tenant FROM shelf").fetchall() == [("",)]
+
+
+def test_a_group_of_tenants_is_written_together_and_by_nobody_else(store):
+    run = RunEnded(Run(id="r", agent="a", started=1, ended=2, end="finished"))
+    assert store.append_all([Batch(tenant, [run], "j", 1) for tenant in (OURS, THEIRS, LOCAL)]) == [1, 1, 1]
+    for tenant in (OURS, THEIRS, LOCAL):
+        assert len(store.runs(tenant, RunQuery())) == 1
+    with store._reading("") as connection:
+        assert connection.made.execute("SELECT count(*) FROM runs").fetchone() == (0,)
+
+
+def test_a_transaction_that_ended_means_nobody_any_more(filled):
+    with filled._writing(OURS):
+        pass
+    assert filled._writer is not None
+    assert filled._writer.made.execute("SELECT count(*) FROM runs").fetchone() == (0,)
+    with pytest.raises(ZeroDivisionError), filled._writing(OURS):
+        raise ZeroDivisionError
+    assert filled._writer.made.execute("SELECT count(*) FROM runs").fetchone() == (0,)
+
+
+def test_a_day_of_another_tenant_is_not_dropped_because_it_is_not_seen(filled):
+    from mulligan.remember.postgres import tables as postgres_tables
+
+    with filled._reading("nobody") as connection:
+        today = max(postgres_tables.parts(connection.made))
+        postgres_tables.drop_empty(connection.made, today + 1)
+    for tenant in (OURS, THEIRS):
+        assert [len(each.steps) for each in filled.runs(tenant, RunQuery())] == [2, 2]
+
+
+@pytest.mark.parametrize("name", [f"{OURS}{postgres_security.APART}{THEIRS}", postgres_security.EVERYBODY])
+def test_a_name_that_would_mean_several_is_refused(filled, name):
+    for ask in (lambda: filled.runs(name, RunQuery()), lambda: filled.put(name, "note", "n", b"x")):
+        with pytest.raises(StoreError, match="no tenant is called"):
+            ask()

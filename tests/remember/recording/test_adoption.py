@@ -1,0 +1,287 @@
+"""What a dead process left in its journal comes into the store: once, whole, and whatever interrupts it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded, Stream
+from mulligan.failure import Failure, Kind, StoreError
+from mulligan.gate import Gate
+from mulligan.records import History, Run, Step
+from mulligan.redaction import Redactor
+from mulligan.remember.memory import MemoryStore
+from mulligan.remember.recording import adoption
+from mulligan.remember.recording.adoption import adopt, event_frame, events_of, release, success_frame
+from mulligan.remember.recording.journal import Journal, framed, frames
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.success import Success
+
+
+def success(run: str, seq: int = 1, alone: bool = True, **arguments: Any) -> Success:
+    about = Run(id=run, agent="clerk", environment="test", session="s_1", parent="run_p", started=1000)
+    alone_in = about if alone else None
+    return Success.of(
+        "tool", "search", arguments, run=run, seq=seq, started=1.0, seconds=0.25, result="a result", alone=alone_in
+    )
+
+
+def in_short(each: Success) -> bytes:
+    Gate(Redactor()).known(each.form)
+    return success_frame(each)
+
+
+def left(folder: Path, *written: bytes) -> Path:
+    """The journal of a process that has died."""
+    journal = Journal(folder)
+    for frame in written:
+        journal.write(frame)
+    journal.close(remove=False)
+    return journal.path
+
+
+def histories(store: MemoryStore | SqliteStore) -> dict[str, History]:
+    return {each.run.id: each for each in store.runs(LOCAL, RunQuery(limit=100_000))}
+
+
+def test_a_success_in_short_comes_back_as_the_events_it_stood_for(tmp_path):
+    path = left(tmp_path, in_short(success("run_a", query="secret")))
+    ((first, step), (second, run)) = events_of(frames(path))
+    assert first == second  # one frame: both or none
+    assert step == StepEnded(
+        Step(run="run_a", seq=1, call=1, name="search", arguments={"query": {"$str": 6}}, started=1000, seconds=0.25)
+    )
+    assert run == RunEnded(
+        Run(
+            id="run_a",
+            agent="clerk",
+            environment="test",
+            session="s_1",
+            parent="run_p",
+            started=1000,
+            ended=1250,
+            end="finished",
+        )
+    )
+
+
+def test_a_number_too_large_for_the_format_costs_itself_alone(tmp_path):
+    each = success("run_a", huge=10**30, small=7)
+    path = left(tmp_path, in_short(each))
+    (_, step), _ = events_of(frames(path))
+    assert step.step.arguments == {"huge": {"$type": "int"}, "small": 7}
+
+
+def test_an_event_comes_back_as_it_was(tmp_path):
+    failed = StepEnded(
+        Step(run="run_a", seq=1, call=1, outcome="failure", failure=Failure.of(Kind("tool", "timeout"), "late"))
+    )
+    path = left(tmp_path, event_frame(failed))
+    assert [event for _, event in events_of(frames(path))] == [failed]
+
+
+def test_what_was_left_is_adopted_and_its_journal_removed(tmp_path):
+    store = MemoryStore()
+    path = left(
+        tmp_path,
+        in_short(success("run_a", query="x")),
+        event_frame(RunStarted(Run(id="run_b", started=5))),
+        in_short(success("run_b", alone=False)),
+        event_frame(RunEnded(Run(id="run_b", started=5, ended=9, end="raised"))),
+    )
+    assert adopt(store, LOCAL, tmp_path) == 5
+    found = histories(store)
+    assert {id: (each.run.end, len(each.steps)) for id, each in found.items()} == {
+        "run_a": ("finished", 1),
+        "run_b": ("raised", 1),
+    }
+    assert not path.exists()
+
+
+def test_a_run_that_was_begun_and_not_ended_is_abandoned_when_it_was_last_heard_of(tmp_path):
+    store = MemoryStore()
+    left(tmp_path, event_frame(RunStarted(Run(id="run_a", started=900))), in_short(success("run_a", alone=False)))
+    left(tmp_path, event_frame(RunStarted(Run(id="run_b", started=700))))
+    adopt(store, LOCAL, tmp_path)
+    ends = {id: (each.run.end, each.run.ended) for id, each in histories(store).items()}
+    assert ends == {"run_a": ("abandoned", 1250), "run_b": ("abandoned", 700)}
+
+
+def test_a_run_is_abandoned_too_where_all_of_it_was_kept_before_its_process_died(tmp_path):
+    store = MemoryStore()
+    started = RunStarted(Run(id="run_a", started=900))
+    path = left(tmp_path, event_frame(started))
+    store.append(LOCAL, [started], path.stem, path.stat().st_size)
+    assert adopt(store, LOCAL, tmp_path) == 0
+    assert histories(store)["run_a"].run.end == "abandoned"
+
+
+def test_a_run_that_another_process_has_ended_stays_as_it_was_ended(tmp_path):
+    store = MemoryStore()
+    started = Run(id="run_a", started=900)
+    store.append(LOCAL, [RunEnded(Run(id="run_a", started=900, ended=950, end="finished"))], "elsewhere", 1)
+    left(tmp_path, event_frame(RunStarted(started)))
+    adopt(store, LOCAL, tmp_path)
+    assert histories(store)["run_a"].run.end == "finished"
+
+
+def test_a_journal_that_comes_again_changes_nothing(tmp_path):
+    store = MemoryStore()
+    path = left(
+        tmp_path, event_frame(RunStarted(Run(id="run_a"))), *(in_short(success("run_a", n, False)) for n in range(1, 9))
+    )
+    content = path.read_bytes()
+    assert adopt(store, LOCAL, tmp_path) == 9
+    before = histories(store)
+    path.write_bytes(content)  # its adopter was killed before it could remove it
+    assert adopt(store, LOCAL, tmp_path) == 0
+    assert histories(store) == before
+
+
+def test_what_was_kept_with_its_values_is_not_replaced_by_what_the_journal_knows(tmp_path):
+    store = MemoryStore()
+    path = left(tmp_path, in_short(success("run_a", query="x")), in_short(success("run_b", query="y")))
+    first, _ = frames(path)
+    (whole,) = Stream(Redactor()).successes([success("run_a", query="x")])
+    store.append(LOCAL, whole, path.stem, first.offset)
+    assert adopt(store, LOCAL, tmp_path) == 2
+    found = histories(store)
+    assert found["run_a"].steps[0].arguments == {"query": "x"}
+    assert found["run_b"].steps[0].arguments == {"query": {"$str": 1}}
+
+
+class Dying(SqliteStore):
+    """Dies at its k-th append: before it, or when it is kept and nobody has heard so."""
+
+    def __init__(self, path: Path, dies_at: int, is_kept: bool) -> None:
+        super().__init__(path)
+        self.left = dies_at
+        self.is_kept = is_kept
+
+    def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int) -> int:
+        self.left -= 1
+        if self.left == 0 and not self.is_kept:
+            raise StoreError("killed")
+        kept = super().append(tenant, batch, journal, offset)
+        if self.left == 0:
+            raise StoreError("killed")
+        return kept
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_wherever_adoption_is_cut_off_the_next_one_loses_nothing_and_doubles_nothing(tmp_path, monkeypatch, is_kept):
+    monkeypatch.setattr(adoption, "BATCH", 3)
+
+    def two_dead_processes(folder: Path) -> None:
+        left(folder, *(in_short(success(f"run_{n}", query="x")) for n in range(10)))
+        left(
+            folder,
+            event_frame(RunStarted(Run(id="run_open", started=900))),
+            *(in_short(success("run_open", n, False)) for n in range(1, 8)),
+        )
+
+    expected: dict[str, History] | None = None
+    for k in range(1, 100):
+        folder = tmp_path / str(k)
+        two_dead_processes(folder / "journals")
+        store = Dying(folder / "a.db", k, is_kept)
+        try:
+            adopt(store, LOCAL, folder / "journals")
+            was_cut_off = False
+        except StoreError:
+            was_cut_off = True
+        store.left = -1
+        adopt(store, LOCAL, folder / "journals")
+        found = histories(store)
+        store.close()
+        assert len(found) == 11
+        assert [step.seq for step in found["run_open"].steps] == list(range(1, 8))
+        assert found["run_open"].run.end == "abandoned"
+        expected = expected or found
+        assert found == expected
+        assert list((folder / "journals").iterdir()) == []
+        if not was_cut_off:
+            assert k > 6
+            break
+
+
+def test_a_journal_of_a_newer_mulligan_is_left_for_it_and_the_others_are_adopted(tmp_path, caplog):
+    newer = tmp_path / "1-j_a.journal"
+    newer.write_bytes(b"\xf5m2 whatever")
+    left(tmp_path, in_short(success("run_a")))
+    store = MemoryStore()
+    with caplog.at_level(logging.WARNING, logger="mulligan"):
+        adopt(store, LOCAL, tmp_path)
+    assert list(histories(store)) == ["run_a"]
+    assert list(tmp_path.iterdir()) == [newer]
+    assert "newer mulligan" in caplog.text
+
+
+def test_a_journal_that_cannot_be_read_is_left_and_the_others_are_adopted(tmp_path, monkeypatch, caplog):
+    first, _ = sorted([left(tmp_path, in_short(success("run_a"))), left(tmp_path, in_short(success("run_b")))])
+    really = adoption.Orphan.frames
+
+    def broken(orphan: Any, start: int = 0) -> Any:
+        if orphan.path == first:
+            raise OSError(5, "Input/output error")
+        return really(orphan, start)
+
+    monkeypatch.setattr(adoption.Orphan, "frames", broken)
+    store = MemoryStore()
+    assert adopt(store, LOCAL, tmp_path) == 2
+    assert list(tmp_path.iterdir()) == [first]
+    assert "Input/output error" in caplog.text
+
+
+def test_a_frame_nobody_can_read_is_passed_over_and_told(tmp_path, caplog):
+    store = MemoryStore()
+    left(tmp_path, framed(1, b"{not json"), framed(2, b"\xc1"), framed(9, b""), in_short(success("run_a")))
+    assert adopt(store, LOCAL, tmp_path) == 2
+    assert list(histories(store)) == ["run_a"]
+    assert caplog.text.count("passed over") == 3
+
+
+def test_the_journal_of_a_living_process_is_not_touched(tmp_path):
+    journal = Journal(tmp_path)
+    journal.write(in_short(success("run_a")))
+    store = MemoryStore()
+    assert adopt(store, LOCAL, tmp_path) == 0
+    assert journal.path.exists()
+    journal.close(remove=True)
+
+
+def test_where_no_journal_was_ever_made_there_is_nothing_to_adopt(tmp_path):
+    assert adopt(MemoryStore(), LOCAL, tmp_path / "nowhere") == 0
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_journal_that_is_gone_is_forgotten_and_one_that_is_there_or_was_imported_is_not(tmp_path):
+    store = SqliteStore(tmp_path / "a.db")
+    folder = tmp_path / "a.db.journals"
+    living = Journal(folder)
+    living.write(in_short(success("run_a")))
+    for number, name in enumerate(
+        (living.name, "77-j_aaaaaaaaaaaaaaaa", "journal_bbbbbbbbbbbbbbbb", "import of a file")
+    ):
+        (whole,) = Stream(Redactor()).successes([success(f"run_{number}")])
+        store.append(LOCAL, whole, name, 5)
+    release(store, LOCAL, folder)
+    assert sorted(store.journals(LOCAL)) == sorted([living.name, "import of a file"])
+    living.close(remove=True)
+    release(store, LOCAL, folder)
+    assert store.journals(LOCAL) == ["import of a file"]
+    store.close()
+
+
+def test_a_name_of_a_class_of_its_own_is_told_like_any_other(tmp_path):
+    class Name(str):
+        __slots__ = ()
+
+    path = left(tmp_path, in_short(success("run_a", **{Name("query"): "secret"})))
+    (_, step), _ = events_of(frames(path))
+    assert step.step.arguments == {"query": {"$str": 6}}
