@@ -483,3 +483,31 @@ def test_that_question_is_asked_by_async_callers_too(played: Rehearsal) -> None:
     with pytest.raises(AgentError):
         asyncio.run(book())
     assert asked == ["book"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_time_of_a_failed_attempt_is_that_of_the_function_and_not_of_what_we_make_of_it(
+    played: Rehearsal, is_async: bool
+) -> None:
+    class SlowToSay(TimeoutError):
+        def __str__(self) -> str:
+            for _ in range(1000):
+                played._now()  # a second goes by for each look at the text
+            return "timed out"
+
+    @mulligan.tool(effects="none")
+    def search(query: str) -> str:
+        raise SlowToSay
+
+    @mulligan.tool(effects="none")
+    async def asearch(query: str) -> str:
+        raise SlowToSay
+
+    with pytest.raises(SlowToSay):
+        if is_async:
+            asyncio.run(asearch("fish"))
+        else:
+            search("fish")
+
+    assert len(played.steps) == 3
+    assert all(step.seconds < 0.1 for step in played.steps), [step.seconds for step in played.steps]

@@ -152,6 +152,8 @@ class Attempts:
         self._first_attempt = first
         self._mended = mended
         self._began = self._started = kit.timer() if first is None else first.began
+        self._stopped: float | None = None
+        """When the function had ended, where that is known: what we make of it afterwards is not its time."""
         self._here: Here | None = None
         self._token: Token[Here | None] | None = None
         self._deadline: Token[float | None] | None = None
@@ -281,7 +283,7 @@ class Attempts:
 
     def _resume(self, first: First) -> NoReturn:
         """Takes over an attempt that was made and failed before there was any need of us."""
-        self._first, self._step = first.number, first.step()
+        self._first, self._step, self._stopped = first.number, first.step(), first.ended
         error, first.error = first.error, None
         if error is None:
             raise Answered(first.answer)
@@ -328,6 +330,8 @@ class Attempts:
         self._leave()
         if result is STREAM:
             return None
+        if self._stopped is None:
+            self._stopped = self.kit.timer()
         if self._judge is not None:
             self.failure = self._judge.failure(self.kit, result, self._given, self._rejects)
             if self.failure is not None and self.tool.mode == "repair":
@@ -384,6 +388,8 @@ class Attempts:
             case Ask():
                 self.kit.fault("a question of recovery")
                 return None
+        if self._stopped is None:
+            self._stopped = self.kit.timer()
         self._leave()
         self._error = error
         self.failure = self._classified(error)
@@ -444,10 +450,11 @@ class Attempts:
 
     def _end(self, outcome: Outcome, result: Any = None) -> None:
         step, self._step = self._step, None
+        stopped, self._stopped = self._stopped, None
         if step is None:
             return
         try:
-            seconds = self.kit.timer() - self._started
+            seconds = (self.kit.timer() if stopped is None else stopped) - self._started
             if outcome != "cancelled":
                 self.guarding.ended(self._given, self.failure, self._made, self.instead)
             failure, tokens = self.failure, None

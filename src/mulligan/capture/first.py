@@ -48,6 +48,7 @@ class First(Here, eq=False, gc=False):
     is_flat: bool
     started: float
     began: float = 0.0
+    ended: float = 0.0
     error: Exception | None = None
     answer: Any = None
     is_over: bool = False
@@ -93,7 +94,7 @@ class First(Here, eq=False, gc=False):
                 else:
                     kept = result.copy()
             elif rules.judge is not None and rules.judge.condemns(result, self):
-                self.began, self.answer = began, result
+                self.began, self.ended, self.answer = began, now, result
                 self.leave(token)
                 return False
             else:
@@ -181,7 +182,7 @@ class First(Here, eq=False, gc=False):
 
     def failed(self, error: Exception, began: float, token: Token[Here | None]) -> None:
         """Keeps what it raised for whoever goes on."""
-        self.error, self.began = error, began
+        self.error, self.began, self.ended = error, began, self.rules.kit.timer()
         self.leave(token)
 
     def cancelled(self, error: BaseException, began: float, token: Token[Here | None]) -> None:
