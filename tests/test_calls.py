@@ -278,6 +278,28 @@ def test_a_link_says_what_recovery_changed():
     assert (link.how, link.changes) == ("repair", (changed,))
 
 
+def test_a_link_says_what_recovery_called_first():
+    after = Recovery(remedy=Remedy.REPAIR, first=("login",))
+    (link,) = calls.overcame([step(1, failure=REFUSED_HERE), step(2, 1, 2, after=after)])
+    assert (link.how, link.between) == ("recipe", ("login",))
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        Recovery(remedy=Remedy.COMPRESS, source="structure"),
+        Recovery(remedy=Remedy.REPAIR, source="refresh"),
+        Recovery(remedy=Remedy.TELL),
+        Recovery(remedy=Remedy.TELL, source="fallback"),
+        Recovery(remedy=Remedy.WAIT, source="verify"),
+    ],
+)
+def test_what_recovery_did_beside_the_call_is_no_precedent_of_making_the_same_call_later(after):
+    (link,) = calls.overcame([step(1, failure=TIMEOUT), step(2, 1, 2, after=after)])
+    assert (link.how, link.changes) == ("repair", ())
+    assert calls.precedents([link], 1) == []
+
+
 def test_a_link_says_what_the_agent_changed():
     (link,) = calls.overcame(
         [step(1, arguments={"q": "x", "k": 50}, failure=REJECTED), step(2, arguments={"q": "x", "k": 5})]

@@ -20,6 +20,7 @@ from mulligan.records import (
     Overcome,
     Precedent,
     Record,
+    Recovery,
     Run,
     Status,
     Step,
@@ -143,6 +144,8 @@ def precedents(links: Iterable[Link], seen: int) -> list[Precedent]:
     runs: dict[object, set[str]] = {}
     first: dict[object, Link] = {}
     for link in links:
+        if link.how == "repair" and not link.changes:
+            continue  # what recovery did is no move of the model's
         shape = (link.how, link.between, tuple([_told(change) for change in link.changes]))
         known = first.get(shape)
         if known is None:
@@ -231,8 +234,7 @@ class Standing(msgspec.Struct, frozen=True):
             return msgspec.structs.replace(self, open=still, failed=self.failed + 1, recent=recent), []
         links: list[Link] = []
         if has_failed:
-            how: Overcome = "repair" if call.changes else "retry"
-            links.append(_link(call, call, how, call.changes, ()))
+            links.append(_own_link(call))
         if not links and not self.open:
             return self, links
         first = call.steps[0]
@@ -297,6 +299,28 @@ def _link(failed: Call, call: Call, how: Overcome, changed: Sequence[Change], be
     return Link(
         run=failed.first.run, failed=failed.id, overcame=call.id, how=how, changes=tuple(changed), between=between
     )
+
+
+def _own_link(call: Call) -> Link:
+    """What overcame a call that was made again by recovery."""
+    if call.changes:
+        return _link(call, call, "repair", call.changes, ())
+    first = tuple(dict.fromkeys(name for step in call.steps if step.after for name in step.after.first))
+    if first:
+        return _link(call, call, "recipe", (), first[:BETWEEN])
+    is_retry = all(is_the_same_again(step.after) for step in call.steps)
+    return _link(call, call, "retry" if is_retry else "repair", (), ())
+
+
+def is_the_same_again(after: Recovery | None) -> bool:
+    """Whether an attempt was the very same call, made again later.
+
+    It was not where the conversation had been shortened, the model told something or a key renewed in between, nor
+    where the answer is a check's or a fallback's: its success says nothing about making the same call again.
+    """
+    if after is None:
+        return True
+    return after.remedy is Remedy.WAIT and after.source != VERIFY and not (after.changes or after.first)
 
 
 def _corrects(call: Call, failed: Call) -> bool:

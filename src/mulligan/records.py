@@ -147,6 +147,7 @@ class Link(Record, frozen=True):
     failed: int
     overcame: int
     how: Overcome
+    """`repair` without changes: recovery did something else, such as to shorten the conversation or renew a key."""
     changes: tuple[Change, ...] = ()
     between: tuple[str, ...] = ()
     """The names of what succeeded between them, models apart; for a recipe, what had been missing."""

@@ -504,10 +504,7 @@ def test_the_time_of_a_failed_attempt_is_that_of_the_function_and_not_of_what_we
         raise SlowToSay
 
     with pytest.raises(SlowToSay):
-        if is_async:
-            asyncio.run(asearch("fish"))
-        else:
-            search("fish")
+        asyncio.run(asearch("fish")) if is_async else search("fish")
 
     assert len(played.steps) == 3
     assert all(step.seconds < 0.1 for step in played.steps), [step.seconds for step in played.steps]

@@ -19,6 +19,7 @@ from mulligan import Fallback, Policy, conversation
 from mulligan.events import ContextCompacted, RecoveryPlanned
 from mulligan.failure import SettingsError
 from mulligan.recover.shorten import is_shortened
+from mulligan.remember.store import LOCAL, FixQuery
 from mulligan.testing import Rehearsal, assert_presentable, rehearsal
 from providers import TEXT, Provider, Wrong, tokens
 
@@ -207,7 +208,7 @@ def test_compression_is_tried_as_often_as_it_may_be_and_never_loops(played: Rehe
     with pytest.raises(ApiError) as left:
         chat(messages=messages)
     assert len(chat.asked) == 2
-    assert "it was compressed 1 times already" in left.value.__notes__[0]
+    assert "it was compressed once already" in left.value.__notes__[0]
     chat = scripted(*[overflow(5000, 10_000)] * 9, max_compress_retries=0)
     with pytest.raises(ApiError):
         chat(messages=messages)
@@ -779,3 +780,28 @@ def test_what_must_be_awaited_is_refused_by_a_function_that_is_not_async() -> No
             scripted(**{option: sorry})
     with pytest.raises(SettingsError, match="has none of"):
         mulligan.wrap_client(object())
+
+
+@pytest.mark.parametrize("means", ["compressed", "refreshed", "told", "fallback"])
+def test_nobody_is_told_that_the_same_call_worked_later_where_it_was_not_the_same(
+    played: Rehearsal, means: str
+) -> None:
+    error, options = {
+        "compressed": (overflow(1500, 2400), {}),
+        "refreshed": (AUTH, {"refresh_auth": lambda: None}),
+        "told": (BAD, {}),
+        "fallback": (BAD, {"fallback": lambda failure: "sorry", "policy": Policy(attempts=1)}),
+    }[means]
+    long = [{"role": "assistant", "content": "so it is " * 1000}, {"role": "user", "content": "and more " * 1000}]
+    messages = [*HELLO, *long, {"role": "assistant", "content": "Rain."}, *HELLO]
+    for _ in range(3):
+        chat = scripted(error, **options)
+        assert chat(messages)
+    chat = scripted(*[error] * 3, **{name: each for name, each in options.items() if name != "fallback"})
+
+    with pytest.raises(ApiError) as left:
+        chat(messages)
+
+    assert "worked before" not in "".join(left.value.__notes__)
+    assert played.runs[0].links[0].how == "repair"
+    assert played.store.fixes(LOCAL, FixQuery()) == []

@@ -14,7 +14,7 @@ from mulligan import conversation
 from mulligan.failure import Failure, Remedy, SettingsError
 from mulligan.records import Change, Recovery
 from mulligan.recover.compress import THRESHOLD, Compressed, Scale, Sizes, calibrated, fitting, room
-from mulligan.recover.plan import REFUSED, Ask, GivenUp, Move, Questions, Recovering, Try, Wait
+from mulligan.recover.plan import REFUSED, Ask, GivenUp, Move, Questions, Recovering, Try, Wait, attempts_made
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Arguments, Tool
 from mulligan.recover.windows import provider_of, window_of
@@ -159,7 +159,7 @@ class _Way:
         if not failure.recoverable:
             return "its author says that trying again cannot help"
         if self._attempt > self._policy.attempts:
-            return f"{self._policy.attempts} attempts were made"
+            return attempts_made(self._policy.attempts)
         remaining = self._ask.remaining()
         if remaining is not None and remaining <= 0:
             return "its time is over"
@@ -217,7 +217,8 @@ class _Way:
         why = "there is no conversation among its arguments"
         place = conversation.place(self.arguments)
         if place is not None and isinstance(self.arguments[place], list | tuple):
-            why = f"it was compressed {self._compressed} times already, and is still too long"
+            times = "once" if self._compressed == 1 else f"{self._compressed} times"
+            why = f"it was compressed {times} already, and is still too long"
             if self._compressed < self._model.compressions:
                 made = yield from self._compress(place, sizes)
                 if made.fits and made.steps:

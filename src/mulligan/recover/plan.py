@@ -142,6 +142,11 @@ def recovery(
     return None
 
 
+def attempts_made(number: int) -> str:
+    """Why there is no further attempt where there may be no more of them."""
+    return "1 attempt was made" if number == 1 else f"{number} attempts were made"
+
+
 def is_of_memory(failure: Failure, tool: Tool) -> bool:
     """Whether what helped others may help here: by other arguments, or by another call first."""
     may = failure.counts and failure.recoverable and tool.mode != "observe" and REFUSED not in failure.evidence
@@ -189,7 +194,7 @@ def next_step(
     if not tool.is_repeatable and failure.ran is not Ran.NO:
         return UNKNOWN_OUTCOME
     if attempt > policy.attempts:
-        return f"{policy.attempts} attempts were made"
+        return attempts_made(policy.attempts)
     seconds = policy.wait(attempt, failure.retry_after, ask.chance())
     if seconds is None:
         return f"it asked for {failure.retry_after:g} s, longer than {policy.longest_wait:g} s"

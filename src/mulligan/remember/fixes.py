@@ -15,7 +15,7 @@ import msgspec
 
 from mulligan import calls
 from mulligan.calls import Call, Done, Standing, wilson
-from mulligan.records import LAST_PART, OPEN, VERIFY, Change, Fix, FixState, Link, Record, Step, fix_id
+from mulligan.records import LAST_PART, OPEN, Change, Fix, FixState, Link, Record, Step, fix_id
 from mulligan.remember.store import DAY, Evidence, Revocation
 
 IMPORT = "import"
@@ -88,8 +88,10 @@ def trials(before: Standing, call: Call, links: Iterable[Link]) -> list[Trial]:
 def _attempts(call: Call) -> Iterable[Trial]:
     for one, other in pairwise(call.steps):
         after = other.after
-        if not _is_known(one) or other.outcome not in ("success", "failure") or (after and after.source == VERIFY):
+        if not _is_known(one) or other.outcome not in ("success", "failure"):
             continue
+        if after is not None and not (after.changes or after.first or calls.is_the_same_again(after)):
+            continue  # what made the difference is not in the call: nobody can learn to do it again
         changed = after.changes if after is not None else calls.changes(one.arguments, other.arguments)
         form = Form(sort="recipe", names=after.first) if after is not None and after.first else formed(changed)
         if form is not None:

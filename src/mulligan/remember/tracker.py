@@ -218,7 +218,8 @@ class Tracker(msgspec.Struct, omit_defaults=True):
         for each in self.failures:
             if each.is_open and (link := _link(each, step)):
                 said = _WORDS.overcame(link, was_reread=each.was_reread)
-                each.worked = {**each.worked, said: each.worked.get(said, 0) + 1}
+                if said:
+                    each.worked = {**each.worked, said: each.worked.get(said, 0) + 1}
                 each.is_open = False
         if step.type in ("tool", "retrieval", "custom"):
             for each in (*self.pending, *self.failures):
