@@ -24,6 +24,8 @@ FRESH = 500
 """Votes that are looked at where a tool's schema has changed, the latest."""
 CANDIDATES = 256
 """Patterns of a tool that a new one is compared with."""
+TOGETHER = 30
+"""Fixes whose votes are asked for by one statement."""
 REPORTED = -1
 """Stands for the failed call in a vote that somebody reported."""
 
@@ -38,6 +40,8 @@ _KNOWN = (
     "UNION ALL SELECT 'schema', key, NULL, NULL, NULL, value FROM shelf WHERE tenant = ? AND kind = ?"
 )
 """What is known beside the tallies, by one statement."""
+_FIXES = "SELECT last, body FROM fixes WHERE tenant = ? AND pattern = ? ORDER BY last DESC LIMIT ?"
+"""Those of one pattern, the latest."""
 _FIX = upsert("fixes", "tenant id", "tool pattern last body")
 
 
@@ -331,53 +335,106 @@ def answer(
     """The fixes asked for: of one failure and those like it, or of a tool, or all. `near` finds what to compare,
     and `latest` the calls that worked.
     """
-    began = clock()
-    asked: list[tuple[float, str]] = []
     if query.fingerprint and query.tool is not None:
-        (own,) = _tallies(read, tenant, [id_of(query.tool, query.fingerprint)], query)
-        groups = [(1.0, own)]
-        if query.text and not own:
-            rows = near(read, tenant, query.tool, query.text)
-            if not query.within or clock() - began < query.within:
-                alike = similar.nearest(query.text, [(pattern, similar.unpacked(bits)) for pattern, bits in rows])
-                asked = _of_kind(read, tenant, alike, query.kind)[: recipes.ALIKE]
-        alike_too = _tallies(read, tenant, [pattern for _, pattern in asked], query)
-        groups += [(likeness, tallies) for (likeness, _), tallies in zip(asked, alike_too, strict=True)]
-    else:
-        where, values = ("AND tool = ?", (query.tool,)) if query.tool is not None else ("", ())
-        rows = read(f"SELECT pattern, body FROM fixes WHERE tenant = ? {where} ORDER BY last DESC LIMIT 5000",
-                    (tenant, *values))  # fmt: skip
-        together: dict[str, list[Tally]] = {}
-        for pattern, body in rows:
-            together.setdefault(pattern, []).append(decode(body, Tally))
-        groups = [(1.0, _without(read, tenant, tallies, query.without)) for tallies in together.values()]
+        return _of_failure(read, tenant, query, clock, near, latest)
+    where, values = ("AND tool = ?", (query.tool,)) if query.tool is not None else ("", ())
+    rows = read(f"SELECT pattern, body FROM fixes WHERE tenant = ? {where} ORDER BY last DESC LIMIT 5000",
+                (tenant, *values))  # fmt: skip
+    together: dict[str, list[Tally]] = {}
+    for pattern, body in rows:
+        together.setdefault(pattern, []).append(decode(body, Tally))
+    groups = [(1.0, _without(read, tenant, tallies, query.without)) for tallies in together.values()]
     if not any(tallies for _, tallies in groups):
-        is_time = not query.within or clock() - began < query.within
-        return exemplars.drawn(query, _worked(read, tenant, query, latest)) if query.shape and is_time else []
-
+        return []
     return recipes.answered(groups, query, known_of(read, tenant, query))
+
+
+def _of_failure(
+    read: Read,
+    tenant: str,
+    query: FixQuery,
+    clock: Callable[[], float],
+    near: Callable[..., Any],
+    latest: Callable[..., Iterator[Latest]],
+) -> list[Fix]:
+    """What helps against one failure, in as few statements as that takes: each is a way to the database and back."""
+    began = clock()
+
+    def is_time() -> bool:
+        return not query.within or clock() - began < query.within
+
+    about = (tenant, id_of(query.tool or "", query.fingerprint or ""), TALLIES)
+    rows = _beside(read, tenant, query, f" UNION ALL SELECT 'fix', NULL, NULL, last, NULL, body FROM ({_FIXES}) AS own",
+                   about)  # fmt: skip
+    latest_first = sorted((row for row in rows if row[0] == "fix"), key=itemgetter(3), reverse=True)
+    own = _without(read, tenant, [decode(row[5], Tally) for row in latest_first], query.without)
+    groups = [(1.0, own)]
+    if query.text and not own:
+        some = near(read, tenant, query.tool, query.text)
+        if is_time():
+            alike = similar.nearest(query.text, [(pattern, similar.unpacked(bits)) for pattern, bits in some])
+            groups += _alike(read, tenant, alike, query)
+    if any(tallies for _, tallies in groups):
+        return recipes.answered(groups, query, _known(read, tenant, query, rows))
+    if not query.shape or not is_time():
+        return []
+    return exemplars.drawn(query, _worked(read, tenant, query, _revoked_in(rows), latest))
+
+
+def _alike(
+    read: Read, tenant: str, near: Sequence[tuple[float, str]], query: FixQuery
+) -> list[tuple[float, list[Tally]]]:
+    """The fixes of the most alike patterns of the failure's kind, as far as theirs is known."""
+    sql = _FIXES.replace("SELECT last", "SELECT {} AS place, last")
+    kind: tuple[str, ...] = ()
+    if query.kind:
+        of_another = "SELECT 1 FROM patterns p WHERE p.tenant = fixes.tenant AND p.id = fixes.pattern AND p.kind <> ?"
+        sql = sql.replace("ORDER BY", f"AND NOT EXISTS ({of_another}) ORDER BY")
+        kind = (query.kind,)
+    asked = [(tenant, pattern, *kind, TALLIES) for _, pattern in near]
+    rows = sorted(_together(read, sql, asked), key=itemgetter(1), reverse=True)
+    found = []
+    for place in sorted({row[0] for row in rows})[: recipes.ALIKE]:
+        tallies = [decode(body, Tally) for at, _, body in rows if at == place]
+        found.append((near[place][0], _without(read, tenant, tallies, query.without)))
+    return found
 
 
 def known_of(read: Read, tenant: str, query: FixQuery) -> recipes.Known:
     """What is known beside the tallies."""
+    return _known(read, tenant, query, _beside(read, tenant, query))
 
-    def samples(ids: Sequence[str]) -> list[tuple[int, Any]]:
+
+def _beside(read: Read, tenant: str, query: FixQuery, more: str = "", values: tuple[Any, ...] = ()) -> list[Any]:
+    """The rows of it, and with them those of another question."""
+    where, tool = (" AND key = ?", (query.tool,)) if query.tool is not None else ("", ())
+    return read(_KNOWN + where + more, (tenant, tenant, tenant, tenant, schemas.KIND, *tool, *values))
+
+
+def _revoked_in(rows: Iterable[Any]) -> list[Revocation]:
+    return [revocation(row[1:5]) for row in rows if row[0] == "revoked"]
+
+
+def _known(read: Read, tenant: str, query: FixQuery, rows: Sequence[Any]) -> recipes.Known:
+    def samples(ids: Sequence[str]) -> dict[str, list[tuple[int, Any]]]:
         of_fix = (
             "SELECT {} AS place, at, run, body FROM votes WHERE tenant = ? AND fix = ? AND worked = 1 "
             "AND body IS NOT NULL AND run <> ? ORDER BY at DESC, run DESC LIMIT ?"
         )
-        rows = _together(read, of_fix, [(tenant, fix, query.without, recipes.EACH) for fix in ids])
-        rows.sort(key=itemgetter(1, 2), reverse=True)
-        rows.sort(key=itemgetter(0))
-        return [(at, msgspec.json.decode(body)) for _, at, _, body in rows]
+        once = list(dict.fromkeys(ids))
+        found: dict[str, list[tuple[int, Any]]] = {}
+        for start in range(0, len(once), TOGETHER):
+            some = once[start : start + TOGETHER]
+            rows = _together(read, of_fix, [(tenant, fix, query.without, recipes.EACH) for fix in some])
+            for place, at, _, body in sorted(rows, key=itemgetter(1, 2), reverse=True):
+                found.setdefault(some[place], []).append((at, msgspec.json.decode(body)))
+        return found
 
     def fresh(tally: Tally, since: int) -> Tally:
         return tally.anew(_votes(read, tenant, tally.id, since, query.without, FRESH))
 
-    where, values = (" AND key = ?", (query.tool,)) if query.tool is not None else ("", ())
-    rows = read(_KNOWN + where, (tenant, tenant, tenant, tenant, schemas.KIND, *values))
     principals = {row[1]: row[3] for row in rows if row[0] == "principal"}
-    revoked = [revocation(row[1:5]) for row in rows if row[0] == "revoked"]
+    revoked = _revoked_in(rows)
     verdicts = {row[1]: decode(row[5], Verdict) for row in rows if row[0] == "verdict"}
     since = schemas.since([(row[1], row[5]) for row in rows if row[0] == "schema"], query)
     return recipes.Known(fixes.crowd(principals, revoked, query.now), verdicts, samples, since, fresh)
@@ -389,18 +446,6 @@ def _together(read: Read, sql: str, asked: Sequence[tuple[Any, ...]]) -> list[An
         return [row for values in asked for row in read(sql.format(0), values)]
     parts = (f"SELECT * FROM ({sql.format(place)}) AS part_{place}" for place in range(len(asked)))
     return read(" UNION ALL ".join(parts), [value for values in asked for value in values])
-
-
-def _of_kind(read: Read, tenant: str, near: list[tuple[float, str]], kind: str) -> list[tuple[float, str]]:
-    """Those of this kind, as far as theirs is known."""
-    if not kind or not near:
-        return near
-    rows = read(
-        f"SELECT id FROM patterns WHERE tenant = ? AND id IN ({', '.join('?' * len(near))}) AND kind <> ?",
-        (tenant, *(pattern for _, pattern in near), kind),
-    )
-    others = {id for (id,) in rows}
-    return [each for each in near if each[1] not in others]
 
 
 class Latest(msgspec.Struct, frozen=True):
@@ -435,9 +480,10 @@ def latest(read: Read, tenant: str, tool: str) -> Iterator[Latest]:
         yield Latest(run, principal, started, last, worked)
 
 
-def _worked(read: Read, tenant: str, query: FixQuery, latest: Callable[..., Iterator[Latest]]) -> list[Shape]:
+def _worked(
+    read: Read, tenant: str, query: FixQuery, revoked: Sequence[Revocation], latest: Callable[..., Iterator[Latest]]
+) -> list[Shape]:
     """The latest calls of a tool that worked. A long run is looked at from its end, so that it takes no longer."""
-    revoked = revocations(read, tenant)
     found: list[Shape] = []
     left = exemplars.SCANNED
     for each_run in latest(read, tenant, query.tool):
@@ -452,17 +498,6 @@ def _worked(read: Read, tenant: str, query: FixQuery, latest: Callable[..., Iter
         left -= last
         found += [shape_of(bodies.read(body, exemplars.Given).arguments) for _, body in rows]
     return exemplars.capped(found)
-
-
-def _tallies(read: Read, tenant: str, patterns: Sequence[str], query: FixQuery) -> list[list[Tally]]:
-    """The fixes of each of some patterns, the latest first."""
-    sql = "SELECT {} AS place, last, body FROM fixes WHERE tenant = ? AND pattern = ? ORDER BY last DESC LIMIT ?"
-    rows = _together(read, sql, [(tenant, pattern, TALLIES) for pattern in patterns])
-    rows.sort(key=itemgetter(1), reverse=True)
-    found: list[list[Tally]] = [[] for _ in patterns]
-    for place, _, body in rows:
-        found[place].append(decode(body, Tally))
-    return [_without(read, tenant, tallies, query.without) for tallies in found]
 
 
 def _without(read: Read, tenant: str, tallies: list[Tally], run: str) -> list[Tally]:

@@ -454,8 +454,8 @@ class MemoryStore:
             seen = [(key, value) for (owner, kind, key), value in self._shelf.items()
                     if owner == tenant and kind == schemas.KIND]  # fmt: skip
 
-        def samples(ids: Sequence[str]) -> list[tuple[int, Any]]:
-            return [sample for fix in ids for sample in of_fix(fix)]
+        def samples(ids: Sequence[str]) -> dict[str, list[tuple[int, Any]]]:
+            return {fix: of_fix(fix) for fix in ids}
 
         def of_fix(fix: str) -> list[tuple[int, Any]]:
             told = [(vote.at, vote.run, trial.done) for trial, vote in votes

@@ -147,8 +147,8 @@ class Known(msgspec.Struct, frozen=True):
 
     crowd: Crowd
     verdicts: Mapping[str, Verdict]
-    samples: Callable[[Sequence[str]], Sequence[tuple[int, Sequence[tuple[str, dict[str, Any]]]]]]
-    """Of a fix, when it worked and with which calls, the latest `EACH` of them."""
+    samples: Callable[[Sequence[str]], Mapping[str, Sequence[tuple[int, Sequence[tuple[str, dict[str, Any]]]]]]]
+    """Of each of some fixes, when it worked and with which calls, the latest `EACH` of them."""
     since: Mapping[str, int]
     """When the schemas of tools have changed."""
     fresh: Callable[[Tally, int], Tally]
@@ -159,7 +159,7 @@ def answered(groups: Sequence[tuple[float, Sequence[Tally]]], query: FixQuery, k
     """Fixes and recipes with their records, the likeliest first: the same answer whoever keeps the tallies."""
     found = [each for likeness, tallies in groups for each in _judged(likeness, tallies, query, known)]
     found.sort(key=lambda each: _order_of(each[0], query))
-    return [_whole(*each, known) for each in found[: max(query.limit, 0)]]
+    return _whole(found[: max(query.limit, 0)], known)
 
 
 def recorded(tallies: Sequence[Tally], query: FixQuery, known: Known) -> dict[str, tuple[Fix, tuple[str, ...]]]:
@@ -173,7 +173,7 @@ def best(
     """The fixes of one pattern without the calls that come first, and the likeliest that is worth it, with them."""
     found = sorted(_judged(1.0, tallies, query, known), key=lambda each: _order_of(each[0], query))
     chosen = next((each for each in found if is_worth(each[0])), None)
-    return [fix for fix, _, _ in found], _whole(*chosen, known) if chosen is not None else None
+    return [fix for fix, _, _ in found], _whole([chosen], known)[0] if chosen is not None else None
 
 
 def _judged(
@@ -199,15 +199,24 @@ def _order_of(fix: Fix, query: FixQuery) -> tuple[float, bool, int, int, str]:
     return -fix.likeness, not fix.agents.get(query.agent), -fix.worked, fix.tried, fix.id
 
 
-def _whole(fix: Fix, tally: Tally, parts: Sequence[Tally], known: Known) -> Fix:
-    """A fix with the calls that come first: they are worked out for those that are told."""
-    if tally.form.sort != "recipe":
-        return fix
-    # Its own runs did nothing else; beside them the most frequent of those that did.
+def _whole(chosen: Sequence[tuple[Fix, Tally, Sequence[Tally]]], known: Known) -> list[Fix]:
+    """Fixes with the calls that come first: they are worked out for those that are told, of all of them at once."""
+    sources = {fix.id: _sources(tally, parts) for fix, tally, parts in chosen if tally.form.sort == "recipe"}
+    made = known.samples([id for ids in sources.values() for id in ids]) if sources else {}
+    whole = []
+    for fix, tally, _ in chosen:
+        if fix.id in sources:
+            some = [sample for id in sources[fix.id] for sample in made.get(id, ())]
+            latest = [done for _, done in sorted(some, key=lambda sample: -sample[0])]
+            fix = msgspec.structs.replace(fix, first=ahead(tally.form, latest))
+        whole.append(fix)
+    return whole
+
+
+def _sources(tally: Tally, parts: Sequence[Tally]) -> list[str]:
+    """The fixes whose runs tell a recipe's arguments: its own, and the most frequent of those that did more."""
     others = sorted((part for part in parts if part.id != tally.id), key=lambda part: (-part.worked, part.id))
-    made = known.samples([tally.id, *(part.id for part in others[: PARTS - 1])])
-    latest = [done for _, done in sorted(made, key=lambda sample: -sample[0])]
-    return msgspec.structs.replace(fix, first=ahead(tally.form, latest))
+    return [tally.id, *(part.id for part in others[: PARTS - 1])]
 
 
 def _state(whole: Tally, parts: Sequence[Tally], query: FixQuery, known: Known) -> tuple[FixState, str]:

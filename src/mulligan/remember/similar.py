@@ -17,11 +17,14 @@ ALIKE = 0.5
 """Below this, two failures of one tool and kind have nothing to say about each other (`evals/memory.py --alike`)."""
 
 
+_BIT = tuple(1 << place for place in range(BITS))
+
+
 def sketch(text: str) -> int:
     """The pieces of a text, each a bit."""
     folded = f"  {' '.join(text[:LONGEST].casefold().split())} ".encode("utf-8", "replace")
-    pieces = {folded[start : start + PIECE] for start in range(len(folded) - PIECE + 1)}
-    return sum(1 << place for place in {crc32(piece) % BITS for piece in pieces})
+    places = {crc32(folded[start : start + PIECE]) % BITS for start in range(len(folded) - PIECE + 1)}
+    return sum(map(_BIT.__getitem__, places))
 
 
 def packed(bits: int) -> bytes:
