@@ -260,16 +260,26 @@ PIECES = st.sampled_from(
 FLAT = st.one_of(PIECES, st.integers(), st.floats(allow_nan=False), st.booleans(), st.none())
 NAMED = st.sampled_from(["query", "password", "k", "api_key", "pin", "deep"])
 GIVEN = st.dictionaries(NAMED, FLAT | st.lists(PIECES), max_size=4)
+FAILED = st.builds(
+    lambda kind, message, detail, hint, code, status, after, seen, sure, fingerprint: Failure.of(
+        kind, message, detail=detail, hint=hint, code=code, status=status, retry_after=after, evidence=seen,
+        confidence=sure, fingerprint=fingerprint,
+    ),
+    st.sampled_from([Kind("tool", "timeout"), Kind("ann@example.com", "ü"), Kind("tool", "x" * 300)]),
+    PIECES, PIECES, PIECES, PIECES, st.none() | st.just(503), st.sampled_from([None, 1.5, float("inf"), "soon"]),
+    st.lists(PIECES, max_size=2).map(tuple), st.sampled_from([1.0, float("nan")]), PIECES,
+)  # fmt: skip
 
 
 @given(
     st.lists(
         st.builds(
-            lambda name, arguments, result, metadata, server: StepEnded(
+            lambda name, arguments, result, metadata, server, failure: StepEnded(
                 Step(run="run_a", seq=1, call=1, name=name, arguments=arguments, result=result, metadata=metadata,
-                     server=server)
+                     server=server, failure=failure)
             ),
             PIECES, st.none() | GIVEN | PIECES, st.none() | GIVEN | FLAT, st.none() | GIVEN, st.none() | PIECES,
+            st.none() | FAILED,
         ),
         max_size=12,
     ),

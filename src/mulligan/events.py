@@ -176,8 +176,14 @@ def redacted(event: AnyEvent, redactor: Redactor) -> AnyEvent:
 
 def all_redacted(events: Sequence[AnyEvent], gate: Gate) -> list[AnyEvent]:
     """The same for many, in the time of a few: a gate that is used again remembers names."""
-    steps = iter(gate.steps([event.step for event in events if isinstance(event, StepEnded)]))
-    return [StepEnded(next(steps)) if isinstance(event, StepEnded) else _through(gate, event) for event in events]
+    given = [event.step for event in events if isinstance(event, StepEnded)]
+    steps = {id(step): kept for step, kept in zip(given, gate.steps(given), strict=True) if kept is not step}
+    return [
+        (event if id(event.step) not in steps else StepEnded(steps[id(event.step)]))
+        if isinstance(event, StepEnded)
+        else _through(gate, event)
+        for event in events
+    ]
 
 
 def _through(gate: Gate, event: AnyEvent) -> AnyEvent:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from mulligan.failure import Kind
+from mulligan.failure import Failure, Kind
 from mulligan.records import Change, Ending, Recovery, Run, Step, encode
 from mulligan.redaction import Redactor, plain
 from mulligan.redaction.detect import might_hold
@@ -30,6 +30,8 @@ NAMES = 10_000
 
 TOGETHER = 100
 """Calls that are looked at together."""
+FEW = 25
+"""Steps of which the same is said: these hold more."""
 _EXACT = 2**53
 """Whole numbers beyond it may have to be described."""
 _NAMES = frozenset({str})
@@ -43,6 +45,8 @@ class Gate:
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._names: dict[str, tuple[str, bool, bool]] = {}
+        self._told: set[tuple[str, ...]] = set()
+        """Names of fields that come together, and hide nothing."""
         # At level shared every value is hidden, and users' own patterns are not in what one look can see.
         self._looks_once = redactor.level == "local" and not redactor._patterns
 
@@ -196,67 +200,103 @@ class Gate:
         )
 
     def steps(self, batch: Sequence[Step]) -> list[Step]:
-        """Many steps. Most worked and hold nothing to hide, which one look at many of them together shows."""
+        """Many steps. Most hold nothing to hide, which one look at many of them together shows."""
         kept = list(batch)
-        looked_at: list[tuple[int, list[str]]] = []
-        size = 0
+        numbers: list[int] = []
+        texts: list[str] = []
+        starts: list[int] = []
+        """Where the texts of each of these steps begin."""
         for number, step in enumerate(batch):
-            texts: list[str] = []
-            if not self._looks_once or not self._is_plain(step, texts):
+            start = len(texts)
+            if self._looks_once and self._is_plain(step, texts):
+                numbers.append(number)
+                starts.append(start)
+            else:
+                del texts[start:]
                 kept[number] = self.step(step)[0]
-                continue
-            looked_at.append((number, texts))
-            size += sum(map(len, texts))
-            if size > SHORT:
-                self._look_through(looked_at, kept)
-                looked_at, size = [], 0
-        self._look_through(looked_at, kept)
+        starts.append(len(texts))
+        for first in range(0, len(numbers), FEW):
+            self._look_through(kept, numbers, texts, starts, first, min(first + FEW, len(numbers)))
         return kept
 
-    def _look_through(self, looked_at: Sequence[tuple[int, list[str]]], kept: list[Step]) -> None:
-        text = "\n".join(["\n".join(texts) for _, texts in looked_at])
+    def _look_through(
+        self, kept: list[Step], numbers: list[int], texts: list[str], starts: list[int], first: int, last: int
+    ) -> None:
+        """Looks at the texts of these steps together, and where there may be anything at each by itself."""
+        text = "\n".join(texts[starts[first] : starts[last]])
         if len(text) <= 2 * SHORT and text.isascii() and not might_hold(text):
             return
-        if len(looked_at) > 1:
-            for one in looked_at:
-                self._look_through([one], kept)
+        if last - first == 1:
+            kept[numbers[first]] = self.step(kept[numbers[first]])[0]
             return
-        number = looked_at[0][0]
-        kept[number] = self.step(kept[number])[0]
+        size = 1 if len(text) <= 2 * SHORT else max(1, (last - first) * SHORT // len(text))
+        for place in range(first, last, size):
+            self._look_through(kept, numbers, texts, starts, place, min(place + size, last))
 
     def _is_plain(self, step: Step, texts: list[str]) -> bool:
         """Whether only the texts of a step, which are gathered, could hold anything to hide."""
         redactor = self._redactor
-        if step.failure is not None or step.after is not None or step.ending is not None:
+        if step.after is not None or step.ending is not None:
             return False
         if _id(step.run) is not step.run or not _kept_as_is(step.name, redactor):
             return False
         if step.server is not None and not _kept_as_is(step.server, redactor):
             return False
+        if step.failure is not None and not self._is_plain_failure(step.failure, texts):
+            return False
         arguments, result, metadata = step.arguments, step.result, step.metadata
-        if type(result) is not dict:
-            if not _is_simple([result], texts):
-                return False
-            result = None
-        return all(held is None or self._holds_texts_only(held, texts) for held in (arguments, result, metadata))
+        if arguments is not None and not self._holds_texts_only(arguments, texts):
+            return False
+        if metadata is not None and not self._holds_texts_only(metadata, texts):
+            return False
+        if type(result) is dict:
+            return self._holds_texts_only(result, texts)
+        if type(result) is str:
+            texts.append(result)
+            return True
+        return result is None or _is_simple([result], texts)
+
+    def _is_plain_failure(self, failure: Failure, texts: list[str]) -> bool:
+        """The same for what went wrong: `step` would leave all but its texts as they are."""
+        said = (failure.message, failure.detail, failure.hint, failure.code)
+        if not _NAMES.issuperset(map(type, said)):
+            return False
+        texts += said
+        return (
+            _kind(failure.kind, self._redactor) is failure.kind
+            and (failure.status is None or type(failure.status) is int)
+            and _seconds(failure.retry_after) is failure.retry_after
+            and _seconds(failure.confidence) is failure.confidence
+            and type(failure.recoverable) is bool
+            and _id(failure.fingerprint) is failure.fingerprint
+            and all(_kept_as_is(each, self._redactor) for each in failure.evidence)
+        )
 
     def _holds_texts_only(self, held: Any, texts: list[str]) -> bool:
         """Whether nothing could be hidden in these fields but in their texts, which are gathered."""
         if type(held) is not dict or len(held) > MANY:
             return False
-        names = self._names
-        for name, value in held.items():
+        for value in held.values():
             kind = type(value)
             if kind is str:
                 texts.append(value)
             elif kind is int:
                 if not -_EXACT <= value <= _EXACT:
                     return False
-            elif kind not in FLAT or (kind is float and not math.isfinite(value)):
+            elif kind is float:
+                if not math.isfinite(value):
+                    return False
+            elif kind not in FLAT:
                 return False
-            known = (names.get(name) or self._named(name)) if type(name) is str else None
-            if known is None or known[1] or known[2] or known[0] != name:
-                return False
+        # The same few names come together again and again.
+        names = tuple(held)
+        return names in self._told or self._tells(names)
+
+    def _tells(self, names: tuple[Any, ...]) -> bool:
+        if not self._hides_nothing(names):
+            return False
+        if len(self._told) < NAMES:
+            self._told.add(names)
         return True
 
     def step(self, step: Step, next: Recovery | None = None) -> tuple[Step, Recovery | None]:

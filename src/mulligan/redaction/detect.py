@@ -16,9 +16,12 @@ def might_hold(text: str) -> bool:
     if raw.translate(formats.RUNS).find(formats.LONG) >= 0 or "@" in text or "PRIVATE KEY" in text:
         return True
     spelt = raw.translate(personal.SPELT).decode()
-    if "00" in spelt and personal.might_hold(raw, spelt):
-        return True
-    return contexts.might_hold(text, raw.lower().decode(), "0000" in spelt)
+    has_codes = False
+    if "0" in spelt:  # one character is found thirty times as fast as two
+        if "00" in spelt and personal.might_hold(raw, spelt):
+            return True
+        has_codes = "0000" in spelt
+    return contexts.might_hold(text, raw.lower().decode(), has_codes)
 
 
 def detect(text: str) -> list[Found]:

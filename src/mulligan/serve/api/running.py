@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import logging
 import signal
@@ -18,6 +19,8 @@ from mulligan.failure import SettingsError
 log = logging.getLogger("mulligan")
 
 PORT = 4700
+RINGS = (10_000, 10, 10)
+"""How many more objects there are when garbage is looked for: at 700, as is usual, a batch is looked through thrice."""
 GRACE = 10
 """Seconds that requests under way are given when the server is told to stop."""
 PREFACE = b"PRI * HTTP/2.0"
@@ -125,4 +128,7 @@ def run(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
+    # What is there now stays, and of what comes next hardly anything is part of a ring: it is looked for seldom.
+    gc.freeze()
+    gc.set_threshold(*RINGS)
     listening(application, ready, stopping=stopping).run(sockets=[sock])
