@@ -24,7 +24,7 @@ from mulligan.events import (
     all_redacted,
     redacted,
 )
-from mulligan.failure import Failure, Kind, Remedy
+from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.records import Change, Compaction, Lesson, Recovery, Run, Step, decode, encode
 from mulligan.redaction import Redactor
 
@@ -260,26 +260,14 @@ PIECES = st.sampled_from(
 FLAT = st.one_of(PIECES, st.integers(), st.floats(allow_nan=False), st.booleans(), st.none())
 NAMED = st.sampled_from(["query", "password", "k", "api_key", "pin", "deep"])
 GIVEN = st.dictionaries(NAMED, FLAT | st.lists(PIECES), max_size=4)
-FAILED = st.builds(
-    lambda kind, message, detail, hint, code, status, after, seen, sure, fingerprint: Failure.of(
-        kind, message, detail=detail, hint=hint, code=code, status=status, retry_after=after, evidence=seen,
-        confidence=sure, fingerprint=fingerprint,
-    ),
-    st.sampled_from([Kind("tool", "timeout"), Kind("ann@example.com", "ü"), Kind("tool", "x" * 300)]),
-    PIECES, PIECES, PIECES, PIECES, st.none() | st.just(503), st.sampled_from([None, 1.5, float("inf"), "soon"]),
-    st.lists(PIECES, max_size=2).map(tuple), st.sampled_from([1.0, float("nan")]), PIECES,
-)  # fmt: skip
-
-
 @given(
     st.lists(
         st.builds(
-            lambda name, arguments, result, metadata, server, failure: StepEnded(
+            lambda name, arguments, result, metadata, server: StepEnded(
                 Step(run="run_a", seq=1, call=1, name=name, arguments=arguments, result=result, metadata=metadata,
-                     server=server, failure=failure)
+                     server=server)
             ),
             PIECES, st.none() | GIVEN | PIECES, st.none() | GIVEN | FLAT, st.none() | GIVEN, st.none() | PIECES,
-            st.none() | FAILED,
         ),
         max_size=12,
     ),
@@ -289,3 +277,38 @@ def test_many_events_are_redacted_as_each_of_them_would_be(batch, level):
     redactor = Redactor(level=level, key=b"k" * 32)
 
     assert all_redacted(batch, Gate(redactor)) == [redacted(event, redactor) for event in batch]
+
+
+LONG = "x y " * 50_000
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"kind": Kind("ann@example.com", "ü")},
+        {"kind": Kind("tool", "x" * 300)},
+        *({name: text} for name in ("message", "detail", "hint", "code") for text in ("to ann@example.com", LONG)),
+        {"message": 7},
+        {"status": "503"},
+        {"retry_after": float("inf")},
+        {"retry_after": "soon"},
+        {"confidence": float("nan")},
+        {"evidence": ("said", "ann@example.com")},
+        {"fingerprint": "x" * 300},
+        {"recoverable": "no"},
+    ],
+    ids=lambda odd: " ".join(odd) or "nothing",
+)
+def test_many_failures_are_redacted_as_each_of_them_would_be(odd):
+    redactor = Redactor(key=b"k" * 32)
+    plain = {"kind": Kind("tool", "timeout"), "remedy": Remedy.WAIT, "ran": Ran.UNKNOWN, "message": "it took too long"}
+    batch = [
+        StepEnded(Step(run="run_a", seq=seq, call=seq, outcome="failure", failure=Failure(**{**plain, **said})))
+        for seq, said in enumerate(({}, odd, {}), start=1)
+    ]
+
+    kept = all_redacted(batch, Gate(redactor))
+
+    assert kept == [redacted(event, redactor) for event in batch]
+    assert (kept[1] == batch[1]) is not bool(odd)
