@@ -260,6 +260,8 @@ PIECES = st.sampled_from(
 FLAT = st.one_of(PIECES, st.integers(), st.floats(allow_nan=False), st.booleans(), st.none())
 NAMED = st.sampled_from(["query", "password", "k", "api_key", "pin", "deep"])
 GIVEN = st.dictionaries(NAMED, FLAT | st.lists(PIECES), max_size=4)
+
+
 @given(
     st.lists(
         st.builds(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -420,13 +421,20 @@ def fix_id(tool: str, fingerprint: str, form: object) -> str:
 
 
 def digest(said: bytes, size: int) -> bytes:
-    """So many bytes that only this has; blake2b. On the first failure, not on import."""
+    """So many bytes that only this has; blake2b."""
+    made: bytes = _blake2b()(said, digest_size=size).digest()
+    return made
+
+
+@functools.cache
+def _blake2b() -> Callable[..., Any]:
+    """On the first failure, not on import."""
     try:
         from _blake2 import blake2b  # hashlib would load OpenSSL too, and take as long as a hook takes to classify
     except ImportError:
         from hashlib import blake2b
 
-    return blake2b(said, digest_size=size).digest()
+    return blake2b
 
 
 def lesson_id(tool: str, key: str) -> str:

@@ -139,6 +139,14 @@ def test_an_unknown_run_is_none(store):
     assert store.runs(LOCAL, RunQuery()) == []
 
 
+def test_which_of_many_runs_are_kept_is_told_at_once(store, write):
+    write(*(RunStarted(Run(id=f"run_{number}")) for number in range(0, 1200, 2)))
+    asked = [f"run_{number}" for number in range(1200)]
+
+    assert store.known(LOCAL, asked) == {f"run_{number}" for number in range(0, 1200, 2)}
+    assert store.known("theirs", asked) == store.known(LOCAL, []) == set()
+
+
 def test_a_batch_is_kept_once_by_its_journal_and_offset(store):
     batch = [RunStarted(run()), StepEnded(step(1))]
 

@@ -11,12 +11,14 @@ from mulligan.classify import coding, providers, python, refusals, taxonomy, unw
 from mulligan.classify.evidence import Evidence, gather, plain
 from mulligan.classify.fingerprint import fingerprint
 from mulligan.classify.frames import framed, is_a_program
+from mulligan.classify.memo import Memo
 from mulligan.classify.rules import Rule, compiled, matching
 from mulligan.failure import AgentError, Failure, InfraError, Kind, Ran, Remedy
 
 _SHORT = 700
 """Characters. In a longer text only its ends are asked what the matter is: the middle is somebody's output."""
 
+_FLAG = frozenset({bool, type(None)})
 _SOURCES = ("tool", "model", "retrieval", "orchestration")
 
 _GENERAL = (
@@ -61,6 +63,7 @@ class Classifier:
     def __init__(self, kinds: Sequence[Kind] = (), rules: Sequence[Rule] = ()) -> None:
         self.kinds: dict[str, Kind] = {**taxonomy.KINDS, **{str(kind): kind for kind in kinds}}
         self.rules = tuple(rules)
+        self._memo = Memo()
         for rule in self.rules:
             from mulligan.classify import custom  # only for those who have rules of their own
 
@@ -98,6 +101,11 @@ class Classifier:
             source = None  # a step of another type, such as a plan, says nothing about what failed in it
         evidence = Evidence(source=source, tool=_name(tool), is_error=is_error)
         try:
+            key = None
+            if error is None and not rejects and type(is_error) in _FLAG:
+                key = self._memo.key(text, arguments, tool, status, exception, source, is_error)
+                if key is not None and (known := self._memo.find(key, arguments)) is not None:
+                    return known
             if isinstance(arguments, Mapping):
                 evidence.arguments = arguments
             evidence.add_status(status)
@@ -108,8 +116,12 @@ class Classifier:
             failure = self._failure(error, evidence)
             if failure.status is not None and failure.status in rejects:
                 failure = _with(failure, ran=Ran.NO, evidence=(*failure.evidence, f"rejects {failure.status}"))
-            name = fingerprint(failure.kind, evidence.tool, failure.message or evidence.text, evidence.arguments)
-            return _with(failure, fingerprint=name)
+            told = failure.message or evidence.text
+            name = fingerprint(failure.kind, evidence.tool, told, evidence.arguments)
+            failure = _with(failure, fingerprint=name)
+            if key is not None:
+                self._memo.keep(key, arguments, failure, told)
+            return failure
         except Exception as fault:  # noqa: BLE001 - a fault of ours must not hide the user's error
             kind = taxonomy.KINDS.get(f"{source}/unknown", taxonomy.TOOL_UNKNOWN)
             why = (f"classification failed: {type(fault).__name__}",)

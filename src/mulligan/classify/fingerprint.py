@@ -124,7 +124,7 @@ def template(text: str, arguments: Mapping[str, Any] | None = None) -> str:
     names = {str(name).lower() for name in arguments} if arguments else set()
     for value in _values(arguments) if arguments else ():
         # Most values are not in the text, and to compile an expression for each takes longer than all the rest.
-        if text.isascii() and value.isascii() and value.lower() not in text.lower():
+        if _is_elsewhere(value, text):
             continue
         text = re.sub(rf"(?<![\w<]){re.escape(value)}(?![\w>])", "<value>", text, flags=re.IGNORECASE)
 
@@ -145,6 +145,15 @@ def template(text: str, arguments: Mapping[str, Any] | None = None) -> str:
     masked = _compiled(_tokens(text), re.IGNORECASE | re.VERBOSE).sub(mask, text)
     masked = _compiled(r"(?:<(?:value|text|path|id|n|hex)>[\s,;:./\-]{0,3}){2,200}").sub(_joined, masked)
     return " ".join(masked.lower().split())[:LONGEST]
+
+
+def quotes(text: str, arguments: Mapping[str, Any] | None) -> bool:
+    """Whether a text may hold a value of the arguments: only then do these make another template of it."""
+    return bool(arguments) and not all(_is_elsewhere(value, text) for value in _values(arguments or {}))
+
+
+def _is_elsewhere(value: str, text: str) -> bool:
+    return text.isascii() and value.isascii() and value.lower() not in text.lower()
 
 
 def _joined(match: re.Match[str]) -> str:

@@ -148,6 +148,14 @@ class DatabaseStore(abc.ABC):
         known = self._read(tenant, "SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))
         return self._history(tenant, bodies.read(known[0][0], Run)) if known else None
 
+    def known(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        found: set[str] = set()
+        for start in range(0, len(ids), EXPORTED):
+            some = ids[start : start + EXPORTED]
+            sql = f"SELECT id FROM runs WHERE tenant = ? AND id IN ({', '.join('?' * len(some))})"
+            found.update(id for (id,) in self._read(tenant, sql, (tenant, *some)))
+        return found
+
     def _history(self, tenant: str, run: Run) -> History:
         with self._asking(tenant) as connection:
             return rows.history_of(connection, tenant, run)

@@ -202,6 +202,10 @@ class MemoryStore:
             run = self._runs.get((tenant, id))
         return None if run is None else self._history(tenant, run)
 
+    def known(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        with self._lock:
+            return {id for id in ids if (tenant, id) in self._runs}
+
     def _history(self, tenant: str, run: Run) -> History:
         steps = self._steps_of(tenant, run.id)
         compactions = self._compactions_of(tenant, run)

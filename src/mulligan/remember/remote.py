@@ -240,6 +240,9 @@ class RemoteStore:
     def run(self, tenant: str, id: str) -> History | None:
         return self._ask("run", id)  # type: ignore[no-any-return]
 
+    def known(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        return set(self._ask("known", list(ids)))
+
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
         return self._ask("find", prefix, limit)  # type: ignore[no-any-return]
 

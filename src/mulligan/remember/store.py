@@ -329,6 +329,9 @@ class Records(Protocol):
 
     def run(self, tenant: str, id: str) -> History | None: ...
 
+    def known(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        """Which of these runs there are."""
+
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
         """The runs whose id starts so, the newest first."""
 

@@ -58,6 +58,7 @@ METHODS: dict[str, Method] = {
     "runs": Method("read", (RunQuery,), list[History]),
     "run": Method("read", (str,), History | None),
     "find": Method("read", (str, int), list[Run]),
+    "known": Method("read", (list[str],), list[str]),
     "health": Method("read", (), Health),
     "evidence": Method("read", (str, int), list[Evidence]),
     "patterns": Method("read", (PatternQuery,), list[Pattern]),

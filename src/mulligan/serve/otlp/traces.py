@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import msgspec
 
 from mulligan.capture.transcripts.gathering import Reading
-from mulligan.capture.transcripts.otlp import NAME, Span, Trace, in_order
+from mulligan.capture.transcripts.otlp import NAME, Span, Trace, in_order, written
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure
 from mulligan.records import Run
@@ -46,10 +45,15 @@ class Traces:
         """What these spans tell that was not told before."""
         by_trace: dict[str, list[Span]] = {}
         for span in spans:
-            by_trace.setdefault(span.trace, []).append(span)
+            met = by_trace.get(span.trace)
+            if met is None:
+                by_trace[span.trace] = [span]
+            else:
+                met.append(span)
+        live = self._found(tenant, by_trace)
         events: list[AnyEvent] = []
         for id, met in by_trace.items():
-            events += self._of(self._found(tenant, id), in_order(met))
+            events += self._of(live[id], in_order(met))
         return events
 
     def forget(self, tenant: str, spans: Iterable[Span]) -> None:
@@ -60,6 +64,12 @@ class Traces:
     def _of(self, live: _Live, spans: list[Span]) -> list[AnyEvent]:
         events: list[AnyEvent] = []
         trace = live.trace
+        id = ""
+
+        def marks(key: str, model: str) -> dict[str, Any]:
+            """What a step says of where it comes from, for whoever goes on with its trace."""
+            return {SPAN: id, OF: key, "model": model} if model else {SPAN: id, OF: key}
+
         for span in spans:
             id = written(span.id)
             if id in live.spans:
@@ -69,7 +79,7 @@ class Traces:
                 trace.gathering.agent = service
                 version = span.resource.get("service.version")
                 trace.gathering.version = version if isinstance(version, str) else None
-            step = trace.add(span, partial(_marks, id))
+            step = trace.add(span, marks)
             if step is not None:
                 live.spans.add(id)
                 events.append(StepEnded(step))
@@ -85,22 +95,37 @@ class Traces:
         run = trace.gathering.run()
         return run if trace.has_ended else msgspec.structs.replace(run, ended=None, end=None)
 
-    def _found(self, tenant: str, id: str) -> _Live:
-        known = self._live.get((tenant, id))
-        if known is None:
-            known = self._live[tenant, id] = self._resumed(tenant, id)
-            while len(self._live) > HELD:
-                self._live.popitem(last=False)
-        self._live.move_to_end((tenant, id))
-        return known
+    def _found(self, tenant: str, ids: Iterable[str]) -> dict[str, _Live]:
+        """These traces as they were left."""
+        found: dict[str, _Live] = {}
+        new: dict[str, _Live] = {}
+        for id in ids:
+            known = self._live.get((tenant, id))
+            if known is None:
+                known = new[id] = self._live[tenant, id] = _Live(Trace(self._reading, id, holds_steps=False))
+            else:
+                self._live.move_to_end((tenant, id))
+            found[id] = known
+        try:
+            # Most are new: that none of them is kept takes one question.
+            kept = self._store.known(tenant, [live.trace.gathering.id for live in new.values()]) if new else set()
+            for live in new.values():
+                if live.trace.gathering.id in kept:
+                    self._resume(tenant, live)
+        except BaseException:
+            for id in new:
+                self._live.pop((tenant, id), None)
+            raise
+        while len(self._live) > HELD:
+            self._live.popitem(last=False)
+        return found
 
-    def _resumed(self, tenant: str, id: str) -> _Live:
-        """A trace as it was left: of which spans there are steps, and which attempts may go on."""
-        live = _Live(Trace(self._reading, id, holds_steps=False))
+    def _resume(self, tenant: str, live: _Live) -> None:
+        """Takes up what was kept of a trace: of which spans there are steps, and which attempts may go on."""
         trace = live.trace
         kept = self._store.run(tenant, trace.gathering.id)
         if kept is None:
-            return live
+            return
         run, gathering = kept.run, trace.gathering
         gathering.agent, gathering.version, gathering.environment = run.agent, run.version, run.environment
         gathering.session, gathering.context = run.session, run.context or ""
@@ -116,26 +141,5 @@ class Traces:
             if isinstance(about.get(SPAN), str):
                 live.spans.add(about[SPAN])
             if isinstance(about.get(OF), str):
-                trace.last[read(about[OF])] = step
+                trace.last[about[OF]] = step
         live.told = run
-        return live
-
-
-def _marks(span: str, key: str, model: str) -> dict[str, Any]:
-    """What a step says of where it comes from, for whoever goes on with its trace."""
-    about = {SPAN: span, OF: written(key)}
-    return about if not model else {**about, "model": model}
-
-
-_LETTERS = str.maketrans("0123456789", "ghijklmnop")
-_DIGITS = str.maketrans("ghijklmnop", "0123456789")
-
-
-def written(id: str) -> str:
-    """An id in words of four letters: whoever looks for secrets would linger over every one in digits."""
-    told = id.translate(_LETTERS)
-    return f"{told[:4]} {told[4:8]} {told[8:12]} {told[12:]}"
-
-
-def read(words: str) -> str:
-    return words.replace(" ", "").translate(_DIGITS)
