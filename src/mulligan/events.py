@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -133,12 +133,10 @@ class Stream:
         """A form with what a journal has of calls of it."""
         return self._gate.known(form)
 
-    def successes(self, batch: Sequence[Success]) -> list[tuple[AnyEvent, ...]]:
+    def successes(self, batch: Sequence[Success]) -> Iterator[tuple[AnyEvent, ...]]:
         """The events of each call that worked, as they may be kept."""
-        return [
-            (StepEnded(step),) if run is None else (StepEnded(step), RunEnded(run))
-            for step, run in self._gate.successes(batch)
-        ]
+        for step, run in self._gate.successes(batch):
+            yield (StepEnded(step),) if run is None else (StepEnded(step), RunEnded(run))
 
     def publish(self, event: AnyEvent) -> None:
         if isinstance(event, StepStarted) and not self.watchers:

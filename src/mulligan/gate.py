@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -83,77 +83,77 @@ class Gate:
             form.leading = next((place for place, name in enumerate(form.names) if not is_told[name]), len(form.names))
         return form
 
-    def successes(self, batch: Sequence[Success]) -> list[tuple[Step, Run | None]]:
+    def successes(self, batch: Sequence[Success]) -> Iterator[tuple[Step, Run | None]]:
         """The step of each call that worked, and its run where it was alone in it, as they may be kept."""
-        steps: list[tuple[Step, Run | None]] = []
         for success, is_fine in zip(batch, self._harmless(batch), strict=True):
-            result, alone = success.result, success.alone
-            if is_fine:
-                arguments: Any = success.named
-                if success.given:
-                    arguments = dict(zip(success.form.names, success.given), **arguments)  # noqa: B905 - in part
-            else:
+            given, arguments, result, alone = success.given, success.named, success.result, success.alone
+            if not is_fine:
                 arguments, result = self._redactor.record(plain(success.arguments), plain(thawed(result)))
+            elif given:
+                names = success.form.names
+                if len(given) == 1:  # as most often, and several times faster so
+                    arguments = {names[0]: given[0], **arguments}
+                else:
+                    arguments = dict(zip(names, given)) | arguments  # noqa: B905 - not every name was given
             step = success.step(success.form.kept_name, arguments, result)
-            steps.append((step, None if alone is None else self.run(success.whole_run(alone))))
-        return steps
+            yield step, None if alone is None else self.run(success.whole_run(alone))
 
     def _harmless(self, batch: Sequence[Success]) -> list[bool]:
-        """Of each call whether there is nothing to hide in it. Those that are alike are looked at together."""
+        """Of each call whether there is nothing to hide in it. Those of one form are looked at together."""
         are_fine = [False] * len(batch)
-        alike: dict[tuple[Any, ...], list[int]] = {}
+        alike: dict[Form, list[int]] = {}
         for number, success in enumerate(batch):
-            form, result = success.form, success.result
+            form = success.form
             if form.prefixes is None:
                 self.known(form)
-            if not success.is_flat or not self._looks_once:
-                continue
-            # No argument's name is a number: where there is one, those of the result begin.
-            if type(result) is dict:
-                like: tuple[Any, ...] = (form, len(success.given), *success.named, 0, *result)
-            else:
-                like = (form, len(success.given), *success.named)
-            some = alike.get(like)
-            if some is None:
-                alike[like] = [number]
-            else:
-                some.append(number)
-        for numbers in alike.values():
-            one = batch[numbers[0]]
-            names = (*one.form.names[: len(one.given)], *one.named)
-            if self._hides_nothing(names) and (type(one.result) is not dict or self._hides_nothing(one.result)):
+            if success.is_flat:
+                some = alike.get(form)
+                if some is None:
+                    alike[form] = [number]
+                else:
+                    some.append(number)
+        if self._looks_once:
+            for numbers in alike.values():
                 for start in range(0, len(numbers), TOGETHER):
                     self._look(batch, numbers[start : start + TOGETHER], are_fine)
         return are_fine
 
     def _look(self, batch: Sequence[Success], numbers: Sequence[int], are_fine: list[bool]) -> None:
-        """Looks at calls that are alike, and tells which of them are harmless.
+        """Looks at calls of one form, and tells which of them are harmless.
 
         One look at the texts of many shows it mostly; else there are fewer to a look, and in the end one.
         """
-        given = [batch[number].given for number in numbers]
-        named = [batch[number].named for number in numbers]
-        results = [batch[number].result for number in numbers]
-        columns = [[values[place] for values in given] for place in range(len(given[0]))]
-        columns += [[values[name] for values in named] for name in named[0]]
-        is_simple = True
-        if type(results[0]) is dict:
-            is_simple = _NAMES.issuperset(map(type, chain.from_iterable(results)))  # what equals a text may be none
-            columns += [[result[name] for result in results] for name in results[0]]
-        else:
-            columns.append(results)
+        some = [batch[number] for number in numbers]
+        first = some[0]
+        names = (*first.form.names[: len(first.given)], *first.named)
+        if type(first.result) is dict:
+            names += tuple(first.result)
+        columns = _columns(some)
+        if columns is None:  # some are given other values than others: each sort by itself
+            alike: dict[tuple[Any, ...], list[int]] = {}
+            for number, success in zip(numbers, some, strict=True):
+                result = success.result
+                like = (len(success.given), *success.named, None, *(result if type(result) is dict else ()))
+                alike.setdefault((type(result) is dict, *like), []).append(number)
+            for others in alike.values():
+                if len(others) < len(numbers):
+                    self._look(batch, others, are_fine)
+            return
+        if not self._hides_nothing(names):
+            return
         texts: list[str] = []
-        is_simple = is_simple and all(_is_simple(column, texts) for column in columns)
-        size = sum(map(len, texts))
         few = 1
-        if is_simple and size <= (SHORT if len(numbers) > 1 else 2 * SHORT):
-            text = "\n".join(texts)
-            if text.isascii() and not might_hold(text):
-                for number in numbers:
-                    are_fine[number] = True
-                return
-        elif is_simple:
-            few = max(1, len(numbers) * SHORT // (2 * size))
+        if all(_is_simple(column, texts) for column in columns):
+            once = dict.fromkeys(texts)  # mostly an answer repeats some of what was asked
+            size = sum(map(len, once))
+            if size <= (SHORT if len(numbers) > 1 else 2 * SHORT):
+                text = "\n".join(once)
+                if text.isascii() and not might_hold(text):
+                    for number in numbers:
+                        are_fine[number] = True
+                    return
+            else:
+                few = max(1, len(numbers) * SHORT // (2 * size))
         if len(numbers) > 1:
             for start in range(0, len(numbers), few):
                 self._look(batch, numbers[start : start + few], are_fine)
@@ -344,6 +344,31 @@ class Gate:
             ending=_ending(step.ending, left, redactor),
         )
         return step, _with_values(next, planned)
+
+
+def _columns(some: Sequence[Success]) -> list[list[Any]] | None:
+    """The values of calls of one form side by side; None where they do not all have the same."""
+    first = some[0]
+    given = [each.given for each in some]
+    named = [each.named for each in some]
+    results = [each.result for each in some]
+    is_told = type(first.result) is dict
+    if len(some) > 1:
+        sizes = {*map(len, given)}, {*map(len, named)}, {type(result) is dict for result in results}
+        if any(len(each) > 1 for each in sizes) or (is_told and len({*map(len, results)}) > 1):
+            return None
+    try:
+        # As many as the first has, and each of its names: then they have no others.
+        columns = [[values[place] for values in given] for place in range(len(first.given))]
+        columns += [[values[name] for values in named] for name in first.named]
+        if not is_told:
+            return [*columns, results]
+        columns += [[result[name] for result in results] for name in first.result]
+    except KeyError:
+        return None
+    if not _NAMES.issuperset(map(type, chain.from_iterable(results))):  # what equals a text may be none
+        return [*columns, results]
+    return columns
 
 
 def _is_simple(column: list[Any], texts: list[str]) -> bool:

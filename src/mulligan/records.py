@@ -455,6 +455,10 @@ def encode(record: object) -> bytes:
     return _encoder.encode(record)
 
 
+encode_into = _encoder.encode_into
+"""The same into a bytearray, in the place of what was in it."""
+
+
 def decode(data: bytes | str, type: type[T]) -> T:
     return msgspec.json.decode(data, type=type, dec_hook=_decode_kind)
 

@@ -390,7 +390,7 @@ class PostgresMachine(StoreMachine):
         self.opened[0].rebuild(LOCAL)
 
     def teardown(self) -> None:
-        for store in self.opened:
+        for store in getattr(self, "opened", ()):  # none where there is no PostgreSQL: then it is skipped
             store.close()
 
 

@@ -96,20 +96,31 @@ class Successes:
         self._alike: dict[tuple[str, str | None, str | None, str, str, int, str], _Alike] = {}
 
     def add(self, run: Run, steps: Iterable[Step], into: Cells) -> None:
-        alike = self._alike
-        agent, version, environment, told = run.agent, run.version, run.environment, run.metadata
+        name = type = None
+        since = until = 0
         for step in steps:
             if step.after is not None:
                 of_success(run, step, into)
                 continue
-            model = model_of(run, step) if told or step.metadata or step.type == "model" else ""
-            like = (agent, version, environment, step.name, step.type, step.started // HOUR, model)
-            known = alike.get(like)
-            if known is None:
-                known = alike[like] = _Alike(run, step)
+            # Mostly it is as the one before it. Whether it is the very same text is asked quickest.
+            if step.name is not name or step.type is not type or not since <= step.started < until or step.metadata:
+                known = self._known(run, step)
+                # Which model it was may be said by each step of a model's, and by each that has metadata.
+                name, type = (None, None) if step.type == "model" or step.metadata else (step.name, step.type)
+                since = step.started // HOUR * HOUR
+                until = since + HOUR
             known.seconds.append(step.seconds)
             if step.tokens:
                 known.tokens += sum(step.tokens.values())
+
+    def _known(self, run: Run, step: Step) -> _Alike:
+        """Those that count as this one does."""
+        model = model_of(run, step) if run.metadata or step.metadata or step.type == "model" else ""
+        like = (run.agent, run.version, run.environment, step.name, step.type, step.started // HOUR, model)
+        known = self._alike.get(like)
+        if known is None:
+            known = self._alike[like] = _Alike(run, step)
+        return known
 
     def count(self, into: Cells) -> None:
         for some in self._alike.values():
@@ -121,9 +132,13 @@ class Successes:
             cell.attempts += count
             cell.first_try += count
             cell.tokens += some.tokens
-            taken = [took for took in map(micros, some.seconds) if took]
-            cell.micros += sum(taken)
-            for index, times in Counter(map(bucket, taken)).items():
+            taken = Counter(map(micros, some.seconds))  # where calls take little time, few differ
+            del taken[0]
+            cell.micros += sum([took * times for took, times in taken.items()])
+            counts: Counter[int] = Counter()
+            for took, times in taken.items():
+                counts[bucket(took)] += times
+            for index, times in counts.items():
                 cell.seconds.lanes += ONE[index] * times
         self._alike.clear()
 

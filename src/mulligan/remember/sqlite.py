@@ -16,7 +16,7 @@ from typing import Any
 
 from mulligan import forks
 from mulligan.failure import StoreError
-from mulligan.records import History, Step, encode
+from mulligan.records import History, Step, encode, encode_into
 from mulligan.remember import audit, forgetting
 from mulligan.remember.connection import TOGETHER, Insert
 from mulligan.remember.database import DatabaseStore
@@ -49,25 +49,43 @@ class SqliteConnection(sqlite3.Connection):
         return self.total_changes - before
 
     def put_plain(self, tenant: str, steps: Sequence[Step]) -> int:
-        """Half of what there is to say of them says the statement."""
+        """Half of what there is to say of them says the statement, or most of it: mostly one tool is called often."""
         before = self.total_changes
-        whole = len(steps) - len(steps) % TOGETHER
-        for start in range(0, whole, TOGETHER):
+        whole = len(steps) - len(steps) % MANY
+        body = bytearray()
+        for start in range(0, whole, MANY):
+            some = steps[start : start + MANY]
             given: list[Any] = [tenant]
-            for step in steps[start : start + TOGETHER]:
-                # As a bytearray, which the driver takes as it is: of bytes it asks whether they are to be adapted.
-                given += (step.run, step.seq, step.name, step.started, bytearray(encode(step)))
-            self.execute(_PLAIN_MANY, given)
+            # As a bytearray, which the driver takes as it is: of bytes it asks whether they are to be adapted.
+            if len({step.run for step in some}) == len({step.name for step in some}) == 1:
+                given += (some[0].run, some[0].name)
+                for step in some:
+                    encode_into(step, body)
+                    given += (step.seq, step.started, body[:])
+                self.execute(_PLAIN_ALIKE, given)
+            else:
+                for step in some:
+                    encode_into(step, body)
+                    given += (step.run, step.seq, step.name, step.started, body[:])
+                self.execute(_PLAIN_MANY, given)
         left = [(tenant, step.run, step.seq, step.name, step.started, encode(step)) for step in steps[whole:]]
         self.executemany(_PLAIN_ONE, left)
         return self.total_changes - before
 
 
-_PLAIN_ONE = "INSERT OR IGNORE INTO steps VALUES (?1, ?2, ?3, ?3, ?4, 'success', NULL, NULL, ?5, ?6)"
-_PLAIN_MANY = "INSERT OR IGNORE INTO steps VALUES " + ", ".join(
+MANY = 100
+"""Steps of calls that worked at once which are kept by one statement."""
+_PLAIN = "INSERT OR IGNORE INTO steps VALUES "
+_PLAIN_ONE = _PLAIN + "(?1, ?2, ?3, ?3, ?4, 'success', NULL, NULL, ?5, ?6)"
+_PLAIN_MANY = _PLAIN + ", ".join(
     f"(?1, ?{place}, ?{place + 1}, ?{place + 1}, ?{place + 2}, 'success', NULL, NULL, ?{place + 3}, ?{place + 4})"
-    for place in range(2, 2 + 5 * TOGETHER, 5)
+    for place in range(2, 2 + 5 * MANY, 5)
 )
+_PLAIN_ALIKE = _PLAIN + ", ".join(
+    f"(?1, ?2, ?{place}, ?{place}, ?3, 'success', NULL, NULL, ?{place + 1}, ?{place + 2})"
+    for place in range(4, 4 + 3 * MANY, 3)
+)
+"""The same where they are of one run and one name."""
 
 
 class _Connection:

@@ -9,7 +9,7 @@ from mulligan.remember.recording.adoption import events_of, thinned
 from mulligan.remember.recording.journal import Journal, frames
 from mulligan.remember.store import Store
 
-BATCH = 2000
+BATCH = 4000
 """Records that go into the store in one transaction."""
 JOURNAL_FULL = 256 * 1024 * 1024
 """Bytes that may wait in journals while the store is away. Beyond it the oldest successes are dropped and counted,

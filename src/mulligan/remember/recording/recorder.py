@@ -174,7 +174,7 @@ class Recorder:
     def _events(self, batch: Sequence[Waiting]) -> list[AnyEvent]:
         """The events of a batch, in its order, as they may be kept."""
         successes = [record for _, record in batch if type(record) is Success]
-        worked = iter(self._stream.successes(successes))
+        worked = self._stream.successes(successes)
         if len(successes) == len(batch):  # as in most
             return list(chain.from_iterable(worked))
         events: list[AnyEvent] = []
