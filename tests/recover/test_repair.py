@@ -154,6 +154,24 @@ def test_a_single_value_becomes_a_list_of_one():
     assert mended({"days": "x"}, {"days": {"type": "array", "items": ANY_NUMBER}}) is None
 
 
+def test_the_one_value_in_an_object_is_taken_out_where_its_key_says_nothing():
+    assert mended({"days": {"value": 5}}, {"days": ANY_NUMBER}) == {"days": 5}
+    assert mended({"days": {"days": "5"}}, {"days": ANY_NUMBER}) == {"days": 5}
+    assert mended({"page": {"Page": "a"}}, {"page": {"type": "string"}}) == {"page": "a"}
+
+
+@pytest.mark.parametrize("value", [{"$lt": 5}, {"hours": 5}])
+def test_a_key_that_may_say_something_is_left_out_by_asking_only(value):
+    (suggestion,) = asked({"days": value}, of(days=ANY_NUMBER))
+    assert suggestion.arguments == {"days": 5}
+    assert not suggestion.automatic
+
+
+@pytest.mark.parametrize("value", [{"value": 5, "unit": "d"}, {"value": None}, {"value": [5]}, {"value": {"value": 5}}])
+def test_an_object_that_says_more_than_one_value_is_left_alone(value):
+    assert asked({"days": value}, of(days=ANY_NUMBER)) == []
+
+
 def test_one_of_several_schemas_is_met_where_only_one_thing_meets_it():
     optional = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
     assert mended({"k": "5"}, {"k": optional}) == {"k": 5}
@@ -488,7 +506,9 @@ def test_a_boolean_is_not_a_number_and_a_text_is_no_argument_to_bound():
     assert asked({"n": float("nan")}, None, "n must be at most 10") == []
 
 
-@pytest.mark.parametrize("filling", ["1", "1.", "-1", "maximum ", "between 1 and ", "at most at ", "1 or "])
+@pytest.mark.parametrize(
+    "filling", ["1", "1.", "-1", "maximum ", "between 1 and ", "at most at ", "1 or ", "total ", "add up "]
+)
 def test_no_error_text_makes_the_search_for_a_bound_take_more_than_linear_time(filling, monkeypatch):
     # Were it quadratic, a text of this length would take hours.
     monkeypatch.setattr(bounds, "_SCANNED", 400_000)
@@ -529,6 +549,20 @@ def test_a_near_miss_is_suggested_and_not_tried():
     found = asked({"order_id": "#W124"}, None, "order not found", kind=TOOL_NOT_FOUND, seen=ORDERS, effects="none")
     assert {"order_id": "#W123"} in [each.arguments for each in found]
     assert not any(each.automatic for each in found)
+
+
+def test_an_identifier_without_its_end_is_suggested_and_not_tried():
+    seen = [Seen("find", {}, "success", {"customer": "ann_lee_4410"})]
+    (suggestion,) = asked({"owner": "ann_lee"}, None, "no such owner", kind=TOOL_NOT_FOUND, seen=seen, effects="none")
+    assert suggestion.arguments == {"owner": "ann_lee_4410"}
+    assert not suggestion.automatic
+
+
+def test_a_word_that_has_a_value_inside_does_not_show_it():
+    seen = [Seen("get_customer", {}, "success", {"method": "card_77"})]
+    call = {"method": "card_78x9", "gift": "no"}
+    (suggestion,) = asked(call, None, "method not found", kind=TOOL_NOT_FOUND, seen=seen)
+    assert suggestion.arguments == {"method": "card_77", "gift": "no"}
 
 
 def test_a_path_is_no_identifier():
@@ -790,3 +824,7 @@ def test_any_arguments_are_survived(call):
 def test_the_path_of_a_page_has_no_folder_to_go_without(error):
     assert asked({"path": "/orders/7"}, None, error, kind=TOOL_NOT_FOUND) == []
     assert asked({"path": "orders/7"}, None, "no such file: orders/7", kind=TOOL_NOT_FOUND) != []
+
+
+def test_a_date_has_no_folder_to_go_without():
+    assert asked({"day": "03/04/2031"}, None, "03/04/2031 not found", kind=TOOL_NOT_FOUND) == []

@@ -31,6 +31,8 @@ LONG = 120
 """Characters of an identifier; what is longer is a text."""
 _VAGUE = frozenset("id ids name names number no num code key value the a an of is s".split())
 """Words that say nothing of what an identifier is of."""
+_ENDS = (".", "_", "-", ":")
+"""Signs behind which an identifier goes on."""
 _TOKEN = re.compile(r"[#@$]?[A-Za-z0-9][\w.@:/#-]*[\w]|[#@$]?[A-Za-z0-9]")
 
 _PAIR = re.compile(r'"([^"\\]{1,120})"\s*:\s*(?:"([^"\\]{1,120})"|(-?[0-9]{1,18})(?![.0-9])|(\{))')
@@ -157,10 +159,15 @@ def _suspects(arguments: Mapping[str, Any], error: str) -> Iterator[tuple[Path, 
     """The arguments that an error is about: those whose value it shows, else whose name it says, else all."""
     leaves = [(path, value) for path, value in _texts(arguments, ()) if value and len(value) <= LONG]
     text = error[:2000]
-    shown = [(path, value) for path, value in leaves if len(value) > 1 and value in text]
+    shown = [(path, value) for path, value in leaves if len(value) > 1 and _stands_in(value, text)]
     said = _topics(text)
     told = [(path, value) for path, value in leaves if _topics(_name(path)) & said]
     yield from (shown or told or leaves)[:WIDE]
+
+
+def _stands_in(value: str, text: str) -> bool:
+    """Whether a text shows a value, and not only a word that has it inside: the `no` of `not found`."""
+    return value in text and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
 
 
 def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
@@ -220,8 +227,8 @@ def _near(path: Path, value: str, found: list[Found]) -> list[Guess]:
     near = []
     for each in found:
         other = plain(each.value)
-        if other != spelt and each.value.startswith(f"{value}."):
-            near.append((0, each.age, each))  # a file without its ending
+        if other != spelt and each.value.startswith(value) and each.value[len(value) : len(value) + 1] in _ENDS:
+            near.append((0, each.age, each))  # a file without its ending, an identifier without its number
         elif other != spelt and abs(len(other) - len(spelt)) <= 2:
             enough = 1 if len(spelt) < 6 else 2
             apart = distance(spelt, other, enough)

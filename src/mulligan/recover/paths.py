@@ -28,7 +28,7 @@ def rewrites(arguments: Mapping[str, Any], error: str, required: Collection[str]
     slashed = {
         name: value
         for name, value in arguments.items()
-        if isinstance(value, str) and "/" in value and value.strip("./") and len(value) <= LONGEST and " " not in value
+        if isinstance(value, str) and "/" in value and len(value) <= LONGEST and " " not in value and _has_a_name(value)
     }
     is_web = any("://" in value for value in slashed.values()) or _SAID_BY_A_SERVER.search(error[:LONGEST])
     if slashed and not is_web:
@@ -44,6 +44,11 @@ def rewrites(arguments: Mapping[str, Any], error: str, required: Collection[str]
             rest = {other: kept for other, kept in arguments.items() if other != name}
             change = Change(path=name, how="drop", before=value)
             yield Rewrite(rest, (change,), "leave out", f"{name} is optional, and the error is about it")
+
+
+def _has_a_name(path: str) -> bool:
+    """Whether any part of it could name a file; those of a date and of `../..` do not."""
+    return bool(path.strip("./0123456789"))
 
 
 def _parts(arguments: Mapping[str, Any], slashed: Mapping[str, str], at: int, family: str, evidence: str) -> Rewrite:

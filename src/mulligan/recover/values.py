@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mulligan.records import How, Origin
-from mulligan.recover.near import LONGEST, meant, sharing
+from mulligan.recover.near import LONGEST, meant, plain, sharing
 from mulligan.recover.provenance import words
 
 PARSED = 200_000
@@ -58,10 +58,26 @@ def cast(value: Any, wanted: str, node: Mapping[str, Any], name: str, bold: bool
         yield Made(repr(value), "cast", "cast loose")
     if isinstance(value, list) and len(value) == 1 and wanted != "array" and bold:
         yield Made(value[0], "cast", "unwrap")
+    elif isinstance(value, Mapping) and len(value) == 1 and wanted not in ("array", "object"):
+        yield from _inside(value, name, bold)
     if wanted == "array" and not isinstance(value, list | tuple) and value is not None:
         yield from _as_list(value, bold)
     elif wanted == "array" and isinstance(value, tuple):
         yield Made(list(value), "cast", "cast")
+
+
+def _inside(value: Mapping[Any, Any], name: str, bold: bool) -> Iterator[Made]:
+    """The one thing in an object, where a single value is asked for: `{"value": 5}`, and for a suggestion `{"$lt": 5}`.
+
+    A key that repeats the argument's name, or says that a value follows, says nothing more; any other may.
+    """
+    ((key, inner),) = value.items()
+    if is_empty(inner) or isinstance(inner, list | tuple | Mapping):
+        return
+    if isinstance(key, str) and plain(key) in ("value", plain(name)):
+        yield Made(inner, "cast", "unnest")
+    elif bold:
+        yield Made(inner, "cast", "unwrap")
 
 
 def _from_text(value: str, wanted: str, node: Mapping[str, Any], bold: bool) -> Iterator[Made]:
