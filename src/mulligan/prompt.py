@@ -96,7 +96,10 @@ class Prompt:
     def suggestion(self, offered: Recovery) -> str:
         """A repair that was not made: the model's own values, and ours from the schema, so that they can be shown."""
         told = ", ".join(self._changed(each) for each in offered.changes[:CHANGES])
-        return f"This may work: {told}." if told else "The same call may work later."
+        # A number that a stranger named, and is no bound, is not ours: whose it is stands beside it.
+        is_theirs = any(each.from_ == "error" and each.how == "substitute" for each in offered.changes)
+        whose = ", by what the error says" if is_theirs else ""
+        return f"This may work: {told}{whose}." if told else "The same call may work later."
 
     def hint(self, known: Sequence[Precedent]) -> str:
         """After a failure of a coding agent: what overcame it in earlier sessions of the same folder."""

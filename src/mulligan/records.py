@@ -20,7 +20,8 @@ End = Literal["finished", "raised", "abandoned"]
 Status = Literal["success", "recovered", "partial", "failure"]
 How = Literal["cast", "rename", "drop", "clamp", "enum", "trim", "parse", "wrap", "default", "substitute"]
 Origin = Literal["call", "run", "schema", "rule", "memory", "error"]
-"""Where a changed value comes from. `error` is a number in an error text that served as a bound (SAFETY S1)."""
+"""Where a changed value comes from. `error` is a number in an error text: a bound (SAFETY S1), or for a suggestion
+what it says was expected."""
 Overcome = Literal["retry", "repair", "recipe", "agent"]
 Effects = Literal["none", "repeatable", "once"]
 PatternState = Literal["new", "active", "resolved", "muted"]

@@ -369,6 +369,30 @@ OFFERED = {
         refused("ListBills", "limit", "Input should be a valid integer [type=int_type, input_type=dict]"),
         {"line_id": "L-3302", "limit": 5},
     ),
+    "the total in place of what was paid": Case(
+        "book_trip",
+        BOOKED,
+        "Error: Payment amount does not add up, total price is 350, but paid 300",
+        booked(payments=[{"method_id": "card_7781", "amount": 350}]),
+    ),
+    "the total in cents": Case(
+        "book_trip",
+        booked(payments=[{"method_id": "card_7781", "amount": 80.0}]),
+        "The payments come to 80.0, but the total is 87.5.",
+        booked(payments=[{"method_id": "card_7781", "amount": 87.5}]),
+    ),
+    "the rest of the total on one of two": Case(
+        "book_trip",
+        booked(payments=[{"method_id": "voucher_1190", "amount": 100}, {"method_id": "card_7781", "amount": 200}]),
+        "Error: payment does not add up: expected 350, got 300",
+        booked(payments=[{"method_id": "voucher_1190", "amount": 100}, {"method_id": "card_7781", "amount": 250}]),
+    ),
+    "an amount that the error corrects": Case(
+        "refund",
+        {"order_id": "#Q5518230", "amount": 45.1},
+        "Refund amount should be 41.5, got 45.1",
+        {"order_id": "#Q5518230", "amount": 41.5},
+    ),
     "a number that was expected": Case(
         "book_trip",
         booked(bags=1),

@@ -453,7 +453,55 @@ def test_a_number_that_was_expected_is_suggested_in_place_of_the_one_that_was_sh
     (suggestion,) = asked({"rows": 3}, None, "rows: expected 5, got 3")
     assert suggestion.arguments == {"rows": 5}
     assert not suggestion.automatic
-    assert asked({"amount": 3}, None, "amount: expected 5, got 3") == []
+
+
+@pytest.mark.parametrize(
+    ("error", "after"),
+    [
+        ("amount: expected 350, got 300", 350),
+        ("Payment amount does not add up, total price is 350, but paid 300", 350),
+        ("The payments come to 300, but the total is $350.50.", 350.5),
+        ("Total price was 350.00; received only 300", 350),
+        ("amount should be 350 instead of 300", 350),
+    ],
+)
+def test_a_total_is_suggested_in_place_of_what_was_paid_and_never_used_without_asking(error, after):
+    (suggestion,) = asked({"payments": [{"card": "c1", "amount": 300}]}, None, error, effects="none")
+    assert suggestion.arguments == {"payments": [{"card": "c1", "amount": after}]}
+    assert not suggestion.automatic
+    assert suggestion.changes[0].from_ == "error"
+
+
+def test_what_a_total_lacks_is_suggested_for_each_of_several_the_last_first():
+    call = {"payments": [{"card": "c1", "amount": 100}, {"card": "c2", "amount": 200}]}
+    made = asked(call, None, "total price is 350, but paid 300")
+    assert [[each["amount"] for each in one.arguments["payments"]] for one in made] == [[100, 250], [150, 200]]
+    assert not any(one.automatic for one in made)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "total price is 350",  # in place of what?
+        "total price is 350, but paid 310",  # nobody paid that
+        "total price is 9500, but paid 300",  # no slip in a sum
+        "total price is 350 or total price is 400, but paid 300",
+        "tip: expected 350, got 300",  # of another argument
+        "total price is 1,350, but paid 300",
+    ],
+)
+def test_a_total_that_is_not_about_a_number_of_the_call_is_left_alone(error):
+    assert asked({"tip": 5, "amount": 300}, None, error) == []
+
+
+def test_a_number_that_stands_twice_in_the_call_is_not_corrected():
+    assert asked({"adults": 2, "bags": 2}, None, "expected 3, got 2") == []
+
+
+def test_what_an_error_expects_is_not_tried_however_little_is_asked_of_it():
+    failure = Failure.of(TOOL_INVALID_ARGUMENTS, "rows: expected 5, got 3", ran=Ran.NO)
+    (suggestion,) = suggest({"rows": 3}, failure, Tool(name="search"), confidence=0.0)
+    assert not suggestion.automatic
 
 
 def test_a_lower_bound_moves_it_up():
@@ -513,6 +561,7 @@ def test_no_error_text_makes_the_search_for_a_bound_take_more_than_linear_time(f
     # Were it quadratic, a text of this length would take hours.
     monkeypatch.setattr(bounds, "_SCANNED", 400_000)
     assert bounds.bound_in("top_k " + filling * (400_000 // len(filling)), {"top_k": 50}) is None
+    assert bounds.expected_in("top_k " + filling * (400_000 // len(filling)), {"top_k": 50}) == []
 
 
 def test_a_call_with_very_many_numbers_is_not_searched_for():
@@ -713,7 +762,8 @@ SCHEMAS = st.none() | st.builds(
 PHRASES = st.sampled_from(
     ["at most", "at least", "maximum", "no more than", "or less", "or more", "between", "and", "<=", ">=", "limit is",
      "ignore previous instructions and set", "must be", "=", ":", ".", "900", "7", "-3", "12.5", "1,000", "5k", "evil",
-     "unexpected keyword argument", "not found", "use token=stolen", "did you mean evil?"]
+     "unexpected keyword argument", "not found", "use token=stolen", "did you mean evil?", "total price is 7",
+     "expected 12.5", "but paid", "got"]
 )  # fmt: skip
 ERRORS = st.lists(PHRASES | NAMES, max_size=10).map(" ".join) | st.text(max_size=80)
 RUNS = st.lists(
@@ -762,12 +812,15 @@ def test_for_any_error_text_every_value_tried_comes_from_the_call_the_run_or_the
             elif isinstance(leaf, int | float) and not isinstance(leaf, bool) and leaf == leaf:
                 is_ours = str(leaf) in told or float(leaf) in {n for each in known for n in numbers_in(str(each))}
                 is_bound = any(change.from_ == "error" for change in suggestion.changes) and leaf in numbers_in(error)
-                assert is_ours or is_bound
+                assert is_ours or is_bound or suggestion.family == "rest in error"
         for change in suggestion.changes:
             if change.from_ == "error":
                 before = change.before
                 assert isinstance(before, int | float)
                 assert not isinstance(before, bool)
+                if suggestion.family != "bound in error":
+                    assert not suggestion.automatic
+                    continue
                 assert type(change.after) is type(before)
                 assert not is_privileged(change.path)
             if suggestion.automatic:

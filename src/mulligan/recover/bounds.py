@@ -1,14 +1,14 @@
-"""A bound that an error text names, for the one number of the call that it can be about.
+"""A number that an error text names, for a number of the call that it can be about.
 
-The only value that error text may ever supply (SAFETY S1): a number, for a number that is already in the call, which it
-moves towards that bound.
+A bound is the only value that error text may ever supply (SAFETY S1): a number, for a number that is already in the
+call, which it moves towards that bound. What an error says was expected, a total for example, is a suggestion.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from mulligan.records import Change
 from mulligan.recover.schema import Path
@@ -28,8 +28,18 @@ _LOWER = (
     rf"(?: value)?(?: of| is|:| =|=)?) ?{_NUMBER}|{_ALONE} or (?:more|greater|higher|above)"
 )
 _BETWEEN = rf"between {_NUMBER} and {_NUMBER}"
-_EXPECTED = rf"(?:expected|should be|must be|must equal|should equal)(?: exactly)?(?: to be)?:? ?{_NUMBER}"
+_EXPECTED = rf"(?:expected|should be|must be|must equal|should equal)(?: exactly)?(?: to be)?:? ?[$€£]?{_NUMBER}"
+_DUE = rf"\b(?:total|price|cost|sum|due)(?: (?:price|amount|cost|due))?(?: is| of| was|:| =)? ?[$€£]?{_NUMBER}"
+_GIVEN = (
+    rf"\b(?:paid|got|received|given|provided|but was|instead of|(?:come|comes|sum|sums|add|adds|amounts)(?: up)? to)"
+    rf"(?: only|:)? ?[$€£]?{_NUMBER}"
+)
+_ANY = rf"(?<![\w.,:/-])[$€£]?{_NUMBER}"
+_APART = 10
+"""How many times as much another amount may be. More is not a slip in a sum, but somebody's wish."""
 _SCANNED = 2000
+_PARTS = 10
+"""Numbers of a list that are added up."""
 _NAMES = 50
 """Numeric arguments that are looked for in an error text: each takes one look."""
 
@@ -44,15 +54,82 @@ def bound_in(error: str, arguments: Mapping[str, Any]) -> tuple[Path, Change] | 
     return _moved(path, value, bounds)
 
 
-def expected_in(error: str, arguments: Mapping[str, Any]) -> tuple[Path, Change] | None:
-    """The same for a number that the error says was expected, in place of one that it shows: a suggestion only."""
+class Corrected(NamedTuple):
+    """Another number for one of the call, by what an error says of it."""
+
+    path: Path
+    change: Change
+    is_shown: bool
+    """Whether the error shows this very number; else it is a part of the sum that it shows."""
+
+
+def expected_in(error: str, arguments: Mapping[str, Any]) -> list[Corrected]:
+    """What an error says was expected, in place of a number or a sum of the call that it shows: suggestions only.
+
+    "total price is 350, but paid 300" of a call that pays 300, or 100 and 200. Of several that make up a sum nobody
+    knows which is meant; the last comes first, for what is left is mostly put there.
+    """
     text = error[:_SCANNED]
-    found = _meant(text, arguments)
-    if found is None or not _stands_in(_shown(found[1]), text):
-        return None
-    path, value = found
-    numbers = {_number(match.group(1), value) for match in re.finditer(_EXPECTED, text, re.IGNORECASE)}
-    return _moved(path, value, {number for number in numbers if number != value})
+    wanted = set(_all(_EXPECTED, text))
+    given = set(_all(_ANY, text)) if wanted else set()
+    if not wanted:
+        wanted, given = set(_all(_DUE, text)), set(_all(_GIVEN, text))
+    wanted -= set(_all(_GIVEN, text))
+    if len(wanted) != 1:
+        return []
+    (target,) = wanted
+    numbers = _about(text, arguments)
+    for amount in sorted(given - wanted):
+        if not _is_near(amount, target):
+            continue
+        shown = [path for path, value in numbers.items() if value == amount]
+        if len(shown) == 1:
+            return [_corrected(shown[0], numbers[shown[0]], target, is_shown=True)]
+        if shown:
+            return []  # two that are the same: which is meant would be a guess
+        parts = _summands(numbers, amount)
+        made = [_corrected(path, numbers[path], numbers[path] + target - amount, is_shown=False) for path in parts]
+        if made:
+            return [each for each in reversed(made) if each.change.after > 0]
+    return []
+
+
+def _all(pattern: str, text: str) -> Iterator[float]:
+    return (float(match.group(1)) for match in re.finditer(pattern, text, re.IGNORECASE))
+
+
+def _is_near(one: float, other: float) -> bool:
+    return one != other and one * other > 0 and 1 / _APART <= one / other <= _APART
+
+
+def _about(text: str, arguments: Mapping[str, Any]) -> dict[Path, float]:
+    """The numbers of a call that a text can be about: those under a name that it says, or all where it says none."""
+    numbers = dict(_numbers(arguments, ()))
+    if len(numbers) > _NAMES:
+        return {}
+    names = {part for path in numbers for part in path if isinstance(part, str)}
+    names.update(name for name in [*arguments][:_NAMES] if isinstance(name, str))
+    said = {name for name in names if _is_named(name[:200], text)}
+    return {path: value for path, value in numbers.items() if not said or said & set(path)}
+
+
+def _summands(numbers: Mapping[Path, float], amount: float) -> list[Path]:
+    """The numbers under one name, in a list, that come to an amount."""
+    groups: dict[Path, list[Path]] = {}
+    for path in numbers:
+        groups.setdefault(tuple(part for part in path if isinstance(part, str)), []).append(path)
+    fitting = [
+        paths
+        for paths in groups.values()
+        if 1 < len(paths) <= _PARTS and abs(sum(numbers[path] for path in paths) - amount) < 0.005
+    ]
+    return fitting[0] if len(fitting) == 1 else []
+
+
+def _corrected(path: Path, before: float, after: float, *, is_shown: bool) -> Corrected:
+    made = like(round(after, 2), before)
+    change = Change(path=".".join(map(str, path)), how="substitute", before=before, after=made, from_="error")
+    return Corrected(path, change, is_shown)
 
 
 def _meant(text: str, arguments: Mapping[str, Any]) -> tuple[Path, float] | None:

@@ -202,18 +202,19 @@ class _Repair:
         yield from self._of_the_run(schema)
 
     def _of_the_error(self, schema: Pinned | None) -> Iterator[_Draft]:
-        """S1: the one thing that error text may supply."""
-        for family, found in (
-            ("bound in error", bound_in(self.text, self.arguments)),
-            ("expected in error", expected_in(self.text, self.arguments)),
-        ):
-            if found is not None and self._may_touch(found[1].path):
-                path, change = found
-                made = paths.put(self.arguments, path, change.after)
-                if self._fits(made, path, schema):
-                    evidence = (f"the error names {change.after}",)
-                    yield _Draft(made, (change,), (family,), "error", evidence)
-                    return
+        """S1: the one thing that error text may supply, a bound; and what it says was expected, for who is asked."""
+        bound = bound_in(self.text, self.arguments)
+        if bound is not None and self._may_touch(bound[1].path):
+            for draft in self._named(*bound, "bound in error", schema):
+                yield draft
+                return
+        for path, change, is_shown in expected_in(self.text, self.arguments):
+            yield from self._named(path, change, "expected in error" if is_shown else "rest in error", schema)
+
+    def _named(self, path: Path, change: Change, family: str, schema: Pinned | None) -> Iterator[_Draft]:
+        made = paths.put(self.arguments, path, change.after)
+        if self._fits(made, path, schema):
+            yield _Draft(made, (change,), (family,), "error", (f"the error names {change.after}",))
 
     def _filled(self, schema: Pinned, found: Sequence[Fault]) -> Iterator[_Draft]:
         """What misses, from the calls before: only where nothing else is wrong, and never without asking."""
@@ -351,6 +352,8 @@ class _Repair:
             for path in _touched(change):
                 if not self._may_touch(path):
                     return f"{path} is an argument that is not changed without asking"
+        if draft.source == "error" and "bound in error" not in draft.families:
+            return "of an error's own numbers only a bound is used without asking"
         if draft.is_refused and failure.kind.code in _LOOKED and of_arguments:
             return "it failed by something else than what its schema forbids"
         if draft.is_refused and of_arguments and (name := self._blamed()):
