@@ -111,6 +111,18 @@ class World:
             return False, json.dumps(answer, default=str)
         return True, answer
 
+    def bound(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The same arguments with those that are left to their defaults; as they are where they do not fit."""
+        method = self.methods.get(tool)
+        try:
+            found = inspect.signature(method).bind(**arguments) if method is not None else None
+        except TypeError:
+            return arguments
+        if found is None:
+            return arguments
+        found.apply_defaults()
+        return dict(found.arguments)
+
     def state(self) -> str:
         """Everything public that a call could have changed, as text."""
         public = {

@@ -50,6 +50,7 @@ LEAKING = classify(
 PROVIDER = classify(ValueError("Invalid 'messages[0]': <b>unsupported</b> image format."), source="model", status=400)
 UNREADABLE = Failure.of(MODEL_INVALID_OUTPUT, "The arguments of the call of weather are not a JSON object.")
 CLAMPED = Change(path="top_k", how="clamp", before=50, after=10)
+EXPECTED = Change(path="payments.0.amount", how="substitute", before=300, after=350, from_="error")
 
 
 def _told(told: dict[str, Any]) -> str:
@@ -178,7 +179,11 @@ def _made() -> dict[str, str]:
             WORDS.answer(
                 REFUSED,
                 tool="search",
-                offered=[Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,)), Recovery(remedy=Remedy.WAIT)],
+                offered=[
+                    Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,)),
+                    Recovery(remedy=Remedy.REPAIR, changes=(EXPECTED,)),
+                    Recovery(remedy=Remedy.WAIT),
+                ],
                 spiral=WORDS.spiral(["search", "find"], "tool/not_found", 4),
             )["suggestions"]
         ),

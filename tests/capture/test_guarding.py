@@ -732,6 +732,20 @@ def test_why_a_call_was_given_up_is_recorded_with_what_may_work(played: Rehearsa
     assert [call.ending for call in played.calls] == ["given up with suggestions"]
 
 
+def test_a_total_that_the_error_names_is_told_and_not_paid(played: Rehearsal) -> None:
+    paid = []
+
+    @mulligan.tool
+    def pay(order: str, amount: float) -> None:
+        paid.append(amount)
+        raise AgentError(f"The amount does not add up: total price is 350.0, but paid {amount}.")
+
+    with pytest.raises(AgentError) as left:
+        pay("o1", 300.0)
+    assert paid == [300.0]
+    assert "This may work: amount 300.0 -> 350.0, by what the error says." in "\n".join(left.value.__notes__)
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_why_is_also_recorded_where_an_attempt_was_waited_for_and_not_made(
     played: Rehearsal, is_async: bool, monkeypatch: pytest.MonkeyPatch

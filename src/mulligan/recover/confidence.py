@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 SURENESS: dict[str, float] = {
     # The tool's name
-    "tool junk": 0.90,
+    "tool junk": 0.85,
     "tool spelling": 0.88,
     "tool part": 0.85,
     "tool other": 0.70,
