@@ -455,12 +455,12 @@ class Prompt:
     def epitaph(
         self, failure: Failure, *, attempts: int, seconds: float, waits: Sequence[float], why: str, run: str
     ) -> str:
-        """The note on an exception that leaves: what was tried, why no more, and where to look."""
+        """The note on an exception that leaves: what was tried, why no more, and where to look, if it is recorded."""
         tried = f"{attempts} attempts" if attempts > 1 else "1 attempt" if attempts else "no attempt"
         waited = f", waited {' and '.join(f'{wait:.1f} s' for wait in waits)}" if waits else ""
         where = _unmarked(" ".join(clean(" ".join(run.split()), 12).split()))  # made of chance, and may look like one
         said = f"mulligan: {self._line(failure.kind, NAME)}, {tried} in {seconds:.1f} s{waited}; {why}."
-        return f"{said} Details: mulligan show {where}"
+        return f"{said} Details: mulligan show {where}" if where else said
 
     def again(self, failure: Failure, limit: int = 600) -> str:
         """What was wrong with the last request or answer, for the model that is asked once more."""

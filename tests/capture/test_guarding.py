@@ -210,6 +210,30 @@ def test_a_run_has_twenty_retries(played: Rehearsal) -> None:
     assert "20 retries were made in this run" in left.value.__notes__[0]
 
 
+def test_a_repair_that_no_budget_is_left_for_is_offered(played: Rehearsal) -> None:
+    @mulligan.tool
+    def search(k: int) -> int:
+        raise mulligan.AgentError(f"k must be 10 or less, got {k}.")
+
+    with rehearsal(run_retries=0), mulligan.run("agent"), pytest.raises(mulligan.AgentError) as left:
+        search(50)
+
+    assert "0 retries were made in this run" in left.value.__notes__[0]
+    assert "This may work: k 50 -> 10." in left.value.__notes__[0]
+
+
+def test_nobody_is_sent_to_look_at_a_run_that_is_not_recorded(played: Rehearsal) -> None:
+    @mulligan.tool(record="off")
+    def search() -> None:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError) as left:
+        search()
+
+    assert left.value.__notes__[0].startswith("mulligan: tool/timeout, 1 attempt")
+    assert "mulligan show" not in left.value.__notes__[0]
+
+
 # Executed at most once
 
 OUTCOMES = st.lists(

@@ -267,7 +267,7 @@ def test_a_retry_of_a_model_is_taken_from_the_runs_budget(played: Rehearsal) -> 
         assert chat(messages=HELLO) == "Rain."
         with pytest.raises(ApiError) as left:
             chat(messages=[{"role": "user", "content": "And now?"}])
-    assert "1 retries were made in this run" in left.value.__notes__[0]
+    assert "1 retry was made in this run" in left.value.__notes__[0]
 
 
 def test_cancellation_during_a_wait_is_immediate() -> None:

@@ -701,7 +701,7 @@ class Attempts:
             seconds=self.kit.timer() - self._began,
             waits=self._waits,
             why=given_up.why,
-            run=self.run.id,
+            run="" if self.kit.is_silent else self.run.id,
         )
         offered = self.ending.offered if self.ending is not None else ()
         return "\n".join(

@@ -137,7 +137,8 @@ class Guarding:
             return ""  # turned away by ourselves: nobody else was asked for anything yet
         why = self._kit.budget.spend(self._guard)
         if not why and not self._run.take_retry(self._policy.run_retries):
-            return f"{self._policy.run_retries} retries were made in this run"
+            made = self._policy.run_retries
+            return "1 retry was made in this run" if made == 1 else f"{made} retries were made in this run"
         return why
 
     def _target_of(self, arguments: Mapping[str, Any], function: Callable[..., Any] | None = None) -> str:

@@ -134,6 +134,8 @@ def recovery(
                     told = yield Ask(ask.prepare, (before,))
                     why = f"{before.tool}, which must come first, could not be called" if told is None else told
         if why or isinstance(step, str):
+            if not isinstance(step, str):
+                repairs.take_back(step[0])
             offered = repairs.offered(arguments, failure, tool, policy, ask)
             precedents = yield Ask(ask.recall, (failure, why, offered))
             return GivenUp(failure, why, precedents or (), offered)
@@ -262,6 +264,11 @@ class Repairs:
             self.tried.append(best.arguments)
         self.last = failure.fingerprint
         return best
+
+    def take_back(self, arguments: Arguments) -> None:
+        """A repair was chosen and may not be made: nobody has tried it, and it is still to be offered."""
+        if len(self.tried) > 1 and self.tried[-1] is arguments:
+            self.tried.pop()
 
     def _was_tried(self, one: Suggestion) -> bool:
         if one.first:
