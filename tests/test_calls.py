@@ -278,6 +278,36 @@ def test_a_link_says_what_recovery_changed():
     assert (link.how, link.changes) == ("repair", (changed,))
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"url": "https://x.example/list", "page": 3}, {"url": "https://x.example/list", "page": 4}),
+        ({"order": "W123"}, {"order": "W124"}),
+        ({"query": "weather in Oslo"}, {"query": "weather in Rome"}),
+        ({"ids": ["a", "b"]}, {"ids": ["c", "b"]}),
+    ],
+)
+def test_the_next_item_of_a_loop_does_not_overcome_the_one_that_timed_out(before, after):
+    steps = [step(1, arguments=before, failure=TIMEOUT), step(2, arguments=after)]
+    assert calls.overcame(steps) == []
+    assert status_of(steps) == "partial"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"query": "fish", "limit": 1000}, {"query": "fish", "limit": 100}),
+        ({"command": "npm test"}, {"command": "npm test -- --watch=false"}),
+        ({"command": "make test"}, {"command": "make test", "timeout": 600}),
+        ({"ids": ["a", "b"], "deep": True}, {"ids": ["b"], "deep": False}),
+    ],
+)
+def test_the_same_asked_in_less_or_in_other_words_does(before, after):
+    steps = [step(1, arguments=before, failure=TIMEOUT), step(2, arguments=after)]
+    (link,) = calls.overcame(steps)
+    assert (link.failed, link.overcame, link.how) == (1, 2, "agent")
+
+
 def test_a_link_says_what_recovery_called_first():
     after = Recovery(remedy=Remedy.REPAIR, first=("login",))
     (link,) = calls.overcame([step(1, failure=REFUSED_HERE), step(2, 1, 2, after=after)])

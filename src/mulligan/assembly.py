@@ -461,10 +461,10 @@ class Mulligan:
         """
         from mulligan.capture import clients  # those who wrap functions need not wait for it
 
-        refresh = options.get("refresh_auth")
-        if callable(refresh):
-            options["refresh_auth"] = clients.refreshing(refresh, lambda: made)
-        made: C = clients.wrap_client(client, self.model(**options))
+        given = options
+        if callable(refresh := options.get("refresh_auth")):
+            options = {**given, "refresh_auth": clients.refreshing(refresh, lambda: made)}
+        made: C = clients.wrap_client(client, self.model(**options), lambda copy: self.wrap_client(copy, **given))
         return made
 
     def _wrapping(self, function: Any, options: ToolOptions) -> Any:

@@ -40,6 +40,8 @@ RECENT = 24
 """How many of the latest successes are remembered with their arguments while something is not overcome."""
 BRIEF = 80
 """Characters of a text argument, and members of a list, beyond which it is not remembered there."""
+TOLD = 2000
+"""Characters of a text whose words are compared."""
 TOOL = "(tool)"
 """The path of a change to the name of the tool itself."""
 
@@ -342,6 +344,10 @@ def _corrects(call: Call, failed: Call) -> bool:
         )
     if kind == "invalid_arguments" and _is_part(failed.last.arguments, call.last.arguments):
         return True  # something was missing, and nothing that was there is gone
+    is_waited_for = failure is not None and failure.remedy is Remedy.WAIT and kind != "invalid_arguments"
+    if is_waited_for and one.type != "model":
+        # The other side was at fault, and not the arguments: the next page, or another order, is another thing.
+        return _asks_no_more(last.arguments, call.last.arguments)
     threshold = ALIKE_WHEN_REJECTED if kind == "invalid_arguments" else ALIKE
     return alike(failed.last.arguments, call.last.arguments) >= threshold
 
@@ -360,6 +366,25 @@ def _is_part(before: Any, after: Any) -> bool:
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return False
     return all(key in after and same(value, after[key]) for key, value in before.items())
+
+
+def _asks_no_more(before: Any, after: Any) -> bool:
+    """Whether a call is the same as another, or the same in less or in other words: a lower limit, a flag more."""
+    if same(before, after):
+        return True
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        both = before.keys() & after.keys()
+        return bool(both) and all(_asks_no_more(before[key], after[key]) for key in both)
+    if isinstance(before, bool) or isinstance(after, bool):
+        return isinstance(before, bool) and isinstance(after, bool)
+    if isinstance(before, int | float) and isinstance(after, int | float):
+        return after <= before
+    if isinstance(before, str) and isinstance(after, str):
+        old, new = set(before[:TOLD].casefold().split()), set(after[:TOLD].casefold().split())
+        return old <= new or new <= old
+    if isinstance(before, list) and isinstance(after, list):
+        return all(any(same(each, other) for other in before[:BETWEEN]) for each in after[:BETWEEN])
+    return False
 
 
 def alike(before: Any, after: Any) -> float:

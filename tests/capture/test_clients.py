@@ -96,6 +96,18 @@ def test_a_copy_of_the_client_recovers_and_the_client_stays_as_it_was(played: Re
         client.chat.completions.create(messages=HELLO, model="m")
 
 
+def test_a_copy_with_other_options_recovers_too(played: Rehearsal) -> None:
+    client = Client()
+    wrapped = mulligan.wrap_client(client, refresh_auth=lambda: "new")
+    other = wrapped.with_options(max_retries=5)
+    assert isinstance(other, Client)
+    assert other.max_retries == 0
+    other.script[:] = [Busy("The server is overloaded."), AuthError("Incorrect API key provided.")]
+    assert other.with_options(max_retries=1).chat.completions.create(messages=HELLO, model="m") == "Rain."
+    assert client.seen == ["m old", "m old", "m new"]
+    assert [step.outcome for step in played.steps] == ["failure", "failure", "success"]
+
+
 def test_an_async_client_that_hides_it_is_awaited(played: Rehearsal) -> None:
     client = Client(AsyncCompletions)
     client.script = [Busy("The server is overloaded.")]

@@ -63,3 +63,24 @@ def test_parse_recovers_as_create_does(form: str) -> None:
         assert answer == Weather(city="Oslo")
         assert len(provider.requests) == 2
         assert [step.outcome for step in played.steps] == ["failure", "success"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("package", ["openai", "anthropic"])
+def test_a_copy_with_other_options_recovers_too(package: str) -> None:
+    pytest.importorskip(package)
+    with Provider() as provider, rehearsal() as played:
+        provider.script = [OVERLOADED, OVERLOADED]
+        if package == "openai":
+            import openai
+
+            client = mulligan.wrap_client(openai.OpenAI(base_url=f"{provider.url}/v1", api_key="key"))
+            for copied in (client.with_options(timeout=5), client.copy(max_retries=3)):
+                copied.chat.completions.create(model="m", messages=HELLO)
+        else:
+            import anthropic
+
+            claude = mulligan.wrap_client(anthropic.Anthropic(base_url=provider.url, api_key="key"))
+            for twin in (claude.with_options(timeout=5), claude.copy(max_retries=3)):
+                twin.messages.create(model="m", max_tokens=50, messages=HELLO)
+    assert [step.outcome for step in played.steps] == ["failure", "failure", "success", "success"]

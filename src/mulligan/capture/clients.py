@@ -26,11 +26,14 @@ STREAMS = ("messages.stream", "beta.messages.stream")
 FUNCTIONS = ("completion", "acompletion", "responses", "aresponses")
 """The same of LiteLLM, whose client is its module."""
 
+COPIES = ("with_options", "copy")
+"""By which clients give a copy with other options: it recovers too."""
+
 Wrapping = Callable[[Any], Any]
 
 
-def wrap_client(client: Any, wrap: Wrapping) -> Any:
-    """The client with every method that calls a model made recovering by `wrap`."""
+def wrap_client(client: Any, wrap: Wrapping, again: Wrapping) -> Any:
+    """The client with every method that calls a model made recovering by `wrap`, and every copy of it by `again`."""
     if inspect.ismodule(client) or callable(field(client, "acompletion")):
         return Functions(client, wrap)
     places = [place for place in METHODS if callable(_at(client, place))]
@@ -51,7 +54,32 @@ def wrap_client(client: Any, wrap: Wrapping) -> Any:
             setattr(target, name, _opening(wrap(_named(_entered(method), place, endpoint))))
         else:
             setattr(target, name, wrap(_named(_plain(method), place, endpoint)))
+    for name in COPIES:
+        if _takes_options(copying := field(own, name)):
+            setattr(own, name, _copied(copying, again))
     return own
+
+
+def _takes_options(copying: Any) -> bool:
+    try:
+        return callable(copying) and "max_retries" in inspect.signature(copying).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _copied(copying: Any, again: Wrapping) -> Any:
+    @functools.wraps(copying)
+    def copy(*args: Any, **kwargs: Any) -> Any:
+        made = copying(*args, **kwargs)
+        if any(hasattr(_at(made, place), "__mulligan__") for place in METHODS):
+            return made  # it shares what is wrapped already
+        for name in COPIES:
+            if hasattr(getattr(made, "__dict__", {}).get(name), "__mulligan__"):
+                delattr(made, name)  # a copy of all that the other had, this too
+        return again(made)
+
+    copy.__mulligan__ = copying  # type: ignore[attr-defined]
+    return copy
 
 
 def refreshing(refresh: Callable[..., Any], client: Any) -> Callable[..., Any]:
