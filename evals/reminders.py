@@ -20,11 +20,11 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "calls-dev.jsonl.gz"
 sys.path.insert(0, str(ROOT / "src"))
 
-from mulligan import prompt  # noqa: E402
 from mulligan.capture.transcripts.calls import read  # noqa: E402
 from mulligan.capture.transcripts.gathering import Reading  # noqa: E402
 from mulligan.capture.transcripts.lines import Lines  # noqa: E402
 from mulligan.classify.classifier import classify  # noqa: E402
+from mulligan.prompt.guard import PATH, tokens  # noqa: E402
 from mulligan.records import History  # noqa: E402
 from mulligan.redaction import clean  # noqa: E402
 from mulligan.remember import lookups, tracker  # noqa: E402
@@ -42,8 +42,8 @@ class Cut:
         self.kind = kind
         self.tool = tool
         self.is_miss = is_miss
-        self.is_named = any(line.startswith(f"- {kind} in {clean(tool, prompt.PATH)} (") for line in said.splitlines())
-        self.tokens = prompt.tokens(said)
+        self.is_named = any(line.startswith(f"- {kind} in {clean(tool, PATH)} (") for line in said.splitlines())
+        self.tokens = tokens(said)
 
 
 def cuts(history: History) -> list[Cut]:

@@ -25,7 +25,7 @@ from stores import STORES
 from two_tenants import CANARY, NUMBER, OURS, Ids, everything, ours, run, theirs
 
 from mulligan.classify.classifier import classify
-from mulligan.prompt import Prompt
+from mulligan.prompt.questions import Answers
 from mulligan.remember import wire
 from mulligan.remember.remote import RemoteStore
 from mulligan.remember.store import LOCAL
@@ -473,7 +473,7 @@ def test_an_agent_that_asks_for_one_tenant_is_told_nothing_of_another(world):
     for ids in (world.ids, world.ids.never()):
         store = RemoteStore(f"http://127.0.0.1:{world.running.port}", world.them.token)
         knowledge = Knowledge(
-            lambda store=store: store, Prompt(), classify, now=lambda: int(time.time() * 1000), session=ids.session
+            lambda store=store: store, Answers(), classify, now=lambda: int(time.time() * 1000), session=ids.session
         )
         asked = {"tool": ids.tool, "error": "k is too small", "fix": ids.fix, "worked": True, "arguments": {"k": 9}}
         for tool in TOOLS.values():

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from mulligan.classify.classifier import classify
 from mulligan.events import RunEnded, StepEnded
 from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.prompt import Prompt
+from mulligan.prompt.questions import Answers
 from mulligan.records import Run, Step
 from mulligan.redaction.present import faults
 from mulligan.remember.memory import MemoryStore
@@ -30,7 +30,7 @@ def failing(message: str = "k is 10 at most, got 50", fingerprint: str = "f-k") 
 
 
 def asking(store: MemoryStore | None, session: str = "mcp_1") -> Knowledge:
-    return Knowledge(lambda: store, Prompt(), classify, now=lambda: NOW, session=session)
+    return Knowledge(lambda: store, Answers(), classify, now=lambda: NOW, session=session)
 
 
 def filled(failure: Failure | None = None, tool: str = "search", runs: int = 3) -> MemoryStore:

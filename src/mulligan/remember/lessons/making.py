@@ -137,7 +137,7 @@ def closed(change: Change) -> Change:
 
 
 def worded(fix: Fix, pattern: Pattern, arguments: Mapping[str, Any] | None, words: Prompt) -> Lesson:
-    """A fix as a lesson. The sentences are those of `prompt.py`."""
+    """A fix as a lesson. The sentences are those of `prompt/`."""
     changes = tuple(map(closed, fix.changes))
     given = dict(arguments) if arguments else {each.path: OPEN for each in changes if each.path != TOOL}
     tool = next((str(each.after) for each in changes if each.path == TOOL), fix.tool)

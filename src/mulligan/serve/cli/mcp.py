@@ -31,7 +31,7 @@ def mcp(store: str | None) -> None:
 
     # isort: split
     from mulligan.assembly import classify_of, redactor_of
-    from mulligan.prompt import Prompt
+    from mulligan.prompt.questions import Answers
     from mulligan.serve.cli.proxy import SESSIONS
     from mulligan.serve.mcp.knowledge import Knowledge
 
@@ -45,7 +45,7 @@ def mcp(store: str | None) -> None:
             found.append(there)
         return found[0] if found else None
 
-    words = Prompt(redactor_of(settings, "local", personal=False))
+    words = Answers(redactor_of(settings, "local", personal=False))
     session = next((os.environ[name] for name in SESSIONS if os.environ.get(name)), new_id("mcp"))
     knowledge = Knowledge(kept, words, classify_of(settings), now=now, session=session[:200], policy=settings.policy)
     serve(knowledge, words.instructions())

@@ -221,7 +221,7 @@ def _offered(recovery: Recovery) -> dict[str, Any]:
 
 
 def _model_was_told(call: Call) -> list[tuple[str, Markup]]:
-    """What reached the model of it, in the words of `prompt.py`: of what it had rejected, or of what was changed."""
+    """What reached the model of it, in the words of `prompt/`: of what it had rejected, or of what was changed."""
     if call.first.type not in ("tool", "retrieval"):
         return []
     prompt = Prompt().beside(call.last.arguments, call.first.arguments)

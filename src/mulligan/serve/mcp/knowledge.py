@@ -1,4 +1,4 @@
-"""What is answered to an agent that asks: patterns, lessons and fixes of a store, in the words of `prompt.py`.
+"""What is answered to an agent that asks: patterns, lessons and fixes of a store, in the words of `prompt/`.
 
 Nothing here is recorded: a question is no call of the agent's.
 """
@@ -15,7 +15,7 @@ from mulligan.capture.advice import advise
 from mulligan.classify.fingerprint import fingerprint
 from mulligan.classify.taxonomy import KINDS
 from mulligan.failure import Failure, SettingsError
-from mulligan.prompt import Prompt
+from mulligan.prompt.questions import Answers
 from mulligan.records import Fix, History, Lesson, Pattern, Precedent, Recovery, Status, Step
 from mulligan.recover.policy import Policy
 from mulligan.remember import fixes
@@ -47,7 +47,7 @@ class Knowledge:
     def __init__(
         self,
         store: Callable[[], Store | None],
-        words: Prompt,
+        words: Answers,
         classify: Callable[..., Failure],
         *,
         now: Callable[[], int],

@@ -1,6 +1,6 @@
 """What we add to an answer on its way to the client: a note, or a block that explains a failure.
 
-What the server itself said stays as it is, byte for byte: we only add, in the words of `prompt.py`.
+What the server itself said stays as it is, byte for byte: we only add, in the words of `prompt/`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """docs/prompt.md shows every sentence a model reads; here they are made, and compared with the page.
 
-python tests/test_prompt_page.py    # after a change of wording: writes the examples into the page
+python tests/prompt/test_page.py    # after a change of wording: writes the examples into the page
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
 import json
 import pathlib
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,15 +19,17 @@ from mulligan import AgentError, calls, prompt
 from mulligan.classify.classifier import classify
 from mulligan.classify.taxonomy import MODEL_INVALID_OUTPUT
 from mulligan.failure import Failure, Remedy
+from mulligan.prompt.questions import Answers
 from mulligan.records import LAST_PART, Ahead, Change, Fix, Lesson, Link, Pattern, Precedent, Recovery, Step
 from mulligan.recover.compress import fitting
 from mulligan.recover.shorten import shortened
 from mulligan.redaction import faults
 from mulligan.remember.lessons.pitfalls import told
 
-PAGE = pathlib.Path(__file__).parents[1] / "docs" / "prompt.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "prompt.md"
 
-WORDS = prompt.Prompt()
+WORDS = Answers()
+SOURCE = pathlib.Path(prompt.__file__).parent
 TIMEOUT = classify(TimeoutError("no answer in 30 s"), source="tool", tool="forecast")
 REFUSED = classify(
     AgentError("top_k must be 10 or less, got 50.", code="too_many", hint="Ask for 10, then page with offset."),
@@ -318,31 +320,36 @@ def test_every_example_is_presentable(name):
     assert faults(EXAMPLES[name]) == []
 
 
-def _sentences() -> dict[int, str]:
-    """The lines of prompt.py on which a sentence is made, with the function it belongs to."""
+def _sentences() -> dict[tuple[str, int], str]:
+    """The lines of prompt/ on which a sentence is made, with the function it belongs to."""
     found = {}
-    for function in ast.walk(ast.parse(inspect.getsource(prompt))):
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        for node in ast.walk(function):
-            texts = [
-                each.value
-                for each in ast.walk(node)
-                if isinstance(each, ast.Constant) and isinstance(each.value, str) and " " in each.value.strip()
-            ]
-            if isinstance(node, ast.Return | ast.Assign | ast.AugAssign) and texts:
-                found[node.lineno] = function.name
+    for path in SOURCE.glob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef):
+                found |= {(path.name, line): function.name for line in _lines_of(function)}
     return found
 
 
+def _lines_of(function: ast.FunctionDef) -> Iterator[int]:
+    for node in ast.walk(function):
+        texts = [
+            each.value
+            for each in ast.walk(node)
+            if isinstance(each, ast.Constant) and isinstance(each.value, str) and " " in each.value.strip()
+        ]
+        if isinstance(node, ast.Return | ast.Assign | ast.AugAssign) and texts:
+            yield node.lineno
+
+
 def test_every_sentence_is_on_the_page():
-    """Whoever adds one to prompt.py adds an example here: the lines that make the examples are watched."""
-    reached: set[int] = set()
+    """Whoever adds one to prompt/ adds an example here: the lines that make the examples are watched."""
+    reached: set[tuple[str, int]] = set()
 
     def watch(frame: Any, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename != prompt.__file__:
+        path = pathlib.Path(frame.f_code.co_filename)
+        if path.parent != SOURCE:
             return None
-        reached.add(frame.f_lineno)
+        reached.add((path.name, frame.f_lineno))
         return watch
 
     before = sys.gettrace()
@@ -351,8 +358,12 @@ def test_every_sentence_is_on_the_page():
         _made()
     finally:
         sys.settrace(before)
+    sentences = _sentences()
+    assert len({file for file, _ in sentences}) > 3
     missing = {
-        f"{name}, line {line}" for line, name in _sentences().items() if not reached & {line, line + 1, line + 2}
+        f"{name}, {file}:{line}"
+        for (file, line), name in sentences.items()
+        if not reached & {(file, line), (file, line + 1), (file, line + 2)}
     }
     assert not missing
 

@@ -1,0 +1,205 @@
+"""A call that failed, in a model's words: what happened and may help, what was repaired, why no more is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from mulligan.calls import TOOL
+from mulligan.failure import Failure, Ran
+from mulligan.prompt.guard import CHANGES, NAME, PATH, Guard, unmarked
+from mulligan.records import Ahead, Change, Precedent, Recovery
+from mulligan.redaction import clean
+
+
+class Failures(Guard):
+    """Sentences about one call."""
+
+    __slots__ = ()
+
+    def answer(
+        self,
+        failure: Failure,
+        *,
+        tool: str,
+        precedents: Sequence[Precedent] = (),
+        names: Sequence[str] = (),
+        closed: Collection[str] = (),
+        has_effects: bool = True,
+        offered: Sequence[Recovery] = (),
+        spiral: str = "",
+    ) -> dict[str, Any]:
+        """The failure in the words of a tool's answer: what happened, what to do, what may work and what worked before.
+
+        `names` are tools that may have been meant. `closed` are values that belong to the tool and not to a run, such
+        as the members of an enum: no other text of an earlier run is repeated.
+        """
+        told: dict[str, Any] = {
+            "error": self._line(failure.kind, NAME),
+            "code": self._code(failure.code) or self._line(failure.kind.code, NAME),
+            "message": self._quoted(failure.message, tool),
+            "hint": self._hint(failure),
+            "recoverable": failure.recoverable,
+        }
+        if failure.ran is Ran.UNKNOWN and has_effects:
+            told["outcome"] = "unknown: it may have taken effect. Check before you do it again."
+        suggestions = [f"Did you mean {self._line(name, NAME)}?" for name in names]
+        suggestions += [self.suggestion(each) for each in offered[:CHANGES]]
+        suggestions += [self.precedent(each, closed) for each in precedents]
+        suggestions += [spiral] if spiral else []
+        if suggestions:
+            told["suggestions"] = suggestions
+        return told
+
+    def _hint(self, failure: Failure) -> str:
+        if not failure.recoverable and failure.hint == failure.kind.hint:  # the author named none that fits
+            return "Trying again cannot help: go on without it, or say that it failed."
+        return unmarked(self._redactor.shown(failure.hint, 300))
+
+    def suggestion(self, offered: Recovery) -> str:
+        """A repair that was not made: the model's own values, and ours from the schema, so that they can be shown."""
+        told = ", ".join(self._changed(each) for each in offered.changes[:CHANGES])
+        # A number that a stranger named, and is no bound, is not ours: whose it is stands beside it.
+        is_theirs = any(each.from_ == "error" and each.how == "substitute" for each in offered.changes)
+        whose = ", by what the error says" if is_theirs else ""
+        return f"This may work: {told}{whose}." if told else "The same call may work later."
+
+    def hint(self, known: Sequence[Precedent]) -> str:
+        """After a failure of a coding agent: what overcame it in earlier sessions of the same folder."""
+        told = " ".join(self.precedent(each) for each in known)
+        return f"mulligan, from earlier sessions in this folder: {told}" if told else ""
+
+    def precedent(self, known: Precedent, closed: Collection[str] = ()) -> str:
+        """What overcame the same failure before, and how often."""
+        times = f"in {known.worked} of {known.seen} runs" if known.seen > 1 else "once"
+        if 0 < known.likeness < 1:
+            times += ", for a failure much like this one"
+        if known.changes:
+            told = "; ".join(self.change(each, closed) for each in known.changes[:CHANGES])
+            if not known.likeness:
+                return f"Calls of this tool that worked look like this: {told}."
+            return f"This worked before, {times}: {told}."
+        if known.how == "recipe" and known.first:
+            calls = [told for each in known.first[:CHANGES] if (told := self._ahead(each, closed))]
+            if calls:
+                return f"The same call worked before, {times}, after {', then '.join(calls)}."
+        first = ", ".join(name for name in map(self._name, known.between[:CHANGES]) if name)
+        if known.how == "recipe" and first:
+            return f"The same call worked before, {times}, after {first}."
+        return f"The same call worked before, {times}, when it was made again later."
+
+    def change(self, changed: Change, closed: Collection[str] = ()) -> str:
+        """One changed argument, in a few words. Texts of other runs are named, not repeated."""
+        path = self._name(changed.path)
+        if changed.path == TOOL:
+            return f"call {self._name(changed.after) or 'another tool'} instead"
+        if changed.how == "rename":
+            return f"{path or 'an argument'} is called {self._name(changed.after) or 'something else'}"
+        if changed.how == "drop":
+            return f"leave {path or 'an argument'} out"
+        if path and self._may_tell(path, changed.after, closed):
+            return f"{path}={self._shown(changed.after)}"
+        return f"another {path}" if path else "other arguments"
+
+    def _ahead(self, call: Ahead, closed: Collection[str]) -> str:
+        """A call that must come first. Texts of other runs are named, not repeated."""
+        given = [
+            # A secret is not even shown to be left out: that looks like one, and whoever is careful takes it away.
+            name
+            if self._secret(name)
+            else f"{name}={self._shown(value) if self._may_tell(name, value, closed) else '...'}"
+            for name, value in (*call.arguments.items(), *((name, ...) for name in call.open))
+            if self._name(name)
+        ]
+        tool = self._name(call.tool)
+        return f"{tool}({', '.join(given[:CHANGES])})" if tool else ""
+
+    def note(self, tool: str, changes: Iterable[Change]) -> str:
+        """Announces a repair, so that the model learns from it although its history shows the call it made."""
+        told = [self._changed(each) for each in changes]
+        more = f" and {len(told) - CHANGES} more" if len(told) > CHANGES else ""
+        return (
+            f"mulligan: {self._line(tool, NAME)} was called with {', '.join(told[:CHANGES])}{more}; "
+            "the first arguments were rejected."
+        )
+
+    def _changed(self, changed: Change) -> str:
+        if changed.path == TOOL:
+            return f"the name {self._shown(changed.before)} -> {self._shown(changed.after)}"
+        if not changed.path and changed.how == "parse":
+            return "the arguments as JSON"
+        path = self._line(changed.path, PATH)
+        if changed.how != "rename" and (kind := self._secret(changed.path)):
+            return f"another {path or kind}"
+        before, after = self._shown(changed.before), self._shown(changed.after)
+        if before == after:  # a cast: what was changed is the type
+            return f"{path} as {_TYPES.get(type(changed.after), 'another type')} {after}"
+        return f"{path} {before} -> {after}"
+
+    def prepared(self, tool: str, first: Sequence[Ahead]) -> str:
+        """Announces calls that were made because the one that failed needed them first."""
+        told = [shown for each in first if (shown := self._ahead(each, ()))] or [f"{len(first)} other calls"]
+        return (
+            f"mulligan: {self._line(tool, NAME)} was called again after {', then '.join(told)}, which had been missing."
+        )
+
+    def confirmed(self, tool: str) -> str:
+        """Announces that a call had worked although its answer was lost."""
+        return f"mulligan: the answer of {self._line(tool, NAME)} was lost; a check found that it had worked."
+
+    def ignored(self, tool: str, names: Sequence[str], meant: Mapping[str, str]) -> str:
+        """Tells of arguments that a tool does not list: most servers drop them silently, and the call seems right."""
+        told = ", ".join(self._line(name, PATH) for name in names[:CHANGES])
+        more = f" and {len(names) - CHANGES} more" if len(names) > CHANGES else ""
+        near = [
+            f"{self._line(meant[name], PATH)} for {self._line(name, PATH)}" for name in names[:CHANGES] if name in meant
+        ]
+        hint = f" Did you mean {', '.join(near)}?" if near else ""
+        said = f"does not list {told}{more} as an argument and may have ignored it"
+        return f"mulligan: {self._line(tool, NAME)} {said}.{hint}"
+
+    def held_back(self, tool: str, server: str) -> str:
+        """Why a call was not made that a person must look at first."""
+        return (
+            f"{self._line(tool, NAME)} was not called: its definition is not the one that was accepted. "
+            f"A person has to look at it: mulligan proxy accept {self._line(server, NAME)}"
+        )
+
+    def left_alone(self, tool: str, seconds: float) -> str:
+        """Why a call was not made while the other side is down."""
+        return (
+            f"{self._line(tool, NAME)} was not called: too many of its calls have failed in the last seconds. "
+            f"It is tried again in {max(seconds, 0.1):.1f} s."
+        )
+
+    def repeated(self, tool: str, failure: Failure, count: int) -> str:
+        """Why a call was answered without being made."""
+        times = "twice" if count == 2 else f"{count} times"
+        return (
+            f"{self._line(tool, NAME)} was given up {times} in this run with the same arguments, each time with "
+            f"{self._line(failure.kind, NAME)}, so it was not called again."
+        )
+
+    def again(self, failure: Failure, limit: int = 600) -> str:
+        """What was wrong with the last request or answer, for the model that is asked once more."""
+        if failure.kind.code in ("invalid_output", "output_limit"):
+            said = f"{self._line(failure.message, limit)} {self._hint(failure)}"
+            return f"[mulligan] Your last answer could not be used. {said}"
+        said = self._quoted(failure.message, "provider", limit)
+        return (
+            f"[mulligan] The last request was refused: {said} "
+            "Answer without what it names, or say in one sentence what cannot be done."
+        )
+
+    def epitaph(
+        self, failure: Failure, *, attempts: int, seconds: float, waits: Sequence[float], why: str, run: str
+    ) -> str:
+        """The note on an exception that leaves: what was tried, why no more, and where to look, if it is recorded."""
+        tried = f"{attempts} attempts" if attempts > 1 else "1 attempt" if attempts else "no attempt"
+        waited = f", waited {' and '.join(f'{wait:.1f} s' for wait in waits)}" if waits else ""
+        where = unmarked(" ".join(clean(" ".join(run.split()), 12).split()))  # made of chance, and may look like one
+        said = f"mulligan: {self._line(failure.kind, NAME)}, {tried} in {seconds:.1f} s{waited}; {why}."
+        return f"{said} Details: mulligan show {where}" if where else said
+
+
+_TYPES = {int: "the number", float: "the number", bool: "true or false:", str: "the text"}
