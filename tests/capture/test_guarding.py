@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import selectors
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,13 +18,6 @@ from mulligan import AgentError, InfraError, Policy
 from mulligan.failure import SettingsError
 from mulligan.recover.budget import Guard
 from mulligan.testing import Rehearsal, rehearsal
-
-
-@pytest.fixture
-def played() -> Iterator[Rehearsal]:
-    with rehearsal() as played:
-        yield played
-
 
 # A storm: many calls at once, on a virtual clock
 
@@ -712,6 +705,41 @@ def test_a_call_whose_circuit_opens_is_not_waited_for_and_says_why_it_was_given_
     assert len(played.waits) == 3
     assert played.steps[-1].ending is not None
     assert "left alone for a while" in played.steps[-1].ending.why
+
+
+class AtOnce(ConnectionError):
+    """The other side turns a call away and says when to come again: now."""
+
+    status_code = 503
+    headers = {"retry-after": "0"}  # noqa: RUF012 - as clients have them
+
+
+def test_an_attempt_that_need_not_wait_is_let_in_once_the_circuit_may_be_tried_again(played: Rehearsal) -> None:
+    """It is the one that decides about the circuit: to ask for admission twice would keep it out by itself."""
+    begun: list[str] = []
+
+    @mulligan.tool(effects="none")
+    def fetch(who: str) -> str:
+        begun.append(who)
+        if who == "another":
+            raise ConnectionError("reset")
+        if begun.count("this") == 1:
+            beside = threading.Thread(target=others)  # a call that was made within this one would not be guarded
+            beside.start()
+            beside.join()
+            played.waits.append(60.0)  # time goes by
+            raise AtOnce("busy")
+        return "ok"
+
+    def others() -> None:
+        for _ in range(3):
+            with pytest.raises((ConnectionError, AgentError)):
+                fetch("another")
+        with pytest.raises(AgentError, match="was not called"):
+            fetch("another")
+
+    assert fetch("this") == "ok"
+    assert fetch("this") == "ok"  # and the circuit is closed
 
 
 def test_a_models_mistakes_open_no_circuit(played: Rehearsal) -> None:

@@ -176,6 +176,7 @@ class Attempts:
             remaining=self.guarding.remaining,
             spend=self.guarding.spend,
             halted=self.guarding.halted,
+            turned_away=self.guarding.turned_away,
         )
         self._moves: Recovering = (
             recovery(arguments, tool, self._policy, questions, None if mended is None else mended.recovery)

@@ -25,6 +25,7 @@ from mulligan.recover.tool import Tool
 
 Aim = Callable[[Mapping[str, Any], Callable[..., Any] | None], str]
 """Where an attempt goes, by its arguments and by the function that is called in place of the call's own."""
+OVER = "its time is over"
 LEFT_ALONE = "too many of its calls have failed, and it is left alone for a while"
 
 
@@ -149,21 +150,31 @@ class Guarding:
     ) -> str:
         """Why an attempt may not be made so many seconds from now: to wait for nothing helps nobody.
 
-        With 0 it is about to be made, and may be the one that decides about the circuit. `arguments` and `function` are
-        those of the attempt, where it may go elsewhere than the one before.
+        `arguments` and `function` are those of the attempt, where it may go elsewhere than the one before.
         """
-        remaining = self.remaining()
-        if remaining is not None and remaining <= 0:
-            return "its time is over"
+        if self._is_over():
+            return OVER
         if self._guard is None or not self._guard.breaks:
             return ""
-        now = self._kit.timer()
         target = self._target if arguments is None else self._target_of(arguments, function)
-        if ahead:
-            return LEFT_ALONE if self._guard.is_open(target, now + ahead) else ""
-        self._target = target
-        seconds, self._is_probe = self._guard.admit(self._target, now)
+        return LEFT_ALONE if self._guard.is_open(target, self._kit.timer() + ahead) else ""
+
+    def turned_away(
+        self, arguments: Mapping[str, Any] | None = None, function: Callable[..., Any] | None = None
+    ) -> str:
+        """Why the attempt that is about to be made may not be; it may be the one that decides about the circuit."""
+        if self._is_over():
+            return OVER
+        if self._guard is None or not self._guard.breaks:
+            return ""
+        if arguments is not None:
+            self._target = self._target_of(arguments, function)
+        seconds, self._is_probe = self._guard.admit(self._target, self._kit.timer())
         return LEFT_ALONE if seconds else ""
+
+    def _is_over(self) -> bool:
+        remaining = self.remaining()
+        return remaining is not None and remaining <= 0
 
     def ended(
         self,

@@ -23,8 +23,6 @@ ANSWERED = object()
 """What a question is answered with that has given the call its answer."""
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "max_tokens_to_sample")
 """Arguments that bound the length of the answer."""
-NOW = 1e-9
-"""Seconds ahead: to ask whether an attempt may be made now without being the one that decides about a circuit."""
 WORTH_CLAMPING = 1024
 """Tokens. Room for a shorter answer is not worth having; the conversation is compressed instead."""
 
@@ -101,7 +99,7 @@ def recovery(arguments: Arguments, tool: Tool, policy: Policy, ask: Questions, m
         why = step if isinstance(step, str) else way.halted(step) or ask.spend(failure)
         if not why and not isinstance(step, str):
             yield Wait(step.recovery)
-            why = ask.halted(0.0, step.arguments, step.function)
+            why = ask.turned_away(step.arguments, step.function)
         if why or isinstance(step, str):
             if model.answer is not None and way.may_answer(failure):
                 answered = yield Ask(model.answer, (way.arguments, failure))
@@ -135,7 +133,7 @@ class _Way:
         self.arguments, self._function = step.arguments, step.function
 
     def halted(self, step: Step) -> str:
-        return self._ask.halted(step.recovery.seconds or NOW, step.arguments, step.function)
+        return self._ask.halted(step.recovery.seconds, step.arguments, step.function)
 
     def may_answer(self, failure: Failure) -> bool:
         """Whether the user's fallback may speak: not where a person must act, nor for what nobody understands."""

@@ -76,9 +76,11 @@ class Questions:
     spend: Callable[[Failure], str] = _may
     """Takes one retry from every budget; why there is none left."""
     halted: Callable[..., str] = _may
-    """Why an attempt may not be made so many seconds from now; with 0, asked when it has been waited for.
+    """Why an attempt may not be made so many seconds from now, so that nothing is waited for in vain.
 
     Beyond the seconds it may be told the arguments and the function of that attempt."""
+    turned_away: Callable[..., str] = _may
+    """Asked once an attempt, when it has been waited for: why it may not be made now; told of it like `halted`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ def recovery(
         why = step if isinstance(step, str) else ask.halted(step[1].seconds) or ask.spend(failure)
         if not why and not isinstance(step, str):
             yield Wait(step[1])
-            why = ask.halted(0.0)
+            why = ask.turned_away()
             for before in repairs.first:
                 if not why and ask.prepare is not None:
                     told = yield Ask(ask.prepare, (before,))
