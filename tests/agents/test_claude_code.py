@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from agent_api import SUMMARY, Ask, Reply, asks
-from coding_agents import ROOT, Claude, Place
+from coding_agents import ROOT, Claude, Place, corrupt, unwritable
 
 from mulligan.classify.classifier import classify
 from mulligan.events import RunEnded, StepEnded
@@ -93,15 +93,6 @@ def test_what_overcame_a_failure_before_in_this_folder_is_said_with_it(place):
         hinted = any(place.api.said("from earlier sessions in this folder"))
         assert hinted == (number == 3)
         edit["old_string"] = f"hello {number}"
-
-
-def unwritable(place: Place) -> None:
-    place.data.write_text("a file where the folder should be")
-
-
-def corrupt(place: Place) -> None:
-    place.data.mkdir()
-    (place.data / "mulligan.db").write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
 
 
 def uninstalled(place: Place) -> None:

@@ -7,7 +7,7 @@ import json
 
 import pytest
 from agent_api import SUMMARY, Ask, Reply, asks
-from coding_agents import Place, codex
+from coding_agents import Place, codex, corrupt, unwritable
 
 pytestmark = pytest.mark.agents
 REMINDER = "Recent Failures of this session"
@@ -57,15 +57,6 @@ def test_nothing_is_said_when_nothing_failed(place):
     codex(place)
     assert set(place.api.said(REMINDER)) == {0}
     assert set(place.api.said("mulligan")) == {0}
-
-
-def unwritable(place: Place) -> None:
-    place.data.write_text("a file where the folder should be")
-
-
-def corrupt(place: Place) -> None:
-    place.data.mkdir()
-    (place.data / "mulligan.db").write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
 
 
 def uninstalled(place: Place) -> None:

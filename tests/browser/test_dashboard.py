@@ -14,6 +14,7 @@ pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[ser
 import dashboards
 import taught
 from agents_week import fill, histories
+from colours import contrast, luminance
 
 from mulligan.classify.taxonomy import KINDS
 from mulligan.failure import Failure, Remedy
@@ -115,17 +116,6 @@ def test_no_page_is_wider_than_its_window_and_nothing_is_cut_without_a_title(bro
             tab = visit.go(path)
             assert tab.evaluate("document.documentElement.scrollWidth") <= viewport["width"], name
             assert tab.evaluate(cut) == [], name
-
-
-def luminance(colour: str) -> float:
-    channels = [float(part) / 255 for part in re.findall(r"[\d.]+", colour)[:3]]
-    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, other: str) -> float:
-    brighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
-    return (brighter + 0.05) / (darker + 0.05)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

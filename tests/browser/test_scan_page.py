@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from colours import contrast, luminance
 from session_logs import ClaudeCode, read, write
 
 from mulligan.redaction import Redactor
@@ -75,17 +76,6 @@ def test_hostile_texts_open_no_dialog_and_reach_nobody(browser, hostile, scheme)
     assert tab.evaluate("document.querySelectorAll('script, img, iframe, link, form, object, embed').length") == 0
     assert "<script>alert(1)" not in tab.content()
     context.close()
-
-
-def luminance(colour: str) -> float:
-    channels = [int(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(",")]
-    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, other: str) -> float:
-    brighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
-    return (brighter + 0.05) / (darker + 0.05)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

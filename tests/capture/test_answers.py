@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,15 +16,9 @@ from mulligan.capture.answers import TELLING, is_empty, is_error
 from mulligan.classify import results
 from mulligan.classify.results import has_failed
 from mulligan.failure import Ran, SettingsError
-from mulligan.testing import Rehearsal, assert_presentable, rehearsal
+from mulligan.testing import Rehearsal, assert_presentable
 
 BUSY = {"error": {"status": 503, "message": "Service Unavailable"}}
-
-
-@pytest.fixture
-def played() -> Iterator[Rehearsal]:
-    with rehearsal() as played:
-        yield played
 
 
 class Answers:

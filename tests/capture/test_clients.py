@@ -14,15 +14,9 @@ import pytest
 
 import mulligan
 from mulligan.failure import SettingsError
-from mulligan.testing import Rehearsal, rehearsal
+from mulligan.testing import Rehearsal
 
 HELLO = [{"role": "user", "content": "Hello."}]
-
-
-@pytest.fixture
-def played() -> Iterator[Rehearsal]:
-    with rehearsal() as played:
-        yield played
 
 
 class Busy(Exception):

@@ -15,12 +15,6 @@ from mulligan.failure import Ran
 from mulligan.testing import Rehearsal, rehearsal
 
 
-@pytest.fixture
-def played() -> Iterator[Rehearsal]:
-    with rehearsal() as played:
-        yield played
-
-
 class AtMost:
     """A bound, as annotated-types would say it."""
 

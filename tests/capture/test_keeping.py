@@ -20,12 +20,6 @@ from mulligan.remember.store import LOCAL, RunQuery
 from mulligan.testing import Rehearsal, rehearsal
 
 
-@pytest.fixture
-def played() -> Iterator[Rehearsal]:
-    with rehearsal() as played:
-        yield played
-
-
 class Busy(Exception):
     status_code = 503
 

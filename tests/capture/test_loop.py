@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,13 +16,7 @@ from mulligan import AgentError, InfraError
 from mulligan.capture import loop as loops
 from mulligan.failure import SettingsError
 from mulligan.prompt import tokens
-from mulligan.testing import Rehearsal, ScriptedModel, call, rehearsal
-
-
-@pytest.fixture
-def played() -> Iterator[Rehearsal]:
-    with rehearsal() as played:
-        yield played
+from mulligan.testing import Rehearsal, ScriptedModel, call
 
 
 def weather(city: str, days: int = 1) -> str:

@@ -20,14 +20,8 @@ from mulligan.events import ContextCompacted, RecoveryPlanned
 from mulligan.failure import SettingsError
 from mulligan.recover.shorten import is_shortened
 from mulligan.remember.store import LOCAL, FixQuery
-from mulligan.testing import Rehearsal, assert_presentable, rehearsal
+from mulligan.testing import Rehearsal, assert_presentable
 from providers import TEXT, Provider, Wrong, tokens
-
-
-@pytest.fixture
-def played() -> Iterator[Rehearsal]:
-    with rehearsal() as played:
-        yield played
 
 
 class ApiError(Exception):

@@ -11,13 +11,7 @@ from typing import Any
 import pytest
 
 import mulligan
-from mulligan.testing import Rehearsal, rehearsal
-
-
-@pytest.fixture
-def played() -> Iterator[Rehearsal]:
-    with rehearsal() as played:
-        yield played
+from mulligan.testing import Rehearsal
 
 
 def outcomes(played: Rehearsal) -> list[str]:

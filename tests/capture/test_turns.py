@@ -17,12 +17,6 @@ from mulligan.failure import SettingsError
 from mulligan.testing import Rehearsal, assert_presentable, rehearsal
 
 
-@pytest.fixture
-def played() -> Iterator[Rehearsal]:
-    with rehearsal() as played:
-        yield played
-
-
 def turn(played: Rehearsal) -> Any:
     """A turn of a loop that is still going on."""
     loop = iter(mulligan.turns())

@@ -26,12 +26,6 @@ from mulligan.success import telling
 from mulligan.testing import Rehearsal, rehearsal
 
 
-@pytest.fixture
-def played() -> Iterator[Rehearsal]:
-    with rehearsal() as played:
-        yield played
-
-
 @mulligan.tool
 def at_module_level(query: str, top_k: int = 5) -> str:
     """Finds things."""

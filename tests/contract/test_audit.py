@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import STORES
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, Ran, Remedy, StoreError
@@ -31,12 +28,9 @@ WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k 
 LESSON = Lesson(id="les_0123456789ab", tool="search", mistake="Asking for too much.", correction="Ask for 10.")
 
 
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+@pytest.fixture(autouse=True)
+def ann() -> None:
     audit.act_as(audit.Actor("ann", "command"))
-    store = STORES[request.param](tmp_path)
-    yield store
-    store.close()
 
 
 def failed_then_worked(id: str = "run_a") -> list[AnyEvent]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import STORES
+from stores import Writer
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, Ran, Remedy, StoreError
@@ -19,29 +17,6 @@ NOW = 100 * DAY
 INVALID = Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO)
 TOO_MANY = Failure.of(INVALID, "k is 10 at most, got 50", fingerprint="f-k")
 UNREADY = Failure.of(Kind("tool", "precondition", Remedy.REPAIR, Ran.NO), "not logged in", fingerprint="f-login")
-
-
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    store = STORES[request.param](tmp_path)
-    yield store
-    store.close()
-
-
-class Writer:
-    """Appends batches as a recorder does: one journal, and an offset that grows."""
-
-    def __init__(self, store: Store) -> None:
-        self.store, self.offset = store, 0
-
-    def __call__(self, *batch: AnyEvent) -> None:
-        self.offset += len(batch)
-        self.store.append(LOCAL, batch, "journal_a", self.offset)
-
-
-@pytest.fixture
-def write(store: Store) -> Writer:
-    return Writer(store)
 
 
 def run(id: str, started: int, **fields: Any) -> Run:

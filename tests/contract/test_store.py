@@ -6,14 +6,13 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, get_args
 
 import hypothesis.strategies as st
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
-from stores import STORES
+from stores import STORES, Writer
 
 from mulligan import calls, figures
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, StepStarted, redacted
@@ -49,29 +48,6 @@ from mulligan.remember.store import (
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-timeout")
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
 REFUSED = Failure.of(Kind("none", "user_rejected"), "the user said no", fingerprint="f-k")
-
-
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    store = STORES[request.param](tmp_path)
-    yield store
-    store.close()
-
-
-class Writer:
-    """Appends batches as a recorder does: one journal, and an offset that grows."""
-
-    def __init__(self, store: Store, tenant: str = LOCAL, journal: str = "journal_a") -> None:
-        self.store, self.tenant, self.journal, self.offset = store, tenant, journal, 0
-
-    def __call__(self, *batch: AnyEvent) -> int:
-        self.offset += len(batch)
-        return self.store.append(self.tenant, batch, self.journal, self.offset)
-
-
-@pytest.fixture
-def write(store: Store) -> Writer:
-    return Writer(store)
 
 
 def run(id: str = "run_a", started: int = 1000, **fields: Any) -> Run:

@@ -12,7 +12,7 @@ from mulligan.serve.cli import main
 @pytest.fixture
 def types(capsys, monkeypatch):
     def typed(*words):
-        monkeypatch.setattr(sys, "argv", ["mulligan", *words])
+        monkeypatch.setattr(sys, "argv", ["mulligan", *map(str, words)])
         with pytest.raises(SystemExit) as left:
             main()
         said = capsys.readouterr()

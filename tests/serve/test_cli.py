@@ -15,19 +15,7 @@ from mulligan.records import Run, Step
 from mulligan.remember.recording.losses import add_dropped
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL
-from mulligan.serve.cli import COMMANDS, SECTIONS, main, options
-
-
-@pytest.fixture
-def types(capsys, monkeypatch):
-    def typed(*words):
-        monkeypatch.setattr(sys, "argv", ["mulligan", *words])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return left.value.code, said.out, said.err
-
-    return typed
+from mulligan.serve.cli import COMMANDS, SECTIONS, options
 
 
 @pytest.fixture

@@ -20,21 +20,9 @@ from mulligan.failure import Failure, Kind
 from mulligan.records import Run, Step
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL, RunQuery
-from mulligan.serve.cli import exchange, main
+from mulligan.serve.cli import exchange
 
 SECRET = "ghp_" + "Q1w2E3r4T5y6U7i8O9p0A1s2D3f4G5h6J7k8"
-
-
-@pytest.fixture
-def types(capsys, monkeypatch):
-    def typed(*words):
-        monkeypatch.setattr(sys, "argv", ["mulligan", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return left.value.code, said.out, said.err
-
-    return typed
 
 
 def row(run: str, seq: int, error: str | None = None, **parameters: Any) -> dict[str, Any]:

@@ -15,22 +15,9 @@ from session_logs import ClaudeCode, Codex, otlp, span, write
 
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL, RunQuery
-from mulligan.serve.cli import main
 
 MISSING = "File does not exist. Note: your current working directory is /home/ada/shop."
 SECRET = "ghp_" + "Z9y8X7w6V5u4T3s2R1q0P9o8N7m6L5k4J3i2"
-
-
-@pytest.fixture
-def types(capsys, monkeypatch):
-    def typed(*words):
-        monkeypatch.setattr(sys, "argv", ["mulligan", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return left.value.code, said.out, said.err
-
-    return typed
 
 
 def session(log: ClaudeCode, first: int = 0) -> list[Any]:

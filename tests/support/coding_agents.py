@@ -181,3 +181,12 @@ def gemini(place: Place, prompt: str = "please work") -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def unwritable(place: Place) -> None:
+    place.data.write_text("a file where the folder should be")
+
+
+def corrupt(place: Place) -> None:
+    place.data.mkdir()
+    (place.data / "mulligan.db").write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from mulligan.events import AnyEvent
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import Store
+from mulligan.remember.store import LOCAL, Store
 
 
 def behind_a_server(folder: Path) -> Store:
@@ -31,3 +32,14 @@ STORES: dict[str, Callable[[Path], Store]] = {
     "postgres": in_postgres,
     "remote": behind_a_server,
 }
+
+
+class Writer:
+    """Appends batches as a recorder does: one journal, and an offset that grows."""
+
+    def __init__(self, store: Store, tenant: str = LOCAL, journal: str = "journal_a") -> None:
+        self.store, self.tenant, self.journal, self.offset = store, tenant, journal, 0
+
+    def __call__(self, *batch: AnyEvent) -> int:
+        self.offset += len(batch)
+        return self.store.append(self.tenant, batch, self.journal, self.offset)

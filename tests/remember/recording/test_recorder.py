@@ -712,21 +712,25 @@ def in_the_store(error: Exception, is_kept: bool = False) -> Callable[[pytest.Mo
     return install
 
 
-def in_sqlite(patch: pytest.MonkeyPatch, faults: Faults) -> None:
-    error = sqlite3.OperationalError("disk I/O error")
+def in_sqlite(said: str, *statements: str) -> Callable[[pytest.MonkeyPatch, Faults], None]:
+    """At statements that begin so, and wherever many rows are put at once."""
+    error = sqlite3.OperationalError(said)
 
-    class Connection(SqliteConnection):
-        def execute(self, sql: str, *args: Any) -> Any:
-            if sql.startswith(("BEGIN IMMEDIATE", "COMMIT")):
+    def install(patch: pytest.MonkeyPatch, faults: Faults) -> None:
+        class Connection(SqliteConnection):
+            def execute(self, sql: str, *args: Any) -> Any:
+                if sql.startswith(statements):
+                    faults(error)
+                return super().execute(sql, *args)
+
+            def executemany(self, *args: Any) -> Any:
                 faults(error)
-            return super().execute(sql, *args)
+                return super().executemany(*args)
 
-        def executemany(self, *args: Any) -> Any:
-            faults(error)
-            return super().executemany(*args)
+        really = sqlite3.connect
+        patch.setattr(sqlite3, "connect", lambda *args, **more: really(*args, **{**more, "factory": Connection}))
 
-    really = sqlite3.connect
-    patch.setattr(sqlite3, "connect", lambda *args, **more: really(*args, **{**more, "factory": Connection}))
+    return install
 
 
 @pytest.mark.parametrize(
@@ -741,7 +745,10 @@ def in_sqlite(patch: pytest.MonkeyPatch, faults: Faults) -> None:
         pytest.param(in_the_store(StoreError("no room")), id="the store, in its own words"),
         pytest.param(in_the_store(RuntimeError("odd")), id="the store, in other words"),
         pytest.param(in_the_store(StoreError("not heard"), is_kept=True), id="the store, after all was kept"),
-        pytest.param(in_sqlite, id="a beginning, a statement or a commit of sqlite"),
+        pytest.param(
+            in_sqlite("disk I/O error", "BEGIN IMMEDIATE", "COMMIT"),
+            id="a beginning, a statement or a commit of sqlite",
+        ),
     ],
 )
 def test_whichever_write_fails_no_caller_is_harmed_nothing_uncounted_is_missing_and_recording_goes_on(
@@ -781,23 +788,6 @@ def test_whichever_write_fails_no_caller_is_harmed_nothing_uncounted_is_missing_
         k += 1
 
 
-def in_statements(patch: pytest.MonkeyPatch, faults: Faults) -> None:
-    error = sqlite3.OperationalError("database or disk is full")
-
-    class Connection(SqliteConnection):
-        def execute(self, sql: str, *args: Any) -> Any:
-            if sql.startswith(("INSERT", "UPDATE", "DELETE", "SAVEPOINT", "RELEASE", "COMMIT")):
-                faults(error)
-            return super().execute(sql, *args)
-
-        def executemany(self, *args: Any) -> Any:
-            faults(error)
-            return super().executemany(*args)
-
-    really = sqlite3.connect
-    patch.setattr(sqlite3, "connect", lambda *args, **more: really(*args, **{**more, "factory": Connection}))
-
-
 def test_whichever_statement_of_a_large_batch_fails_all_of_it_is_kept_in_the_end_and_once(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "PAUSE", 0.001)
     SqliteStore(tmp_path / "empty.db").close()
@@ -815,7 +805,8 @@ def test_whichever_statement_of_a_large_batch_fails_all_of_it_is_kept_in_the_end
             return SqliteStore(place.store)
 
         with monkeypatch.context() as patch:
-            in_statements(patch, faults)
+            statements = ("INSERT", "UPDATE", "DELETE", "SAVEPOINT", "RELEASE", "COMMIT")
+            in_sqlite("database or disk is full", *statements)(patch, faults)
             recorder = place.recorder(opening)
             for n in range(count):
                 recorder.keep(success(f"run_{n}", query="x"))

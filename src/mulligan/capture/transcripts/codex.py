@@ -29,12 +29,6 @@ class _Action(msgspec.Struct, gc=False):
     command: Any = None
 
 
-class _Invocation(msgspec.Struct, gc=False):
-    server: str = ""
-    tool: str = ""
-    arguments: Any = None
-
-
 class _Item(msgspec.Struct, gc=False):
     type: str = ""
     id: str = ""
@@ -54,7 +48,6 @@ class _Item(msgspec.Struct, gc=False):
 class _Payload(msgspec.Struct, gc=False):
     type: str = ""
     id: str | None = None
-    session_id: str | None = None
     call_id: str = ""
     name: str = ""
     namespace: str | None = None
@@ -67,7 +60,6 @@ class _Payload(msgspec.Struct, gc=False):
     success: bool | None = None
     aggregated_output: msgspec.Raw = msgspec.Raw()
     stderr: msgspec.Raw = msgspec.Raw()
-    invocation: _Invocation | None = None
     result: msgspec.Raw = msgspec.Raw()
     item: _Item | None = None
     cwd: str | None = None

@@ -26,10 +26,6 @@ class Table(NamedTuple):
     """Empty where rows have no name: such a table is small, and compared as a whole."""
 
     @property
-    def is_numbered(self) -> bool:
-        return NUMBER in self.columns
-
-    @property
     def is_ordered(self) -> bool:
         """Whether it counts in which order its rows came."""
         return self.name in ORDERED

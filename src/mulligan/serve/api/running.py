@@ -18,7 +18,6 @@ from mulligan.failure import SettingsError
 
 log = logging.getLogger("mulligan")
 
-PORT = 4700
 RINGS = (10_000, 10, 10)
 """How many more objects there are when garbage is looked for: at 700, as is usual, a batch is looked through thrice."""
 GRACE = 10

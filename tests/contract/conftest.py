@@ -1,0 +1,23 @@
+"""Each test of this folder runs against every Store there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from stores import STORES, Writer
+
+from mulligan.remember.store import Store
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    store = STORES[request.param](tmp_path)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def write(store: Store) -> Writer:
+    return Writer(store)
