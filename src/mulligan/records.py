@@ -232,6 +232,16 @@ class Lesson(Record, frozen=True):
         """Whether it came with mulligan, in the words in which it came."""
         return self.source == "seed" and not self.edited
 
+    @property
+    def may_be_told(self) -> bool:
+        """Whether a model may hear of it at all: it is in use, and was learned under the schema that its tool has."""
+        return self.state not in ("disabled", "expired") and not self.stale
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether a model may hear of it that did not ask for proposals: it is in force, or came with mulligan."""
+        return self.may_be_told and (self.is_seed or self.state == "active")
+
 
 class Example(Record, frozen=True):
     """A step in which a pattern was met."""

@@ -303,9 +303,9 @@ def test_findings_say_what_and_where_and_never_overlap():
 
     found = Redactor().findings(text)
 
-    assert [one.kind for one in found][-1] == "email"
-    assert all(one.end <= other.start for one, other in itertools.pairwise(found))
-    assert text[found[-1].start : found[-1].end] == "ann@example.org"
+    assert all(end <= start for (_, _, end), (_, start, _) in itertools.pairwise(found))
+    kind, start, end = found[-1]
+    assert (kind, text[start:end]) == ("email", "ann@example.org")
 
 
 # Properties. Texts are drawn from pieces that matter, because random characters never make a secret.

@@ -12,15 +12,15 @@ from mulligan.redaction.present import FOREIGN, clean, faults, quote
 from mulligan.redaction.values import plain
 
 if TYPE_CHECKING:
-    from mulligan.redaction.redactor import Finding, Redactor
+    from mulligan.redaction.redactor import Redactor
 
-__all__ = ["FOREIGN", "Finding", "Redactor", "clean", "faults", "plain", "quote"]
+__all__ = ["FOREIGN", "Redactor", "clean", "faults", "plain", "quote"]
 
 
 def __getattr__(name: str) -> object:
     # The larger half, which a process that only shows what is already written down never needs.
-    if name in ("Finding", "Redactor"):
-        from mulligan.redaction import redactor
+    if name == "Redactor":
+        from mulligan.redaction.redactor import Redactor
 
-        return getattr(redactor, name)
+        return Redactor
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 from mulligan.redaction import judge, names
 from mulligan.redaction.expressions import Expression, Match
@@ -50,10 +49,13 @@ def _backwards(known: frozenset[str]) -> str:
     return "|".join(f"{first}(?:{'|'.join(rest)})" for first, rest in spelt.items())
 
 
-class _Meaning(NamedTuple):
-    kind: str
-    is_sure: bool
-    """Whether the name is enough, or the value must look like a secret too."""
+class _Meaning:
+    """What a name says of its value. Where that is not sure, the value must look like a secret too."""
+
+    __slots__ = ("is_sure", "kind")
+
+    def __init__(self, kind: str, is_sure: bool) -> None:
+        self.kind, self.is_sure = kind, is_sure
 
 
 @functools.lru_cache(maxsize=4096)

@@ -8,6 +8,7 @@ from mulligan.redaction import contexts, formats, personal
 from mulligan.redaction.expressions import Expression
 
 Found = tuple[str, int, int]
+"""What must not be written down, from where in a text, and to where."""
 
 
 def might_hold(text: str) -> bool:

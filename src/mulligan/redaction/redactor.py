@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NoReturn
 
 from mulligan.redaction import names as naming
 from mulligan.redaction.detect import Found, detect
@@ -13,15 +13,6 @@ from mulligan.redaction.expressions import Expression
 from mulligan.redaction.patterns import compiled
 from mulligan.redaction.present import FOREIGN, clean
 from mulligan.redaction.values import encodable, shortened
-
-
-class Finding(NamedTuple):
-    """Where in a text something must not be written down, and what it is."""
-
-    kind: str
-    start: int
-    end: int
-
 
 _DONE = Expression(r"\[redacted [a-z0-9_]{1,40}\]|\[(?:str \d{1,9} chars|int|float)(?: #[0-9a-f]{12})?\]")
 _BETWEEN = Expression(rf"({_DONE.pattern})")
@@ -104,12 +95,12 @@ class Redactor:
             object.__setattr__(other, field, known if field == "_beside" else getattr(self, field))
         return other
 
-    def findings(self, text: str) -> list[Finding]:
+    def findings(self, text: str) -> list[Found]:
         """What detection finds in a text, in order, none overlapping."""
         found = detect(text)
         return self._apart(text, found) if found or self._patterns else []
 
-    def _apart(self, text: str, found: list[Found]) -> list[Finding]:
+    def _apart(self, text: str, found: list[Found]) -> list[Found]:
         if not self._personal:
             found = [one for one in found if one[0] not in PERSONAL]
         for kind, pattern in self._patterns:
@@ -119,14 +110,14 @@ class Redactor:
             return []
         found.sort(key=lambda one: (one[1], -one[2]))
         done = [hit.span() for hit in _DONE.finditer(text)] if "[" in text else []
-        apart: list[Finding] = []
+        apart: list[Found] = []
         end = 0
         for kind, start, stop in found:
             if stop <= end or (done and any(a < stop and start < b for a, b in done)):
                 continue
             if self._allowed and self._is_allowed(text[start:stop]):
                 continue
-            apart.append(Finding(kind, max(start, end), stop))
+            apart.append((kind, max(start, end), stop))
             end = stop
         return apart
 
@@ -281,13 +272,13 @@ class _Known:
     __slots__ = ("ordered", "spread", "texts", "values")
 
     def __init__(self, values: dict[str, str]) -> None:
-        self.texts: dict[str, tuple[str, Sequence[Finding]]] = {}
+        self.texts: dict[str, tuple[str, Sequence[Found]]] = {}
         self.values = dict(values)
         self.ordered: list[str] = []
         self.spread = False
         """Whether a value was removed from where it could not be told by itself."""
 
-    def found(self, given: str, text: str, findings: Sequence[Finding]) -> None:
+    def found(self, given: str, text: str, findings: Sequence[Found]) -> None:
         """Keeps what was found in a text that was given, and shortened to another."""
         self.texts[given] = text, findings
         for kind, start, end in findings:

@@ -17,7 +17,7 @@ from typing import Any
 from mulligan import forks
 from mulligan.failure import StoreError
 from mulligan.records import History, Step, encode, encode_into
-from mulligan.remember import audit, forgetting
+from mulligan.remember import audit
 from mulligan.remember.connection import TOGETHER, Insert
 from mulligan.remember.database import DatabaseStore
 from mulligan.remember.network import remote
@@ -199,7 +199,7 @@ class SqliteStore(DatabaseStore):
         return pruned
 
     def forget(self, tenant: str, what: Forget) -> Forgotten:
-        from mulligan.remember import upkeep  # once in a while; not for those who only write, as hooks do
+        from mulligan.remember import forgetting, upkeep  # once in a while; not for those who only write, as hooks do
         from mulligan.remember.recording.scrubbing import scrub
 
         forgetting.check(what)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -30,6 +30,7 @@ from mulligan.records import (
     pattern_id,
 )
 from mulligan.redaction import clean
+from mulligan.redaction.expressions import Expression
 from mulligan.remember import patterns, similar
 from mulligan.remember.fixes import UNUSED, Verdict
 from mulligan.remember.store import DAY, LessonQuery
@@ -63,7 +64,7 @@ class Kept(Record, frozen=True):
     """When it came into force."""
 
 
-class Ground(NamedTuple):
+class Ground(msgspec.Struct, frozen=True):
     """What the lessons of one pattern are made of."""
 
     pattern: Pattern
@@ -267,7 +268,7 @@ def names(kept: Kept, tool: str) -> bool:
 # Told
 
 
-class Standing(NamedTuple):
+class Standing(msgspec.Struct, frozen=True):
     """What is known of a lesson beside its words."""
 
     fix: Fix | None
@@ -281,7 +282,7 @@ class Standing(NamedTuple):
 
 def state(kept: Kept, known: Standing, now: int) -> tuple[LessonState, str, bool]:
     """Whether a lesson is in force, why not, and whether it is stale."""
-    fix, met, schema, verdict = known
+    fix, met, schema, verdict = known.fix, known.met, known.schema, known.verdict
     is_approved = kept.said == "approve"
     if kept.said in ("disable", "revoke"):
         return "disabled", "a person disabled it" if kept.said == "disable" else "a person took it back", False
@@ -410,4 +411,4 @@ def values_in(text: str) -> frozenset[str]:
     return frozenset([*bare, *re.findall(r'["`][^"`]+["`]', text)])
 
 
-_PLAIN = re.compile(r"[A-Z]?[a-z]+(?:['-][a-z]+)*|[A-Z]|I")
+_PLAIN = Expression(r"[A-Z]?[a-z]+(?:['-][a-z]+)*|[A-Z]|I")

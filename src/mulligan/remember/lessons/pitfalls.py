@@ -47,7 +47,7 @@ def gathered(
             found |= {each.id: each for each in store.lessons(tenant, query) if each.id not in found}
     if seeds:
         found |= {each.id: each for each in _seeds(store, tenant, names, now) if each.id not in found}
-    told = [each for each in found.values() if _may_be_told(each) and (proposals or is_told(each))]
+    told = [each for each in found.values() if (each.may_be_told if proposals else each.is_trusted)]
     return sorted((each for each in told if seeds or not each.is_seed), key=_rank)  # stable: else the store's order
 
 
@@ -63,10 +63,8 @@ def _seeds(store: Store | None, tenant: str, names: Sequence[str], now: int) -> 
 
     try:
         is_used = store is None or not corpus.is_off(store, tenant)
-    except (
-        StoreError
-    ):  # a server says to readers nothing of its shelf: then what was planted there is told, and no more
-        is_used = False
+    except StoreError:
+        is_used = False  # a server tells readers nothing of its shelf: what was planted there is told, and no more
     every = {**({each.id: each for each in corpus.seeds().values()} if is_used else {}), **kept}
     found: dict[str, Lesson] = {}
     for name in names:
@@ -80,15 +78,6 @@ def _rank(lesson: Lesson) -> int:
     if lesson.is_seed:
         return 1
     return 0 if lesson.state == "active" else 2
-
-
-def is_told(lesson: Lesson) -> bool:
-    """Whether it may be told to a model that did not ask for proposals."""
-    return _rank(lesson) < 2 and _may_be_told(lesson)
-
-
-def _may_be_told(lesson: Lesson) -> bool:
-    return lesson.state not in ("disabled", "expired") and not lesson.stale
 
 
 def told(

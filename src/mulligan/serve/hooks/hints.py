@@ -11,7 +11,6 @@ from mulligan.failure import Failure
 from mulligan.prompt import Prompt
 from mulligan.records import OPEN, Effects, Fix, Lesson, Overcome, Precedent, Step
 from mulligan.remember import lookups
-from mulligan.remember.lessons.pitfalls import is_told
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL, FixQuery, LessonQuery
 from mulligan.serve.hooks.state import State
@@ -56,7 +55,7 @@ class Hints:
             tool=step.name, fingerprint=failure.fingerprint, agent=self._agent, now=self._now, limit=LESSONS
         )
         found = self._store.lessons(LOCAL, asked)
-        known = next((each for each in found if is_told(each) and each.source != "learned"), None)
+        known = next((each for each in found if each.is_trusted and each.source != "learned"), None)
         known = known or self._seed(step.name, failure)
         return self._words.lesson_hint(known) if known is not None else ""
 
@@ -67,7 +66,7 @@ class Hints:
             return None
         from mulligan.remember.seeds.wordings import speaking  # few have planted them
 
-        return next(iter(speaking(filter(is_told, seeds), tool, failure)), None)
+        return next(iter(speaking((each for each in seeds if each.is_trusted), tool, failure)), None)
 
     def instead(self, step: Step, tool: str) -> tuple[str, dict[str, Any], str] | None:
         """The call that a proven fix makes of this one, and what is said of it; only where repairs are asked for."""

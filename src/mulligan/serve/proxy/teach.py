@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from mulligan.prompt import Prompt, tokens
-from mulligan.remember.lessons.pitfalls import is_told
 from mulligan.remember.store import LOCAL, FixQuery, LessonQuery, Store
 from mulligan.serve.proxy.messages import encode
 
@@ -58,7 +57,7 @@ def lessons(
     for name, closed in tools.items():
         tool = f"{server}.{name}"
         known = [each for each in store.lessons(LOCAL, LessonQuery(tool=tool, state="active", now=now, limit=FIXES))
-                 if is_told(each)]  # fmt: skip
+                 if each.is_trusted]  # fmt: skip
         said = [words.lesson(each).removesuffix(".") for each in known]
         rests = {each.fix for each in known}
         said += [
