@@ -799,3 +799,25 @@ def test_nobody_is_told_that_the_same_call_worked_later_where_it_was_not_the_sam
     assert "worked before" not in "".join(left.value.__notes__)
     assert played.runs[0].links[0].how == "repair"
     assert played.store.fixes(LOCAL, FixQuery()) == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_tokens_of_a_wrapped_client_inside_a_wrapped_function_are_counted_once(played: Rehearsal, fails: bool) -> None:
+    answer = {"choices": [{"message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"}]}
+    usage = {**answer, "usage": {"prompt_tokens": 10, "completion_tokens": 3}}
+    inner = scripted(*[DOWN] * fails, usage, usage, name="client")
+
+    @mulligan.model
+    def chat(messages: Any) -> Any:
+        return inner(messages)
+
+    @mulligan.tool
+    def ask() -> Any:
+        return inner(HELLO)
+
+    with mulligan.run("agent"):
+        chat(HELLO)
+        ask()
+
+    spent = [step.tokens for step in played.steps if step.tokens]
+    assert spent == [{"input": 10, "output": 3}] * 2

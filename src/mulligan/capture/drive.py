@@ -461,7 +461,8 @@ class Attempts:
             failure, tokens = self.failure, None
             if self._keeping is not None:
                 failure = self._keeping.failure(failure, self._given)
-                tokens = self._keeping.tokens(result)
+                if self._keeping.is_model:
+                    tokens = self.run.tokens(step.seq, step.parent, self._keeping.tokens(result))
                 result = self._keeping.result(result)
             effects = None if failure is None else self.tool.effects
             self._last = msgspec.structs.replace(

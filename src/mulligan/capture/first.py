@@ -150,7 +150,8 @@ class First(Here, eq=False, gc=False):
             return
         tokens = None
         if rules.keeping is not None:
-            tokens = rules.keeping.tokens(result)
+            if rules.keeping.is_model:
+                tokens = run.tokens(self.number or 0, self.parent, rules.keeping.tokens(result))
             result = rules.keeping.result(result)
         is_whole_run = self.is_alone and not run.has_begun
         success = Success(

@@ -76,6 +76,8 @@ class ActiveRun:
     remembers: int | None = None
     """Steps that are kept in mind, where the run may go on for days: its status is then that of these."""
     _at_end: dict[str, Callable[[], None]] | None = None
+    _counted: set[int] | None = None
+    """Attempts inside which tokens were counted already."""
 
     def __init__(
         self, kit: Kit, agent: str = "", limits: Limits = NO_LIMITS, *, is_outside: bool = False, **about: Any
@@ -204,6 +206,20 @@ class ActiveRun:
                 self.repeats = Repeats()
             self.has_failures = True  # from now on every success is heard of
             return self.repeats
+
+    def tokens(self, number: int, parent: int | None, tokens: dict[str, int] | None) -> dict[str, int] | None:
+        """What is kept of the tokens of a model's call: none where a call of a model inside it has them already.
+
+        A wrapped function that calls a wrapped client answers with what that one answered: they were spent once.
+        """
+        counted = self._counted
+        is_counted = counted is not None and number in counted
+        if (tokens or is_counted) and parent is not None:
+            with _lock:
+                if self._counted is None:
+                    self._counted = set()
+                self._counted.add(parent)
+        return None if is_counted else tokens
 
     def take_retry(self, limit: int) -> bool:
         """Counts one more retry, unless there were so many already."""
