@@ -129,7 +129,7 @@ class Parts:
             if is_postgres(self.settings.store_url):
                 raise  # what is recorded waits in the journal until the database is there
             place = refuge()
-            log.warning("%s Until then, records are kept in %s.", error, place)
+            log.warning("%s (Until then, records are kept in %s.)", error, place)
             return open_store(str(place), self.settings.fsync)
 
     def _opened_there(self) -> Store:

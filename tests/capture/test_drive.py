@@ -479,6 +479,28 @@ def test_that_question_is_asked_by_async_callers_too(played: Rehearsal) -> None:
     assert asked == ["book"]
 
 
+@pytest.mark.parametrize(("effects", "is_told"), [("once", False), ("repeatable", True)])
+def test_nobody_is_told_to_do_twice_what_may_have_happened(effects: Any, is_told: bool) -> None:
+    is_lost = True
+
+    @mulligan.tool(effects=effects)
+    def pay(invoice: str) -> str:
+        if is_lost:
+            raise TimeoutError("the answer was lost")
+        return "paid"
+
+    with rehearsal(attempts=1):
+        for _ in range(2):
+            with mulligan.run("till"):
+                is_lost = True
+                with pytest.raises(TimeoutError) as left:
+                    pay("INV-1")
+                is_lost = False
+                assert pay("INV-1") == "paid"
+
+    assert ("The same call worked before" in "".join(left.value.__notes__)) is is_told
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_the_time_of_a_failed_attempt_is_that_of_the_function_and_not_of_what_we_make_of_it(
     played: Rehearsal, is_async: bool

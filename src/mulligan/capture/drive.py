@@ -564,6 +564,9 @@ class Attempts:
 
     def _recall(self, failure: Failure, why: str, offered: Sequence[Suggestion]) -> Sequence[Precedent]:
         found = self.kit.recall(self.tool.name, failure, self.run.id)
+        if failure.ran is Ran.UNKNOWN and not self.tool.is_repeatable:
+            # It may have happened: that others made the same call again is no advice to do it twice.
+            found = [each for each in found if each.how != "retry"]
         return found or [known for each in offered if (known := _only_alike(each)) is not None]
 
     def _known(self, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Fix]:
