@@ -118,6 +118,38 @@ def test_no_page_is_wider_than_its_window_and_nothing_is_cut_without_a_title(bro
             assert tab.evaluate(cut) == [], name
 
 
+def test_on_a_phone_no_table_goes_on_beyond_its_edge_and_no_word_is_broken_letter_by_letter(browser, week, axe):
+    beyond = """() => [...document.querySelectorAll('main .scroll')].filter(
+        each => each.scrollWidth > each.clientWidth + 1).map(each => each.innerText.slice(0, 80))"""
+    broken = """() => [...document.querySelectorAll('main td')].filter(each =>
+        each.offsetParent && each.innerText.trim().length > 6 && each.clientWidth < 60).map(each => each.innerText)"""
+    with Visit(browser, week, viewport=PHONE) as visit:
+        for name, path in week.pages.items():
+            tab = visit.go(path)
+            tab.wait_for_timeout(400 if name == "live" else 0)
+            assert tab.evaluate(broken) == [], name
+            if name.startswith("compare"):  # two dates beside each other are wider than a phone: keys must scroll them
+                tab.evaluate(axe)
+                assert tab.evaluate("async () => (await axe.run()).violations.map(each => each.id)") == [], name
+            else:
+                assert tab.evaluate(beyond) == [], name
+
+
+@pytest.mark.parametrize(("path", "status"), [("/nothing-here", 404), ("/docs", 200), ("/", 401)])
+def test_pages_that_are_no_part_of_the_dashboard_are_fit_to_be_read_too(browser, week, axe, path, status):
+    context = browser.new_context(viewport=PHONE)
+    tab = context.new_page()
+    answer = tab.goto(week.url(path))
+    assert answer.status == status
+    assert tab.evaluate("getComputedStyle(document.body).maxWidth") != "none"  # its style sheet is there
+    assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    inner = tab.eval_on_selector_all("a[href^='#']", "all => all.map(each => each.getAttribute('href'))")
+    assert [each for each in inner if not tab.locator(each).count()] == []
+    tab.evaluate(axe)
+    assert tab.evaluate("async () => (await axe.run()).violations.map(each => each.id)") == []
+    context.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_what_is_drawn_stands_out_from_what_it_is_drawn_on(browser, week, scheme):
     with Visit(browser, week, color_scheme=scheme) as visit:
@@ -281,6 +313,25 @@ def test_the_live_tail_shows_what_comes_and_waits_while_it_is_paused(browser, tm
         tab.click("#pause")
         tab.wait_for_selector("#events a:has-text('while_paused')")
         assert visit.ills == []
+
+
+def test_after_a_broken_connection_the_live_tail_tells_nothing_twice(browser, week):
+    with Visit(browser, week) as visit:
+        tab = visit.go("/live")
+        tab.wait_for_selector("#live-state:has-text('listening')")
+        before = tab.locator("#events tr").count()
+        assert before
+        week.running.server.is_stopping = True  # which ends the stream
+        tab.wait_for_selector("#live-state:has-text('does not answer')")
+        week.running.server.is_stopping = False
+        tab.wait_for_selector("#live-state:has-text('listening')", timeout=10_000)
+        assert tab.locator("#events tr").count() == before
+
+
+def test_a_live_tail_with_nothing_to_tell_says_so(browser, tmp_path):
+    with dashboards.empty(tmp_path) as shown, Visit(browser, shown) as visit:
+        visit.go("/live").wait_for_selector("text=Nothing ended in the last hour")
+        assert not visit.tab.is_visible("#tail")
 
 
 def test_a_page_that_waits_for_the_first_run_shows_it_by_itself(browser, tmp_path):

@@ -268,3 +268,18 @@ def test_a_sentence_is_broken_between_words_where_the_terminal_is_narrow(types, 
     assert code == 0
     assert max(map(len, out.splitlines())) <= 40
     assert " ".join(out.split()).startswith("Nothing was recorded since ")
+
+
+def test_a_run_that_somebody_else_named_is_found_by_its_own_id(types, tmp_path):
+    path = tmp_path / "sent.db"
+    kept = SqliteStore(path)
+    for place, id in enumerate(["job-17", "4bf92f3577b34da6a3ce929d0e0e4736", "run_job-2"], start=1):
+        run = Run(id=id, agent="nightly", started=place * 1000, ended=place * 1000 + 500, end="finished")
+        kept.append(LOCAL, [RunStarted(run), RunEnded(run)], "journal", place * 2)
+    kept.close()
+    wanted = {"job-17": "job-17", "job": "job-17", "4bf9": "4bf92f3577b34da6a3ce929d0e0e4736", "job-2": "run_job-2"}
+    for typed, found in wanted.items():
+        code, out, err = types("show", typed, "--store", str(path))
+        assert (code, err) == (0, "")
+        assert out.startswith(f"{found} success")
+    assert types("show", "nothing", "--store", str(path))[0] == 2

@@ -39,6 +39,7 @@ def test_serve_says_where_it_is_takes_in_answers_and_stops_gracefully(command):
     at = re.search(r"listens on (http://127\.0\.0\.1:\d+) ", process.stdout.readline())[1]
     once = re.search(r"open this once: (\S+)", process.stdout.readline())[1]
     assert once.startswith(f"{at}/enter/")
+    assert process.stdout.readline() == f"To send from OpenTelemetry: mulligan env --url {at}\n"
 
     sent = urllib.request.Request(
         f"{at}/v1/runs", b'{"id": "r", "end": "finished"}', {"Content-Type": "application/json"}

@@ -178,13 +178,17 @@ def route(server: Server, path: str, endpoint: Endpoint, needs: Needs, *methods:
 
 def told(request: Request, refused: Refused) -> Response:
     if "text/html" in request.headers.get("accept", "") and request.method in SAFE:
-        way = _WAY if refused.status == 401 else ""
+        way = {401: _WAY, 404: _HOME}.get(refused.status, "")
         return HTMLResponse(_PAGE.format(message=_escaped(refused.message), way=way), refused.status, refused.headers)
     return JSONResponse(refused.facts, refused.status, refused.headers)
 
 
-_PAGE = "<!doctype html><html lang=en><meta charset=utf-8><title>mulligan</title><h1>mulligan</h1><p>{message}</p>{way}"
+_PAGE = (
+    "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+    "<title>mulligan</title><link rel=stylesheet href=/docs.css><main><h1>mulligan</h1><p>{message}</p>{way}</main>"
+)
 _WAY = "<p><a href=/sign-in>Sign in with a token</a></p>"
+_HOME = "<p><a href=/>To the overview</a></p>"
 
 
 def _escaped(text: str) -> str:

@@ -186,6 +186,7 @@ def _operation(told: str, path: str, method: str, answers: str, statuses: tuple[
 CSS = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1b1b1b; }
 h2 { margin: 2rem 0 .3rem; font-size: 1.1rem; } code { font-size: .95em; } table { border-collapse: collapse; }
+p, td { overflow-wrap: anywhere; } div { overflow-x: auto; }
 th, td { text-align: left; padding: .15rem 1rem .15rem 0; vertical-align: top; }
 @media (prefers-color-scheme: dark) { body { background: #151515; color: #e8e8e8; } a { color: #8ab4f8; } }
 """
@@ -197,7 +198,7 @@ def page() -> str:
     whole = document()
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
-        "<title>mulligan: the API</title><link rel=stylesheet href=/docs.css><h1>mulligan: the API</h1>",
+        "<title>mulligan: the API</title><link rel=stylesheet href=/docs.css><main><h1>mulligan: the API</h1>",
         f"<p>{escape(whole['info']['description'])} The same as <a href=/openapi.json>OpenAPI 3.1</a>.</p>",
     ]
     for path, methods in whole["paths"].items():
@@ -212,17 +213,18 @@ def page() -> str:
                     f"<td>{escape(each.get('description', ''))}"
                     for each in given
                 )
-                parts.append(f"<table><tr><th>parameter<th>takes<th>means{rows}</table>")
+                parts.append(f"<div><table><tr><th>parameter<th>takes<th>means{rows}</table></div>")
             parts.append(f"<p>Answers {', '.join(about['responses'])}.</p>")
     parts.append("<h1>What is sent</h1>")
-    for sent in ("SentRun", "SentStep", "SentFailure", "SentBatch"):
+    for sent in ("SentRun", "SentStep", "SentFailure", "SentBatch", "Asked", "Report", "SentVerdict"):
         about = whole["components"]["schemas"][sent]
         rows = "".join(
             f"<tr><td><code>{escape(name)}</code><td>{escape(_takes(each))}<td>{escape(each.get('description', ''))}"
             for name, each in about["properties"].items()
         )
-        parts.append(f"<h2 id={sent}>{sent}</h2><p>{escape(about.get('description', ''))}</p><table>{rows}</table>")
-    return "".join(parts)
+        parts.append(f"<h2 id={sent}>{sent}</h2><p>{escape(about.get('description', ''))}</p>")
+        parts.append(f"<div><table>{rows}</table></div>")
+    return "".join([*parts, "</main>"])
 
 
 def _named(kind: str, schema: dict[str, Any]) -> str:

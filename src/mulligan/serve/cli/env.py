@@ -8,17 +8,20 @@ import click
 
 from mulligan.serve.cli.options import as_json, print_json
 
+DEFAULT = "http://127.0.0.1:4700"
+"""Where a server is that was told nothing else."""
+
 
 @click.command(
     epilog='Examples:\n\n  eval "$(mulligan env)"\n\n  eval "$(mulligan env --for claude-code)"\n\n'
     "  mulligan env --url https://mulligan.example.com --token mul_..."
 )
-@click.option("--url", default="http://127.0.0.1:4700", show_default=True, help="Where the server is.")
+@click.option("--url", default=DEFAULT, show_default=True, help="Where the server is.")
 @click.option("--token", help="A token of role ingest, where the server needs one.")
 @click.option("--for", "agent", type=click.Choice(["claude-code"]), help="And those that make this agent send.")
 @as_json
 def env(url: str, token: str | None, agent: str | None, as_json: bool) -> None:
-    """Print the variables that make OpenTelemetry, and mulligan itself, send to a server."""
+    """Print the variables that make OpenTelemetry send to a server."""
     url = url.rstrip("/")
     found = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": url,

@@ -115,8 +115,11 @@ def _found(kept: Store, wanted: str) -> History:
         if not newest:
             raise SettingsError("there are no runs yet. Wrap a function with @mulligan.tool, or try: mulligan demo")
         return newest[0]
-    prefix = wanted if wanted.startswith("run_") or "run_".startswith(wanted) else f"run_{wanted}"
+    prefix = wanted
     matches = kept.find(LOCAL, prefix, limit=4)
+    if not matches:  # nobody has to type the beginning that all ids of our own have; others' ids have none
+        prefix = f"run_{wanted}"
+        matches = kept.find(LOCAL, prefix, limit=4)
     if len(matches) > 1 and not any(each.id == prefix for each in matches):
         told = ", ".join(
             f"{each.id} ({terminal.ago(each.started, now())}, {each.agent or 'no agent'})" for each in matches[:3]

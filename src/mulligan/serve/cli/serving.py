@@ -20,6 +20,7 @@ from mulligan.remember.store import LOCAL, Store
 from mulligan.remember.urls import is_remote, journals_of, open_store, place_of, shown
 from mulligan.report.alerts import Alerts
 from mulligan.serve.api.tenants import Tenant, Tenants
+from mulligan.serve.cli.env import DEFAULT
 from mulligan.serve.cli.options import now, settings_with, store_option
 from mulligan.settings import Level, Settings
 
@@ -123,7 +124,8 @@ def _serve(
             click.echo("Everybody on this machine may read, send and decide: --no-auth asks nobody who they are.")
         else:
             click.echo(f"To look, open this once: {address}")
-        click.echo("To send from OpenTelemetry: mulligan env")
+        there = ("" if said["at"] == DEFAULT else f" --url {said['at']}") + ("" if is_local else " --token TOKEN")
+        click.echo(f"To send from OpenTelemetry: mulligan env{there}")
         sys.stdout.flush()
         if opens:
             import webbrowser

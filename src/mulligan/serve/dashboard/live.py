@@ -62,6 +62,7 @@ def told(event: StepEnded | RunEnded, agent: str) -> dict[str, Any]:
     if isinstance(event, RunEnded):
         run = event.run
         return {
+            "key": f"{run.id}/ended",
             "at": _time(run.ended or run.started),
             "mark": "■",
             "look": "lost" if run.end != "finished" else "quietly",
@@ -74,6 +75,7 @@ def told(event: StepEnded | RunEnded, agent: str) -> dict[str, Any]:
     step = event.step
     failure = step.failure
     return {
+        "key": f"{step.run}/{step.seq}",
         "at": _time(step.started + int(step.seconds * 1000)),
         "mark": "✕" if step.has_failed else "✓" if step.outcome == "success" else "\u2013",
         "look": "lost" if step.has_failed else "won" if step.attempt > 1 else "ok",

@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute
 
 from mulligan.failure import SettingsError
-from mulligan.remember.store import Store
+from mulligan.remember.store import LOCAL, Store
 from mulligan.serve.api.app import Server
 from mulligan.serve.api.doors import Caller, route
 from mulligan.serve.api.signing import HOURS
@@ -181,7 +181,8 @@ class Dashboard:
                 f"There is no {error.what} {shown.line(error.name, 80).unescape()!r} here, or more than one begins so."
             )
             return self._refused(path, now, "Not found", told, 404)
-        return self._templates.render(template, asked, {**context, "home": home, "who": who}), 200
+        here = {"home": home, "needs_token": not self._server.rules.is_local or who.tenant != LOCAL}
+        return self._templates.render(template, asked, {**context, **here, "who": who}), 200
 
     def _refused(self, path: str, now: int, title: str, told: str, status: int) -> tuple[bytes, int]:
         plain = Asked.of(path, {}, now)

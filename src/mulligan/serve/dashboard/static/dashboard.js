@@ -85,6 +85,7 @@
 
   function told(event) {
     const row = document.createElement("tr");
+    row.dataset.key = event.key;
     const cell = (text, sort) => {
       const made = document.createElement("td");
       if (sort) made.className = sort;
@@ -101,8 +102,8 @@
     link.textContent = event.name;
     name.append(link);
     if (event.attempt > 1) name.append(` attempt ${event.attempt}`);
-    cell(event.agent, "name hide");
-    cell(event.said, "name");
+    cell(event.agent, "short hide").title = event.agent;
+    cell(event.said, "name said-last");
     cell(event.took, "n hide");
     return row;
   }
@@ -116,18 +117,23 @@
     let waiting = [];
     let is_paused = false;
 
+    // After a broken connection the newest are told once more: what is there already is left where it is.
+    const is_here = (event) => [...body.rows].some((row) => row.dataset.key === event.key);
+    const filled = () => { one("#tail").hidden = !body.rows.length; one("#nothing").hidden = body.rows.length > 0; };
     const show = (event) => {
+      if (is_here(event)) return;
       body.prepend(told(event));
       while (body.rows.length > MOST) body.deleteRow(-1);
+      filled();
     };
     const say = (text) => { state.textContent = text; };
     const open = () => {
       if (source) return;
       source = new EventSource(body.dataset.from);
-      source.addEventListener("ready", () => say("listening"));
+      source.addEventListener("ready", () => { if (!is_paused) say("listening"); filled(); });
       source.onmessage = (message) => {
         const event = JSON.parse(message.data);
-        if (is_paused) { waiting.push(event); say(`paused, ${waiting.length} waiting`); }
+        if (is_paused) { waiting = [...waiting, event].slice(-MOST); say(`paused, ${waiting.length} waiting`); }
         else show(event);
       };
       source.onerror = () => say("the server does not answer; trying again");
