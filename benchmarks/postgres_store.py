@@ -1,41 +1,74 @@
 """A filled SQLite store as one in PostgreSQL, for the benchmarks: every row by COPY, indices afterwards.
 
-`server()` is the PostgreSQL of the tests, durable and gone with the process, or the one whose URL is given.
+`server()` is the PostgreSQL of the tests, durable and gone with the process, or the one whose URL is given; with a
+folder its data stays there. Stores are a plain user's, as they should be: row-level security holds. `Clock` counts the
+CPU of both sides.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 import psycopg
 
 from mulligan.figures import DAY
+from mulligan.remember.postgres import security
 from mulligan.remember.postgres.store import PostgresStore
 from mulligan.remember.tables import ORDERED
 
+LARGE = {"shared_buffers": "512MB", "maintenance_work_mem": "256MB", "max_wal_size": "4GB"}
+
 
 @contextlib.contextmanager
-def server(given: str) -> Iterator[str]:
-    """`given` is a URL, or just `postgresql`: then one is started."""
+def server(given: str, folder: Path | None = None) -> Iterator[str]:
+    """`given` is a URL, or just `postgresql`: then one is started. In a folder that is named its data stays."""
     if "://" in given:
         yield given
         return
     import postgres  # type: ignore[import-not-found]  # of the tests
 
-    with postgres.Server(durable=True, shared_buffers="512MB", maintenance_work_mem="256MB", max_wal_size="4GB") as own:
+    with postgres.Server(durable=True, folder=folder, **LARGE) as own:
         yield own.url
 
 
-def copied(path: Path, url: str, now: int, show: Callable[[str], None] = lambda text: None) -> PostgresStore:
-    """All of the file, in a database that is empty; the store to ask."""
+@contextlib.contextmanager
+def filled(
+    where: str, folder: Path | None, path: Path, now: int, show: Callable[[str], None] = lambda text: None
+) -> Iterator[PostgresStore]:
+    """The store to ask, with all of this file: in a database of its own. With a folder it stays, and is found again."""
+    import postgres
+
+    name = f"mulligan_{path.stem}"
+    with server(where, folder / "postgresql" if folder else None) as given:
+        with psycopg.connect(given, autocommit=True) as made:
+            is_there = made.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone()
+            made.execute(f'DROP DATABASE IF EXISTS "{name}_part" WITH (FORCE)')
+        url = postgres.named(postgres.plain(given), name)
+        if is_there is None:
+            part = postgres.make_database(given, f"{name}_part")
+            copy(path, part, postgres.named(given, f"{name}_part"), now, show)
+            with psycopg.connect(given, autocommit=True) as made:
+                made.execute(f'ALTER DATABASE "{name}_part" RENAME TO "{name}"')
+        with contextlib.closing(PostgresStore(url, clock=lambda: now)) as store:
+            yield store
+        if folder is None:
+            with psycopg.connect(given, autocommit=True) as made:
+                made.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def copy(path: Path, url: str, owner: str, now: int, show: Callable[[str], None]) -> None:
+    """All of the file, into a database that is empty. `owner` is its URL for one whom row-level security lets COPY."""
     PostgresStore(url, clock=lambda: now).close()
-    with contextlib.closing(sqlite3.connect(path)) as source, psycopg.connect(url, autocommit=True) as made:
+    with contextlib.closing(sqlite3.connect(path)) as source, psycopg.connect(owner, autocommit=True) as made:
         made.execute("SET statement_timeout = 0")
         indices = made.execute(
             "SELECT i.indexrelid::regclass::text, pg_get_indexdef(i.indexrelid) FROM pg_index i JOIN pg_class c "
@@ -44,10 +77,13 @@ def copied(path: Path, url: str, now: int, show: Callable[[str], None] = lambda 
         ).fetchall()
         for name, _ in indices:
             made.execute(f"DROP INDEX {name}")
-        for (day,) in source.execute(f"SELECT DISTINCT kept / {DAY} FROM runs"):
+        made.execute(f"SET ROLE {urlsplit(url).username}")
+        for (day,) in source.execute(f"SELECT DISTINCT kept / {DAY} FROM runs").fetchall():
             made.execute(
                 f"CREATE TABLE IF NOT EXISTS steps_{day} PARTITION OF steps FOR VALUES FROM ({day}) TO ({day + 1})"
             )
+        security.guard(made)
+        made.execute("RESET ROLE")
         tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY name"
         for (table,) in source.execute(tables).fetchall():
             show(f"  {table} to PostgreSQL")
@@ -60,7 +96,7 @@ def copied(path: Path, url: str, now: int, show: Callable[[str], None] = lambda 
         for _, definition in indices:
             made.execute(definition.replace(" ON ONLY ", " ON "))
         made.execute("VACUUM ANALYZE")
-    return PostgresStore(url, clock=lambda: now)
+        made.execute("CHECKPOINT")  # what is still to be written is not written while others are measured
 
 
 def _copy(source: sqlite3.Connection, made: psycopg.Connection, table: str) -> None:
@@ -79,3 +115,23 @@ def _copy(source: sqlite3.Connection, made: psycopg.Connection, table: str) -> N
         copy.set_types([column.type_code for column in described])
         for row in source.execute(sql):
             copy.write_row(row)
+
+
+class Clock:
+    """Seconds of CPU: of this thread, and of the processes of the server that work for this store."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        with psycopg.connect(store._pool._url) as made:
+            rows = made.execute(
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+                "AND backend_type = 'client backend'"
+            ).fetchall()
+        self._spent = [open(f"/proc/{pid}/schedstat", "rb", buffering=0) for (pid,) in rows]  # noqa: SIM115
+        if not self._spent:
+            raise SystemExit("error: the server was asked nothing yet, or is elsewhere: its CPU is not known.")
+
+    def __call__(self) -> float:
+        spent = 0
+        for file in self._spent:
+            spent += int(os.pread(file.fileno(), 64, 0).split()[0])
+        return time.thread_time() + spent / 1e9

