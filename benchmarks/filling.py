@@ -316,8 +316,7 @@ class Filler:
         for grain, every in (("day", daily), ("hour", hourly)):
             for at, sums in every:
                 ordered = sorted(sums, key=lambda each: each[:2])
-                values = [value for slice, of, *cell in ordered for value in (LOCAL, grain, slice, at, of, *cell)]
-                rollups.put(connection, values)
+                connection.put(rollups.SUM, [(LOCAL, grain, slice, at, of, *cell) for slice, of, *cell in ordered])
 
     def _put_patterns(self, connection: SqliteConnection) -> None:
         totals: dict[str, Sum] = {}

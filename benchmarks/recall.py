@@ -35,7 +35,7 @@ from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.figures import StatsQuery
 from mulligan.records import Run, Step
-from mulligan.remember import fixes, learning, similar
+from mulligan.remember import fixes, similar, voting
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import DAY, LOCAL, FixQuery, Question, Store
 
@@ -264,19 +264,19 @@ def learning_adds(folder: Path, calls: int = 20_000, rounds: int = 5) -> tuple[f
         sizes.append(sum(isinstance(event, StepEnded) for event in batches[-1]))
     half = len(batches) // 2
     kept = sum(sizes[half:])
-    real = fixes.trials, learning.add
+    real = fixes.trials, voting.add
     spent: dict[bool, list[float]] = {False: [], True: []}
     for place in range(2 * rounds):
         is_learning = place % 2 == 1
         store = SqliteStore(folder / f"learning_{place}.db", lambda: NOW)
-        fixes.trials, learning.add = real if is_learning else (_no_trials, _no_news)  # type: ignore[assignment]
+        fixes.trials, voting.add = real if is_learning else (_no_trials, _no_news)  # type: ignore[assignment]
         began = 0.0
         for at, batch in enumerate(batches):
             if at == half:
                 began = time.process_time()
             store.append(LOCAL, batch, f"journal_{at}", 1)
         spent[is_learning].append(1e6 * (time.process_time() - began) / kept)
-        fixes.trials, learning.add = real
+        fixes.trials, voting.add = real
         store.close()
     return statistics.median(spent[False]), statistics.median(spent[True])
 
@@ -302,9 +302,7 @@ def main() -> None:
     told: dict[str, Any] = {"recall": {}}
     try:
         for calls in given.calls:
-            told["recall"][calls] = _measured(
-                folder / f"recall_{calls}.db", calls, given.store, folder if given.keep else None
-            )
+            told["recall"][calls] = _measured(folder, calls, given.store, given.keep)
         told["alike"] = ways()
         told["learning"] = learning_adds(folder)
     finally:

@@ -18,29 +18,54 @@ TOGETHER = 50
 
 
 class Insert(msgspec.Struct, frozen=True):
-    """A row into a table, unless there is one of its key; and many of them in one statement."""
+    """A row into a table, and what becomes of it where there is one of its key; and many of them in one statement."""
 
     table: str
     columns: tuple[str, ...]
+    conflict: str
     one: str
     many: str
 
     @classmethod
-    def of(cls, table: str, columns: str) -> Insert:
+    def of(cls, table: str, columns: str, conflict: str = "ON CONFLICT DO NOTHING") -> Insert:
+        """Unless it is said what to do with it, a row that is there stays."""
         names = tuple(columns.split())
         start, row = f"INSERT INTO {table} ({', '.join(names)}) VALUES ", f"({', '.join('?' * len(names))})"
-        end = " ON CONFLICT DO NOTHING"
-        return cls(table, names, start + row + end, start + ", ".join([row] * TOGETHER) + end)
+        many = start + ", ".join([row] * TOGETHER)
+        return cls(table, names, conflict, f"{start}{row} {conflict}", f"{many} {conflict}")
+
+    @classmethod
+    def instead(cls, table: str, keys: str, values: str) -> Insert:
+        """In the place of the one of its key. Of rows that are put together, no two have the same key."""
+        new = ", ".join(f"{name} = excluded.{name}" for name in values.split())
+        conflict = f"ON CONFLICT ({', '.join(keys.split())}) DO UPDATE SET {new}"
+        return cls.of(table, f"{keys} {values}", conflict)
 
 
 def upsert(table: str, keys: str, values: str) -> str:
     """A row into a table, in the place of the one of its key."""
-    names = [*keys.split(), *values.split()]
-    new = ", ".join(f"{name} = excluded.{name}" for name in values.split())
-    return (
-        f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) "
-        f"ON CONFLICT ({', '.join(keys.split())}) DO UPDATE SET {new}"
-    )
+    return Insert.instead(table, keys, values).one
+
+
+class Lookup(msgspec.Struct, frozen=True):
+    """Rows of a table by their key, or by the beginning of it, with these columns; of one, or of many at once."""
+
+    table: str
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    one: str
+
+    @classmethod
+    def of(cls, table: str, keys: str, columns: str) -> Lookup:
+        """The name of a key with `>=` behind it stands for all from that value on."""
+        names, wanted = tuple(keys.split()), tuple(columns.split())
+        return cls(table, names, wanted, f"SELECT {', '.join(wanted)} FROM {table} WHERE {cls.where(names)}")
+
+    @staticmethod
+    def where(keys: tuple[str, ...], values: Sequence[str] | None = None) -> str:
+        """That these keys have these values, or those that are given with the statement."""
+        each = zip(keys, values or "?" * len(keys), strict=True)
+        return " AND ".join(f"{key} {value}" if key.endswith(">=") else f"{key} = {value}" for key, value in each)
 
 
 class Rows(Protocol):
@@ -68,6 +93,9 @@ class Connection(Protocol):
 
     def put(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> int:
         """Many rows at once; how many were not there yet."""
+
+    def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """The rows of many keys at once, each behind its key."""
 
     def put_plain(self, tenant: str, steps: Sequence[Step]) -> int:
         """The same for steps of calls that worked at once."""

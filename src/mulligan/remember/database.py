@@ -29,7 +29,7 @@ from mulligan.records import (
     encode,
     pattern_id,
 )
-from mulligan.remember import audit, bodies, fixes, found, learning, patterns, rollups, rows
+from mulligan.remember import audit, bodies, fixes, found, learning, patterns, rollups, rows, voting
 from mulligan.remember.connection import Connection, upsert
 from mulligan.remember.ledger import Ledger
 from mulligan.remember.patterns import Decision
@@ -198,7 +198,7 @@ class DatabaseStore(abc.ABC):
         links = decode(b"[%s]" % b",".join([bodies.plain(body) for (body,) in rows]), list[Link])  # all at once
         pattern = pattern_id(question.tool, question.fingerprint)
         told = self._read(tenant, _BESIDE, (tenant, tenant, pattern, pattern, tenant, question.run))
-        taken_back = [learning.revocation(row[1:]) for row in told if row[0] == "revoked"]
+        taken_back = [voting.revocation(row[1:]) for row in told if row[0] == "revoked"]
         counted = sum(row[3] for row in told if row[0] == "runs")
         own = sum(row[3] for row in told if row[0] == "own")
         if revoked := self._revoked(tenant, question.tool, pattern, taken_back):

@@ -1,4 +1,4 @@
-"""Fixes in a database: votes come in with the batch that they are in, and tallies are kept up to date with them."""
+"""Fixes in a database: asked for, decided about and taken back. How votes come in is in `voting.py`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 import msgspec
 
 from mulligan import calls
-from mulligan.calls import Standing, wilson
+from mulligan.calls import Standing
 from mulligan.records import Fix, Run, Step, decode, encode
-from mulligan.remember import bodies, exemplars, fixes, patterns, recipes, schemas, similar
+from mulligan.remember import bodies, exemplars, fixes, recipes, schemas, similar, voting
 from mulligan.remember.connection import Connection, upsert
 from mulligan.remember.fixes import Tally, Trial, Verdict, Vote
 from mulligan.remember.rows import FIRST
 from mulligan.remember.store import Evidence, FixQuery, Revocation, Revoked, Shape, shape_of
 from mulligan.remember.tallies import id_of
+from mulligan.remember.voting import REPORTED, VOTE, News, note_news, refresh, vote_row, votes
 
 TALLIES = 64
 """Fixes of one pattern that are looked at, the latest."""
@@ -26,12 +27,8 @@ CANDIDATES = 256
 """Patterns of a tool that a new one is compared with."""
 TOGETHER = 30
 """Fixes whose votes are asked for by one statement."""
-REPORTED = -1
-"""Stands for the failed call in a vote that somebody reported."""
 
-Read = Callable[..., list[Any]]
-_VOTE = upsert("votes", "tenant run tried failed fix", "worked at principal agent automatic body")
-_FIXED = "INSERT INTO fixed (tenant, tool, pattern, sketch, words) VALUES (?, ?, ?, ?, ?)"
+Read = voting.Read
 _VERDICT = upsert("verdicts", "tenant id", "body")
 _KNOWN = (
     "SELECT 'verdict', id, NULL, NULL, NULL, body FROM verdicts WHERE tenant = ? "
@@ -42,15 +39,6 @@ _KNOWN = (
 """What is known beside the tallies, by one statement."""
 _FIXES = "SELECT last, body FROM fixes WHERE tenant = ? AND pattern = ? ORDER BY last DESC LIMIT ?"
 """Those of one pattern, the latest."""
-_FIX = upsert("fixes", "tenant id", "tool pattern last body")
-
-
-class News(msgspec.Struct, frozen=True):
-    """What a batch says about fixes in one run: all trials from this call on."""
-
-    run: Run
-    start: int
-    trials: list[Trial]
 
 
 def trials_of(steps: Iterable[Step]) -> list[Trial]:
@@ -64,152 +52,9 @@ def trials_of(steps: Iterable[Step]) -> list[Trial]:
     return found
 
 
-def add(writer: Connection, tenant: str, news: Sequence[News], principal: str | None = None) -> None:
-    """Takes the votes of some runs; those of the same calls that are no longer true are taken back."""
-    revoked: list[Revocation] | None = None
-    for about in news:
-        place = (tenant, about.run.id)
-        known = {
-            (failed, tried): (fix, bool(worked), at)
-            for failed, tried, fix, worked, at in writer.execute(
-                "SELECT failed, tried, fix, worked, at FROM votes WHERE tenant = ? AND run = ? AND tried >= ? "
-                "AND failed <> ?",
-                (*place, about.start, REPORTED),
-            )
-        }
-        if not known and not about.trials:
-            continue
-        who = principal or _principal(writer, tenant, about.run.id)
-        if revoked is None:
-            revoked = revocations(lambda sql, values: writer.execute(sql, values).fetchall(), tenant)
-        heard = [
-            trial
-            for trial in about.trials
-            if not any(fixes.is_revoked(each, who, trial.step.name, about.run.started) for each in revoked)
-        ]
-        wanted = {(trial.failed, trial.tried): trial for trial in heard}
-        stale = {
-            key: vote
-            for key, vote in known.items()
-            if key not in wanted or (wanted[key].fix, wanted[key].worked, wanted[key].at) != vote
-        }
-        for failed, tried in stale:
-            writer.execute(
-                "DELETE FROM votes WHERE tenant = ? AND run = ? AND failed = ? AND tried = ?", (*place, failed, tried)
-            )
-        for fix in {fix for fix, _, _ in stale.values()}:
-            refresh(writer, tenant, fix)
-        for key, trial in wanted.items():
-            if key not in known or key in stale:
-                _vote(writer, tenant, trial, Vote(
-                    about.run.id, who, about.run.agent, trial.at, trial.worked, trial.is_automatic))  # fmt: skip
-
-
-def _principal(writer: Connection, tenant: str, run: str) -> str:
-    row = writer.execute("SELECT principal FROM runs WHERE tenant = ? AND id = ?", (tenant, run)).fetchone()
-    return (row[0] if row else "") or fixes.OWN
-
-
-def _vote(writer: Connection, tenant: str, trial: Trial, vote: Vote) -> None:
-    fix = trial.fix
-    earlier = writer.execute(
-        "SELECT min(worked), min(at) FROM votes WHERE tenant = ? AND fix = ? AND run = ? AND principal = ?",
-        (tenant, fix, vote.run, vote.principal),
-    ).fetchone()
-    body = encode(trial.done) if trial.done else None
-    writer.execute(
-        _VOTE,
-        (
-            tenant, vote.run, trial.tried, trial.failed, fix, int(vote.worked), vote.at, vote.principal, vote.agent,
-            int(vote.is_automatic), body,
-        ),
-    )  # fmt: skip
-    if earlier[0] is not None:
-        # Each run has one vote: its first failure, else its first success.
-        if bool(earlier[0]) != vote.worked or vote.at < earlier[1]:
-            refresh(writer, tenant, fix)
-        return
-    row = writer.execute("SELECT body FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
-    tally = decode(row[0], Tally) if row else Tally.of(trial)
-    before = _weight(tally)
-    tally.add(vote)
-    if row is None:
-        _note_pattern(writer, tenant, trial)
-    _put(writer, tenant, tally, is_news=tally.worked > 0 and _weight(tally) != before)
-
-
-def _weight(tally: Tally) -> tuple[int | bool, ...]:
-    """What of a record may make another lesson of it, roughly: one more of a thousand does not."""
-    is_sure = wilson(tally.worked, tally.tried) >= fixes.SURE
-    return (*map(_roughly, (tally.worked, tally.tried, len(tally.principals))), min(len(tally.days), 2), is_sure)
-
-
-def _roughly(count: int) -> int:
-    return count if count < 8 else 8 * count.bit_length()
-
-
-def _put(writer: Connection, tenant: str, tally: Tally, is_news: bool = True) -> None:
-    pattern = id_of(tally.tool, tally.fingerprint)
-    if is_news:
-        note_news(writer, tenant, pattern)
-    writer.execute(
-        _FIX,
-        (tenant, tally.id, tally.tool, pattern, tally.last, encode(tally)),
-    )
-
-
-def note_news(writer: Connection, tenant: str, pattern: str) -> None:
-    """What there is to learn of a pattern has changed: consolidation looks at it when there is time."""
-    writer.execute("INSERT INTO unlearned (tenant, pattern) VALUES (?, ?) ON CONFLICT DO NOTHING", (tenant, pattern))
-
-
-def _note_pattern(writer: Connection, tenant: str, trial: Trial) -> None:
-    """What the pattern of a new fix looks like, so that others like it find the way here."""
-    pattern = id_of(trial.step.name, trial.fingerprint)
-    place = (tenant, trial.step.name, pattern)
-    known = writer.execute("SELECT 1 FROM fixed WHERE tenant = ? AND tool = ? AND pattern = ?", place).fetchone()
-    if known is None:
-        row = writer.execute("SELECT template FROM patterns WHERE tenant = ? AND id = ?", (tenant, pattern)).fetchone()
-        text = row[0] if row is not None else patterns.worded(trial.step)[1]
-        writer.execute(_FIXED, (*place, similar.packed(similar.sketch(text)), text[: similar.LONGEST]))
-
-
-def refresh(writer: Connection, tenant: str, fix: str) -> None:
-    """Counts a fix anew from its votes."""
-    row = writer.execute("SELECT body FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
-    if row is None:
-        return
-    old = decode(row[0], Tally)
-    votes = _votes(lambda sql, values: writer.execute(sql, values).fetchall(), tenant, fix)
-    if not votes:
-        writer.execute("DELETE FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix))
-        pattern = id_of(old.tool, old.fingerprint)
-        note_news(writer, tenant, pattern)
-        left = writer.execute("SELECT 1 FROM fixes WHERE tenant = ? AND pattern = ?", (tenant, pattern)).fetchone()
-        if left is None:
-            writer.execute(
-                "DELETE FROM fixed WHERE tenant = ? AND tool = ? AND pattern = ?", (tenant, old.tool, pattern)
-            )
-        return
-    _put(writer, tenant, old.anew(votes))
-
-
-def _votes(read: Read, tenant: str, fix: str, since: int = FIRST, without: str = "", most: int = 2**62) -> list[Vote]:
-    """The votes for a fix that count, in the order of their time; of very many the latest."""
-    rows = read(
-        "SELECT tried, run, principal, agent, at, worked, automatic FROM votes "
-        "WHERE tenant = ? AND fix = ? AND at >= ? AND run <> ? ORDER BY at DESC LIMIT ?",
-        (tenant, fix, since, without, most),
-    )
-    return fixes.counted(
-        (tried, Vote(run, who, agent, at, bool(worked), bool(automatic)))
-        for tried, run, who, agent, at, worked, automatic in rows
-    )
-
-
 def relearn(writer: Connection, tenant: str, run: Run, steps: Iterable[Step]) -> None:
     """The votes of a run, from its steps as they are now."""
-    add(writer, tenant, [News(run, FIRST, trials_of(steps))])
+    voting.add(writer, tenant, [News(run, FIRST, trials_of(steps))])
 
 
 def note_principal(writer: Connection, tenant: str, principal: str, now: int) -> None:
@@ -247,16 +92,6 @@ def forget_where(writer: Connection, tenant: str, is_gone: Callable[[Tally, byte
             refresh(writer, tenant, id)
 
 
-def revocations(read: Read, tenant: str) -> list[Revocation]:
-    rows = read("SELECT principal, tool, since, until FROM revocations WHERE tenant = ?", (tenant,))
-    return list(map(revocation, rows))
-
-
-def revocation(row: Sequence[Any]) -> Revocation:
-    who, tool, since, until = row
-    return Revocation(principal=who, tool=tool, since=since, until=until)
-
-
 def revoke(writer: Connection, tenant: str, what: Revocation) -> Revoked:
     """Takes back everything that rests on these records: memory answers as if it had never seen them."""
     row = (tenant, what.principal, what.tool, what.since, what.until)
@@ -287,15 +122,9 @@ def report(writer: Connection, tenant: str, fix: str, vote: Vote) -> bool:
     if row is None:
         return False
     tally = decode(row[0], Tally)
-    revoked = revocations(lambda sql, values: writer.execute(sql, values).fetchall(), tenant)
+    revoked = voting.revocations(lambda sql, values: writer.execute(sql, values).fetchall(), tenant)
     if not any(fixes.is_revoked(each, vote.principal, tally.tool, vote.at) for each in revoked):
-        writer.execute(
-            _VOTE,
-            (
-                tenant, vote.run, vote.at, REPORTED, fix, int(vote.worked), vote.at, vote.principal, vote.agent,
-                int(vote.is_automatic), None,
-            ),
-        )  # fmt: skip
+        writer.execute(VOTE.one, vote_row(tenant, vote.at, REPORTED, fix, vote))
         refresh(writer, tenant, fix)
     return True
 
@@ -412,7 +241,7 @@ def _beside(read: Read, tenant: str, query: FixQuery, more: str = "", values: tu
 
 
 def _revoked_in(rows: Iterable[Any]) -> list[Revocation]:
-    return [revocation(row[1:5]) for row in rows if row[0] == "revoked"]
+    return [voting.revocation(row[1:5]) for row in rows if row[0] == "revoked"]
 
 
 def _known(read: Read, tenant: str, query: FixQuery, rows: Sequence[Any]) -> recipes.Known:
@@ -431,7 +260,7 @@ def _known(read: Read, tenant: str, query: FixQuery, rows: Sequence[Any]) -> rec
         return found
 
     def fresh(tally: Tally, since: int) -> Tally:
-        return tally.anew(_votes(read, tenant, tally.id, since, query.without, FRESH))
+        return tally.anew(votes(read, tenant, tally.id, since, query.without, FRESH))
 
     principals = {row[1]: row[3] for row in rows if row[0] == "principal"}
     revoked = _revoked_in(rows)
@@ -505,7 +334,7 @@ def _without(read: Read, tenant: str, tallies: list[Tally], run: str) -> list[Ta
     if not run or not tallies:
         return tallies
     own = {fix for (fix,) in read("SELECT DISTINCT fix FROM votes WHERE tenant = ? AND run = ?", (tenant, run))}
-    left = [tally.anew(_votes(read, tenant, tally.id, without=run)) if tally.id in own else tally for tally in tallies]
+    left = [tally.anew(votes(read, tenant, tally.id, without=run)) if tally.id in own else tally for tally in tallies]
     return [tally for tally in left if tally.tried]
 
 

@@ -10,27 +10,31 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mulligan import calls, figures
 from mulligan.calls import Call, Standing
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.figures import HOUR, Cells
 from mulligan.records import Compaction, History, Link, Run, Status, Step, encode
-from mulligan.remember import bodies, fixes, learning, tallies
+from mulligan.remember import bodies, fixes, learning, tallies, voting
 from mulligan.remember.connection import Connection, Insert
 from mulligan.remember.rollups import Rollups
 from mulligan.remember.rows import (
     FIRST,
+    KEPT_STEP,
+    KNOWN_RUN,
+    LINK,
     RUN,
     STEP,
     USED,
     compactions_of,
     extent,
+    forget_links,
     forget_used,
     history_of,
+    link_rows,
     links_since,
-    put_links,
     put_statuses,
     run_row,
     step_row,
@@ -153,10 +157,13 @@ class Account:
         self.plain = figures.Successes()
         self.seen: list[Seen] = []
         self.used: list[tuple[str, str, int, str]] = []
-        self.news: list[learning.News] = []
+        self.news: list[voting.News] = []
         """What was tried after failures."""
         self.begun: set[str] = set()
         """Runs of which nothing was kept before."""
+        self.links: list[tuple[Any, ...]] = []
+        self.unlinked: list[tuple[str, str, int]] = []
+        """Links that are to be kept, and those that no longer hold: of which tenant, run and failed call."""
         self.statuses: list[tuple[Status, int, str, str]] = []
         """What `runs` is to say: the status, whether it is plain, of which tenant and run."""
         self._runs: dict[tuple[str, str | None, str | None, int, Status, bool], int] = {}
@@ -281,10 +288,12 @@ class Ledger:
             run = about.ended[-1] if about.ended else about.started if old is None else old.run
             self._account_for(writer, tenant, id, old, run, about, id in orphans, account, bool(compacted))
         put_statuses(writer, account.statuses)
+        forget_links(writer, account.unlinked)
+        writer.put(LINK, account.links)
         kept += self._put_compactions(writer, tenant, compactions, account)
         self.settle(writer, tenant, account)
         if account.news:
-            learning.add(writer, tenant, account.news, principal)
+            voting.add(writer, tenant, account.news, principal)
         return kept
 
     def _note(self, writer: Connection, tenant: str, principal: str, now: int) -> None:
@@ -308,26 +317,19 @@ class Ledger:
 
     def _looked_up(self, writer: Connection, tenant: str, news: dict[str, _News]) -> dict[str, Known]:
         """The runs of the batch that are there already. One that begins in it is taken for new until it is not."""
-        found: dict[str, Known] = {}
-        for id, about in news.items():
-            known = self._known.get((tenant, id))
-            if known is None and about.started is None:
-                known = self.look_up(writer, tenant, id)
-            if known is not None:
-                found[id] = known
-        return found
+        found = {id: known for id in news if (known := self._known.get((tenant, id))) is not None}
+        asked = [id for id, about in news.items() if id not in found and about.started is None]
+        return found | self.look_up(writer, tenant, asked)
 
-    def look_up(self, writer: Connection, tenant: str, id: str) -> Known | None:
-        row = writer.execute(
-            "SELECT body, status, plain FROM runs WHERE tenant = ? AND id = ?", (tenant, id)
-        ).fetchone()
-        if row is None:
-            return None
-        known = Known(bodies.read(row[0], Run), row[1], bool(row[2]))
-        earlier = self._doubted.pop((tenant, id), None)
-        if earlier is not None and earlier.steps == extent(writer, tenant, id):
-            known.trail, known.steps, known.used = earlier.trail, earlier.steps, earlier.used
-        return known
+    def look_up(self, writer: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Known]:
+        """Those of some runs that are kept."""
+        found: dict[str, Known] = {}
+        for _, id, body, status, is_plain in writer.look_up(KNOWN_RUN, [(tenant, id) for id in ids]):
+            known = found[id] = Known(bodies.read(body, Run), status, bool(is_plain))
+            earlier = self._doubted.pop((tenant, id), None)
+            if earlier is not None and earlier.steps == extent(writer, tenant, id):
+                known.trail, known.steps, known.used = earlier.trail, earlier.steps, earlier.used
+        return found
 
     def _put_runs(
         self,
@@ -355,14 +357,12 @@ class Ledger:
             writer.execute("SAVEPOINT beginning")
             if writer.put(RUN, rows) != len(rows):  # some were there
                 writer.execute("ROLLBACK TO beginning")
-                for row in rows:
-                    known = self.look_up(writer, tenant, row[1])
-                    if known is None:
-                        writer.execute(RUN.one, row)
-                    else:
-                        before[row[1]] = known
+                known = self.look_up(writer, tenant, [row[1] for row in rows])
+                writer.put(RUN, [row for row in rows if row[1] not in known])
+                before.update(known)
             writer.execute("RELEASE beginning")
         kept = 0
+        changed: list[Run] = []
         for id, about in news.items():
             old = before.get(id)
             current = old.run if old is not None else about.started
@@ -373,17 +373,22 @@ class Ledger:
                     current = run
             if old is not None and current is not None and current is not old.run:
                 about.ended = [current]
-                self.update_run(writer, tenant, current)
+                changed.append(current)
             elif old is not None:
                 about.ended = []
+        self.update_runs(writer, tenant, changed)
         return kept
 
-    def update_run(self, writer: Connection, tenant: str, run: Run) -> None:
-        writer.execute(
-            "UPDATE runs SET agent = ?, session = ?, started = ?, body = ?, version = ?, environment = ? "
-            "WHERE tenant = ? AND id = ?",
-            (run.agent, run.session, run.started, encode(run), run.version, run.environment, tenant, run.id),
-        )
+    def update_runs(self, writer: Connection, tenant: str, runs: Sequence[Run]) -> None:
+        if runs:
+            writer.executemany(
+                "UPDATE runs SET agent = ?, session = ?, started = ?, body = ?, version = ?, environment = ? "
+                "WHERE tenant = ? AND id = ?",
+                [
+                    (run.agent, run.session, run.started, encode(run), run.version, run.environment, tenant, run.id)
+                    for run in runs
+                ],
+            )
 
     def _put_steps(self, writer: Connection, tenant: str, news: dict[str, _News]) -> int:
         plain = [step for about in news.values() if about.is_plain for step in about.steps]
@@ -394,11 +399,13 @@ class Ledger:
         kept = writer.put_plain(tenant, plain) + writer.put(STEP, others)
         if kept != len(plain) + len(others):  # some were there: which?
             writer.execute("ROLLBACK TO steps")
+            places = {(tenant, step.run, step.seq) for about in news.values() for step in about.steps}
+            there = {(run, seq) for _, run, seq, _ in writer.look_up(KEPT_STEP, list(places))}
             for about in news.values():
-                about.steps = [
-                    step for step in about.steps if writer.execute(STEP.one, step_row(tenant, step)).rowcount
-                ]
+                new = [step for step in about.steps if (step.run, step.seq) not in there]
+                about.steps = list({step.seq: step for step in reversed(new)}.values())[::-1]  # of two the first
                 about.is_plain = all(map(_is_plain, about.steps))
+            writer.put(STEP, [step_row(tenant, step) for about in news.values() for step in about.steps])
         writer.execute("RELEASE steps")
         return kept
 
@@ -487,7 +494,7 @@ class Ledger:
             links.update((link.failed, link) for link in found)
             tried += fixes.trials(stood, call, found)
         if tried or not is_new:
-            account.news.append(learning.News(run, start, tried))
+            account.news.append(voting.News(run, start, tried))
         earlier = [step for step in everything if step.seq not in new]
         before = Part(old.run if old else run, {call.id: call for call in calls.joined(earlier)}, linked, set())
         after = after._replace(links=links)
@@ -497,13 +504,16 @@ class Ledger:
             after = after._replace(again=_again(run, after, compactions))
             before = before._replace(again=_again(run, before, compactions))
         account.add(NOTHING if old is None else before, after)
-        put_links(writer, tenant, run.id, linked, after.links, after.calls)
+        account.unlinked += [(tenant, run.id, failed) for failed in linked if failed not in after.links]
+        account.links += link_rows(tenant, run.id, after.links, after.calls)
         status = trail.now.status(run)
         account.statuses.append((status, 0, tenant, run.id))
         now = Known(run, status, is_plain=False, trail=trail)
         if old is not None and old.trail is trail:
             now.used = old.used
             now.steps = old.steps[0] + len(steps), old.steps[1] + sum(new)
+        elif is_new:
+            now.steps = len(steps), sum(new)
         elif run.end is None:  # else nobody will ask
             now.steps = extent(writer, tenant, run.id)
         if is_whole:
@@ -521,7 +531,7 @@ class Ledger:
             if sort == "session":
                 rows = writer.execute("SELECT id FROM runs WHERE tenant = ? AND session = ?", (tenant, owner))
                 affected = [id for (id,) in rows]
-            runs = [known for id in affected if (known := self.look_up(writer, tenant, id)) and not known.is_plain]
+            runs = [known for known in self.look_up(writer, tenant, affected).values() if not known.is_plain]
             earlier = [history_of(writer, tenant, known.run) for known in runs]
             row = (tenant, sort, owner, compaction.at, encode(compaction))
             if not writer.execute(_COMPACTION.one, row).rowcount:

@@ -39,6 +39,7 @@ from mulligan.remember import (
     retention,
     schemas,
     similar,
+    voting,
 )
 from mulligan.remember.fixes import Tally as FixTally
 from mulligan.remember.fixes import Trial, Vote
@@ -504,7 +505,7 @@ class MemoryStore:
             vote = fixes.Vote.reported(report)
             revoked = self._revocations.get(tenant, ())
             if not any(fixes.is_revoked(each, vote.principal, known.step.name, vote.at) for each in revoked):
-                trial = replace(known, failed=learning.REPORTED, tried=vote.at, at=vote.at, worked=vote.worked, done=())
+                trial = replace(known, failed=voting.REPORTED, tried=vote.at, at=vote.at, worked=vote.worked, done=())
                 self._votes.setdefault(tenant, []).append((trial, vote))
             return True
 

@@ -10,21 +10,18 @@ from typing import Any, Literal
 
 from mulligan import figures
 from mulligan.figures import DAY, Cell, Cells, Reading, Row, Stats, StatsQuery
-from mulligan.remember.connection import Connection
+from mulligan.remember.connection import Connection, Insert, Lookup
 
 Key = tuple[str, str, str, int, str]
 """Tenant, grain, slice, bucket and value: where a sum is kept."""
 IN_HAND = 5_000
 """Sums the writer remembers, so as not to read them again for the next batch."""
-TOGETHER = 50
 REPACKED = 10_000
 """Sums that are read at a time to be kept in another form."""
 
-_COLUMNS = ("tenant", "grain", "slice", "bucket", "value", "cell", "rest")
-WIDTH = len(_COLUMNS)
-_ROW = f"({', '.join('?' * WIDTH)})"
-_PUT = f"INSERT INTO rollups ({', '.join(_COLUMNS)}) VALUES "
-_INSTEAD = " ON CONFLICT (tenant, grain, slice, bucket, value) DO UPDATE SET cell = excluded.cell, rest = excluded.rest"
+_KEYS = "tenant grain slice bucket value"
+SUM = Insert.instead("rollups", _KEYS, "cell rest")
+_KEPT = Lookup.of("rollups", _KEYS, "cell rest")
 _WHERE = "WHERE tenant = ? AND grain = ? AND slice = ? AND bucket = ? AND value = ?"
 _NOTHING = Cell()
 
@@ -53,14 +50,12 @@ class Rollups:
         """Adds what was counted, which may be less than nothing, to every sum it is part of."""
         if len(self._known) > IN_HAND:
             self._known.clear()
-        rows: list[Any] = []
+        rows: list[tuple[Any, ...]] = []
         gone: list[Key] = []
-        for key, more in _sums(tenant, counted).items():
-            if key[1] not in grains:
-                continue
-            known = self._known.get(key)
-            if known is None:
-                known = self._known[key] = _kept(writer, key)
+        sums = {key: more for key, more in _sums(tenant, counted).items() if key[1] in grains}
+        self._take_in_hand(writer, [key for key in sums if key not in self._known])
+        for key, more in sums.items():
+            known = self._known[key]
             cell = known.cell
             figures.merge(cell, more)
             if figures.has_rest(more):
@@ -68,45 +63,38 @@ class Rollups:
             if cell.calls <= 0 and not cell.runs and cell == _NOTHING:
                 gone.append(key)
             else:
-                rows += (*key, figures.pack_outline(cell), known.rest)
-        put(writer, rows)
-        writer.executemany(f"DELETE FROM rollups {_WHERE}", gone)
+                rows.append((*key, figures.pack_outline(cell), known.rest))
+        writer.put(SUM, rows)
+        if gone:
+            writer.executemany(f"DELETE FROM rollups {_WHERE}", gone)
+
+    def _take_in_hand(self, writer: Connection, keys: list[Key]) -> None:
+        """Reads sums, all at once; what is not kept yet is nothing so far."""
+        for key in keys:
+            self._known[key] = _Sum(Cell(), None)
+        for *place, cell, rest in writer.look_up(_KEPT, keys):
+            self._known[tuple(place)] = _Sum(figures.unpack(cell, rest), rest)
 
     def move(self, writer: Connection, key: Key, value: str, cell: Cell) -> None:
         """Keeps a sum under another value, together with what is there."""
         self._known.clear()
         writer.execute(f"DELETE FROM rollups {_WHERE}", key)
         other = (*key[:4], value)
-        figures.merge(cell, _kept(writer, other).cell)
-        put(writer, [*other, *figures.pack(cell)])
-
-
-def _kept(writer: Connection, key: Key) -> _Sum:
-    found = writer.execute(f"SELECT cell, rest FROM rollups {_WHERE}", key).fetchone()
-    return _Sum(figures.unpack(*found), found[1]) if found else _Sum(Cell(), None)
+        for *_, kept, rest in writer.look_up(_KEPT, [other]):
+            figures.merge(cell, figures.unpack(kept, rest))
+        writer.put(SUM, [(*other, *figures.pack(cell))])
 
 
 def repack(writer: Connection, done: Callable[[int], None] = lambda sums: None) -> None:
     """Takes the outline out of each sum of a store that was kept as a whole: `tables.REPACKED_AT`."""
-    keys = ", ".join(_COLUMNS[:5])
+    keys = ", ".join(_KEYS.split())
     after: tuple[Any, ...] = ("", "", "", -(2**63), "")
     while some := writer.execute(
         f"SELECT {keys}, cell FROM rollups WHERE ({keys}) > (?, ?, ?, ?, ?) ORDER BY {keys} LIMIT ?", (*after, REPACKED)
     ).fetchall():
-        put(writer, [value for *key, cell in some for value in (*key, *figures.pack(figures.unpack_named(cell)))])
+        writer.put(SUM, [(*key, *figures.pack(figures.unpack_named(cell))) for *key, cell in some])
         after = some[-1][:5]
         done(len(some))
-
-
-def put(writer: Connection, rows: list[Any]) -> None:
-    """The values of all columns of each row, many rows a statement: each lets go of the interpreter's lock."""
-    size = WIDTH * TOGETHER
-    whole = len(rows) - len(rows) % size
-    many = _PUT + ", ".join([_ROW] * TOGETHER) + _INSTEAD
-    for start in range(0, whole, size):
-        writer.execute(many, rows[start : start + size])
-    if left := rows[whole:]:
-        writer.execute(_PUT + ", ".join([_ROW] * (len(left) // WIDTH)) + _INSTEAD, left)
 
 
 def _sums(tenant: str, counted: Cells) -> dict[Key, Cell]:

@@ -10,18 +10,20 @@ from mulligan import figures
 from mulligan.calls import Call, Standing
 from mulligan.records import Compaction, History, Link, Run, Status, Step, encode
 from mulligan.remember import bodies, tallies
-from mulligan.remember.connection import Connection, Insert, upsert
+from mulligan.remember.connection import Connection, Insert, Lookup, upsert
 
 FIRST = -(2**63)
 """Before every call."""
 
 STEP = Insert.of("steps", "tenant run seq call name outcome kind fingerprint started body")
+KEPT_STEP = Lookup.of("steps", "tenant run seq", "seq")
 RUN = Insert.of(
     "runs",
     "tenant id agent session started body version environment status kept imported plain principal",
 )
+KNOWN_RUN = Lookup.of("runs", "tenant id", "body status plain")
 USED = Insert.of("used", "tenant sort name started run")
-_LINK = upsert("links", "tenant run failed", "name fingerprint body overcame")
+LINK = Insert.instead("links", "tenant run failed", "name fingerprint body overcame")
 _OF_RUN = "2, at, body FROM compactions WHERE tenant = ? AND sort = 'run' AND owner = ?"
 _OF_SESSION = (
     "2, at, body FROM compactions WHERE tenant = ? AND sort = 'session' AND owner = ? AND at >= coalesce("
@@ -96,16 +98,23 @@ def put_links(
     failed_calls: Mapping[int, Call],
 ) -> None:
     """Links kept where the success is kept, so that a crash cannot separate the two."""
-    if gone := [(tenant, run, failed) for failed in known if failed not in links]:
+    forget_links(writer, [(tenant, run, failed) for failed in known if failed not in links])
+    writer.put(LINK, link_rows(tenant, run, links, failed_calls))
+
+
+def forget_links(writer: Connection, gone: Sequence[tuple[str, str, int]]) -> None:
+    if gone:
         writer.executemany("DELETE FROM links WHERE tenant = ? AND run = ? AND failed = ?", gone)
+
+
+def link_rows(tenant: str, run: str, links: dict[int, Link], failed_calls: Mapping[int, Call]) -> list[tuple[Any, ...]]:
     rows = []
     for failed, link in links.items():
         failure = failed_calls[failed].failure
         # Also where the link is the same: what was overcome may be another failure of the call than before.
         row = (failed_calls[failed].name, failure.fingerprint if failure else "", encode(link), link.overcame)
         rows.append((tenant, run, failed, *row))
-    if rows:
-        writer.executemany(_LINK, rows)
+    return rows
 
 
 def compactions_of(connection: Connection, tenant: str, run: Run) -> tuple[Compaction, ...]:

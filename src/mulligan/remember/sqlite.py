@@ -18,7 +18,7 @@ from mulligan import forks
 from mulligan.failure import StoreError
 from mulligan.records import History, Step, encode, encode_into
 from mulligan.remember import audit
-from mulligan.remember.connection import TOGETHER, Insert
+from mulligan.remember.connection import TOGETHER, Insert, Lookup
 from mulligan.remember.database import DatabaseStore
 from mulligan.remember.network import remote
 from mulligan.remember.store import LOCAL, Forget, Forgotten, Health, Progress, Pruned, Retention, journals_of, now
@@ -47,6 +47,10 @@ class SqliteConnection(sqlite3.Connection):
             self.execute(insert.many, [value for row in rows[start : start + TOGETHER] for value in row])
         self.executemany(insert.one, rows[whole:])
         return self.total_changes - before
+
+    def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """One by one: here that is no slower."""
+        return [(*key, *row) for key in keys for row in self.execute(lookup.one, key)]
 
     def put_plain(self, tenant: str, steps: Sequence[Step]) -> int:
         """Half of what there is to say of them says the statement, or most of it: mostly one tool is called often."""

@@ -10,7 +10,7 @@ import msgspec
 
 from mulligan.records import Run, Step, pattern_id
 from mulligan.remember import bodies
-from mulligan.remember.connection import Connection, upsert
+from mulligan.remember.connection import Connection, Insert, Lookup
 from mulligan.remember.patterns import day_of, order_of, worded
 
 id_of = functools.lru_cache(maxsize=10_000)(pattern_id)
@@ -25,15 +25,24 @@ def size_of(count: int) -> int:
 SIZE = "10 * length(CAST(count AS TEXT)) + CAST(substr(CAST(count AS TEXT), 1, 1) AS INTEGER)"
 """The same in a database."""
 
-AGENT = (
-    "INSERT INTO pattern_agents (tenant, id, agent, count) VALUES (?, ?, ?, ?) ON CONFLICT (tenant, id, agent) "
-    "DO UPDATE SET count = pattern_agents.count + excluded.count"
+AGENT = Insert.of(
+    "pattern_agents",
+    "tenant id agent count",
+    "ON CONFLICT (tenant, id, agent) DO UPDATE SET count = pattern_agents.count + excluded.count",
 )
-_MET = upsert("met", "tenant pattern started run kind", "count")
-_PATTERN = (
-    "INSERT INTO patterns (tenant, id, tool, fingerprint, kind, server, message, template, count, overcome, runs, "
-    "first, first_run, first_seq, last) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_DAY = Insert.of(
+    "pattern_days",
+    "tenant day id count overcome size",
+    "ON CONFLICT (tenant, day, id) DO UPDATE "
+    "SET count = pattern_days.count + excluded.count, overcome = pattern_days.overcome + excluded.overcome",
 )
+_MET = Insert.instead("met", "tenant pattern started run kind", "count")
+_PATTERN = Insert.of(
+    "patterns",
+    "tenant id tool fingerprint kind server message template count overcome runs first first_run first_seq last",
+)
+_KNOWN_MET = Lookup.of("met", "tenant pattern started run", "kind count")
+_KNOWN = Lookup.of("patterns", "tenant id", "first first_run first_seq count")
 
 Met = dict[tuple[str, int, str, str], int]
 """How often a run met a pattern, by the pattern, when the run began, its id and the kind of the failure."""
@@ -79,10 +88,7 @@ def add(writer: Connection, tenant: str, changes: Iterable[Seen], begun: Contain
     sums, met = summed(changes)
     fresh = {place: count for place, count in met.items() if count > 0 and place[2] in begun}
     runs = _add_met(writer, tenant, {place: count for place, count in met.items() if place not in fresh})
-    writer.executemany(
-        _MET,
-        [(tenant, *place, count) for place, count in fresh.items()],
-    )
+    writer.put(_MET, [(tenant, *place, count) for place, count in fresh.items()])
     for id, _ in {(id, run) for id, _, run, _ in fresh}:
         runs[id] = runs.get(id, 0) + 1
     return keep(writer, tenant, sums, runs)
@@ -107,7 +113,32 @@ def summed(changes: Iterable[Seen]) -> tuple[dict[str, Sum], Met]:
 
 def keep(writer: Connection, tenant: str, sums: dict[str, Sum], runs: dict[str, int]) -> set[str]:
     """Adds sums, and how many more runs met each pattern; the patterns of which nothing is left."""
-    gone = {id for id, sum in sums.items() if not _add_sum(writer, tenant, id, sum, runs.get(id, 0))}
+    known = {id: kept for _, id, *kept in writer.look_up(_KNOWN, [(tenant, id) for id in sums])}
+    new: list[tuple[Any, ...]] = []
+    more: list[tuple[Any, ...]] = []
+    gone: set[str] = set()
+    for id, sum in sums.items():
+        count, met = sum.count, runs.get(id, 0)
+        *first, before = known.get(id, (None, 0))
+        if before + count <= 0 or (id not in known and sum.first is None):
+            gone.add(id)
+        elif id not in known and sum.first is not None:
+            about = _about(sum.first)
+            told = (sum.name, sum.fingerprint, *about[:4], count, sum.overcome, met, *about[4:], sum.last)
+            new.append((tenant, id, *told))
+        elif count or sum.overcome or met:
+            more.append((count, sum.overcome, met, sum.last, sum.last, tenant, id))
+        if id in known and id not in gone and sum.first is not None and order_of(sum.first) < tuple(first):
+            _set_first(writer, tenant, id, sum.first)
+    writer.put(_PATTERN, new)
+    if more:
+        writer.executemany(
+            "UPDATE patterns SET count = count + ?, overcome = overcome + ?, runs = runs + ?, "
+            "last = CASE WHEN last < ? THEN ? ELSE last END WHERE tenant = ? AND id = ?",
+            more,
+        )
+    if left := [(tenant, id) for id in gone if id in known]:
+        writer.executemany("DELETE FROM patterns WHERE tenant = ? AND id = ?", left)
     _add_parts(writer, tenant, sums)
     return gone
 
@@ -115,52 +146,29 @@ def keep(writer: Connection, tenant: str, sums: dict[str, Sum], runs: dict[str, 
 def _add_met(writer: Connection, tenant: str, met: Met) -> dict[str, int]:
     """Which runs met what; how many more runs each pattern was met in."""
     more: dict[str, int] = {}
-    for (id, started, run, kind), count in met.items():
-        if not count:
-            continue
-        rows = writer.execute(
-            "SELECT kind, count FROM met WHERE tenant = ? AND pattern = ? AND started = ? AND run = ?",
-            (tenant, id, started, run),
-        )
-        known = dict(rows.fetchall())
-        left = known.get(kind, 0) + count
+    changed = {place: count for place, count in met.items() if count}
+    known: dict[tuple[str, int, str], dict[str, int]] = {place[:3]: {} for place in changed}
+    for _, *place, kind, count in writer.look_up(_KNOWN_MET, [(tenant, *place) for place in known]):
+        known[tuple(place)][kind] = count
+    rows: list[tuple[Any, ...]] = []
+    gone: list[tuple[Any, ...]] = []
+    for (id, started, run, kind), count in changed.items():
+        kinds = known[id, started, run]
+        left = kinds.get(kind, 0) + count
         if left > 0:
-            writer.execute(_MET, (tenant, id, started, run, kind, left))
-            more[id] = more.get(id, 0) + (not known)
+            more[id] = more.get(id, 0) + (not kinds)
+            kinds[kind] = left
+            rows.append((tenant, id, started, run, kind, left))
         else:
-            writer.execute(
-                "DELETE FROM met WHERE tenant = ? AND pattern = ? AND started = ? AND run = ? AND kind = ?",
-                (tenant, id, started, run, kind),
-            )
-            more[id] = more.get(id, 0) - (set(known) == {kind})
-    return more
-
-
-def _add_sum(writer: Connection, tenant: str, id: str, sum: Sum, runs: int) -> bool:
-    """Adds to a pattern, or makes it; whether anything is left of it."""
-    # In two statements: RETURNING is newer than the SQLite of some systems.
-    known = writer.execute(
-        "SELECT first, first_run, first_seq, count FROM patterns WHERE tenant = ? AND id = ?", (tenant, id)
-    ).fetchone()
-    if known is None:
-        if sum.first is None or sum.count <= 0:
-            return False
-        about = _about(sum.first)
-        row = (tenant, id, sum.name, sum.fingerprint, *about[:4], sum.count, sum.overcome, runs, *about[4:], sum.last)
-        writer.execute(_PATTERN, row)
-        return True
-    if known[3] + sum.count <= 0:
-        writer.execute("DELETE FROM patterns WHERE tenant = ? AND id = ?", (tenant, id))
-        return False
-    if sum.count or sum.overcome or runs:
-        writer.execute(
-            "UPDATE patterns SET count = count + ?, overcome = overcome + ?, runs = runs + ?, "
-            "last = CASE WHEN last < ? THEN ? ELSE last END WHERE tenant = ? AND id = ?",
-            (sum.count, sum.overcome, runs, sum.last, sum.last, tenant, id),
+            more[id] = more.get(id, 0) - (set(kinds) == {kind})
+            kinds.pop(kind, None)
+            gone.append((tenant, id, started, run, kind))
+    writer.put(_MET, rows)
+    if gone:
+        writer.executemany(
+            "DELETE FROM met WHERE tenant = ? AND pattern = ? AND started = ? AND run = ? AND kind = ?", gone
         )
-    if sum.first is not None and order_of(sum.first) < known[:3]:
-        _set_first(writer, tenant, id, sum.first)
-    return True
+    return more
 
 
 def _about(first: Step) -> tuple[Any, ...]:
@@ -179,12 +187,9 @@ def _set_first(writer: Connection, tenant: str, id: str, first: Step) -> None:
 def _add_parts(writer: Connection, tenant: str, sums: dict[str, Sum]) -> None:
     _add_days(writer, tenant, sums)
     agents = [(tenant, id, agent, count) for id, sum in sums.items() for agent, count in sum.agents.items() if count]
-    writer.executemany(
-        AGENT,
-        agents,
-    )
-    less = [(tenant, id, agent) for _, id, agent, count in agents if count < 0]
-    writer.executemany("DELETE FROM pattern_agents WHERE tenant = ? AND id = ? AND agent = ? AND count <= 0", less)
+    writer.put(AGENT, agents)
+    if less := [(tenant, id, agent) for _, id, agent, count in agents if count < 0]:
+        writer.executemany("DELETE FROM pattern_agents WHERE tenant = ? AND id = ? AND agent = ? AND count <= 0", less)
 
 
 def _add_days(writer: Connection, tenant: str, sums: dict[str, Sum]) -> None:
@@ -194,19 +199,14 @@ def _add_days(writer: Connection, tenant: str, sums: dict[str, Sum]) -> None:
         for day, (count, overcome) in sum.days.items()
         if count or overcome
     ]
-    writer.executemany(
-        "INSERT INTO pattern_days (tenant, day, id, count, overcome, size) VALUES (?, ?, ?, ?, ?, ?) "
-        "ON CONFLICT (tenant, day, id) DO UPDATE "
-        "SET count = pattern_days.count + excluded.count, overcome = pattern_days.overcome + excluded.overcome",
-        [(*day, size_of(day[3])) for day in days],
-    )
+    writer.put(_DAY, [(*day, size_of(day[3])) for day in days])
     # By itself, because it seldom changes: then the index by size is not written either.
     writer.executemany(
         f"UPDATE pattern_days SET size = {SIZE} WHERE tenant = ? AND day = ? AND id = ? AND size <> {SIZE}",
         [day[:3] for day in days],
     )
-    less = [(tenant, day, id) for _, day, id, count, _ in days if count < 0]
-    writer.executemany("DELETE FROM pattern_days WHERE tenant = ? AND day = ? AND id = ? AND count <= 0", less)
+    if less := [(tenant, day, id) for _, day, id, count, _ in days if count < 0]:
+        writer.executemany("DELETE FROM pattern_days WHERE tenant = ? AND day = ? AND id = ? AND count <= 0", less)
 
 
 def add_days(writer: Connection, tenant: str, changes: Iterable[Seen]) -> None:

@@ -109,7 +109,7 @@ class Forgetting:
 
     def _forget_in(self, id: str) -> None:
         what = self._what
-        known = self._ledger.look_up(self._writer, self._tenant, id)
+        known = self._ledger.look_up(self._writer, self._tenant, [id]).get(id)
         before = history_of(self._writer, self._tenant, known.run if known else Run(id=id))
         if what.run is not None or what.session is not None or (what.text is not None and what.text in id):
             self._forget_run(known, before)
@@ -145,7 +145,7 @@ class Forgetting:
         learning.relearn(*place, run, steps)
         if encode(run) != encode(known.run):
             self.runs += 1
-            self._ledger.update_run(*place, run)
+            self._ledger.update_runs(*place, [run])
         after = msgspec.structs.replace(
             history_of(*place, run), links=tuple(calls.overcame(steps)), compactions=before.compactions
         )
@@ -229,7 +229,9 @@ class Forgetting:
             self._writer.execute(
                 "DELETE FROM pattern_agents WHERE tenant = ? AND id = ? AND agent = ?", (self._tenant, id, agent)
             )
-            self._writer.execute(tallies.AGENT, (self._tenant, id, agent.replace(text, forgetting.FORGOTTEN), count))
+            self._writer.execute(
+                tallies.AGENT.one, (self._tenant, id, agent.replace(text, forgetting.FORGOTTEN), count)
+            )
         rows = self._holding("SELECT grain, slice, bucket, value, cell, rest FROM rollups WHERE tenant = ?", 3, 5)
         for grain, slice, bucket, value, cell, rest in rows:
             self._ledger.rollups.move(

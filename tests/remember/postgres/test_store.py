@@ -158,6 +158,46 @@ def test_a_large_batch_of_which_half_is_there_already_is_kept_once(store):
     assert store.stats(LOCAL, StatsQuery(now=9)).total.calls == 120
 
 
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every statement from now on; the same for many rows is one."""
+    import psycopg
+
+    told: list[str] = []
+    for name in ("execute", "executemany"):
+        real = getattr(psycopg.Cursor, name)
+
+        def noted(self: Any, query: Any, *rest: Any, real: Any = real, **words: Any) -> Any:
+            told.append(str(query))
+            return real(self, query, *rest, **words)
+
+        monkeypatch.setattr(psycopg.Cursor, name, noted)
+    return told
+
+
+def test_a_large_batch_takes_as_many_statements_as_a_small_one(store, monkeypatch):
+    store.append(LOCAL, batch("run_first", 3), "first", 1)
+    told = statements(monkeypatch)
+    store.append(LOCAL, batch("run_small", 3), "small", 1)
+    of_small = len(told)
+    store.append(LOCAL, batch("run_large", 1000), "large", 1)
+    assert len(told) - of_small == of_small < 20
+
+
+def test_a_batch_of_many_failures_takes_as_many_statements_as_one_of_few(store, monkeypatch):
+    def failures(count: int, of: str) -> list[Any]:
+        return [event for n in range(count) for event in failed(f"run_{of}{n}", f"f-{n}", f"tool-{n}")]
+
+    for place in range(2):  # what has been met before, and what is new
+        store.append(LOCAL, failures(3, f"first{place}"), f"first{place}", 1)
+    told = statements(monkeypatch)
+    store.append(LOCAL, failures(2, "small"), "small", 1)
+    of_small = len(told)
+    store.append(LOCAL, failures(200, "large"), "large", 1)
+    assert len(told) - of_small <= of_small + 5 < 45
+    assert store.stats(LOCAL, StatsQuery(now=9)).total.overcome == 208
+    assert store.pattern(LOCAL, pattern_id("tool-1", "f-1")).count == 4
+
+
 def test_several_processes_lose_nothing_of_each_others_sums(url):
     """Each adds to the same packed sums, patterns and fixes, at the same time."""
     workers, rounds = 3, 12

@@ -1,6 +1,6 @@
 """Lessons in a database: kept, asked for with the figures of the moment, and made of what has changed.
 
-Every batch notes the patterns of which fixes have changed much (`learning.note_news`); consolidation looks at those
+Every batch notes the patterns of which fixes have changed much (`voting.note_news`); consolidation looks at those
 and at no others, a few in each transaction, so that it costs as much as there is news.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 
 from mulligan.prompt import Prompt
 from mulligan.records import Fix, Lesson, LessonSource, LessonVerdict, Pattern, Step, decode, encode
-from mulligan.remember import bodies, learning, patterns, recipes
+from mulligan.remember import bodies, learning, patterns, recipes, voting
 from mulligan.remember.connection import upsert
 from mulligan.remember.fixes import Tally
 from mulligan.remember.lessons import making
@@ -183,7 +183,7 @@ def forget_patterns(writer: Any, tenant: str, ids: Sequence[str]) -> None:
             kept = decode(body, Kept)
             if kept.lesson.source == "learned" and not kept.lesson.edited:
                 writer.execute("DELETE FROM lessons WHERE tenant = ? AND id = ?", (tenant, lesson))
-        learning.note_news(writer, tenant, id)
+        voting.note_news(writer, tenant, id)
 
 
 def forget_where(writer: Any, tenant: str, is_gone: Callable[[Kept, bytes], bool]) -> None:

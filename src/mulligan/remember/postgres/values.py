@@ -1,0 +1,156 @@
+"""Values on their way to PostgreSQL and back: characters it has no room for, whole numbers, and columns of rows."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Sequence
+from itertools import chain, repeat
+from typing import Any
+
+from psycopg import Connection
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+from psycopg.types.numeric import NumericBinaryLoader, NumericLoader
+from psycopg.types.string import StrBinaryDumper, StrDumper, TextBinaryLoader, TextLoader
+
+# PostgreSQL keeps no NUL in a text and no half of a surrogate pair. Each has a stand-in at the end of what Unicode
+# leaves to private use; what is written so is read back as it was.
+_NUL, _LOW, _HIGH = 0x10F000, 0xD800, 0xDFFF
+_SHIFT = 0x10F800 - _LOW
+_OUT = {0: _NUL, **{code: code + _SHIFT for code in range(_LOW, _HIGH + 1)}}
+_BACK = {there: here for here, there in _OUT.items()}
+_STRANGE = re.compile("[\x00\ud800-\udfff]")
+_STANDING_IN = re.compile(f"[{chr(_NUL)}{chr(_LOW + _SHIFT)}-{chr(_HIGH + _SHIFT)}]")
+
+
+def kept(text: str) -> str:
+    """The text as PostgreSQL can keep it."""
+    return text.translate(_OUT) if _STRANGE.search(text) else text
+
+
+def read(text: str) -> str:
+    """The text as it was."""
+    return text.translate(_BACK) if _STANDING_IN.search(text) else text
+
+
+class _Dumper(StrDumper):
+    def dump(self, obj: str) -> Any:
+        return super().dump(kept(obj))
+
+
+class _BinaryDumper(StrBinaryDumper):
+    def dump(self, obj: str) -> Any:
+        return super().dump(kept(obj))
+
+
+class _Loader(TextLoader):
+    def load(self, data: Any) -> Any:
+        return read(super().load(data))
+
+
+class _BinaryLoader(TextBinaryLoader):
+    def load(self, data: Any) -> Any:
+        return read(super().load(data))
+
+
+class _WholeLoader(NumericLoader):
+    """Sums are numerics to PostgreSQL; ours are of whole numbers."""
+
+    def load(self, data: Any) -> Any:
+        return int(super().load(data))
+
+
+class _WholeBinaryLoader(NumericBinaryLoader):
+    def load(self, data: Any) -> Any:
+        return int(super().load(data))
+
+
+# Many rows as one value a column, in PostgreSQL's own form of an array, so that a statement takes as many as there are.
+# psycopg's own lists ask of every member what it is; here the column says so once.
+
+_TEXT, _WHOLE, _BLOB = 25, 20, 17
+_HEAD = struct.Struct("!iiIii")
+_SIZE = struct.Struct("!i")
+_NOTHING = _SIZE.pack(-1)
+
+
+class Column:
+    """The values of one column of some rows."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.values = values
+
+
+class Texts(Column):
+    __slots__ = ()
+
+
+class Wholes(Column):
+    __slots__ = ()
+
+
+class Blobs(Column):
+    __slots__ = ()
+
+
+COLUMNS: dict[int, tuple[type[Column], str]] = {
+    _TEXT: (Texts, "text"),
+    _WHOLE: (Wholes, "bigint"),
+    _BLOB: (Blobs, "bytea"),
+}
+"""What the columns of our tables are, by the number that PostgreSQL has for it."""
+
+
+def _array(of: int, values: Sequence[bytes | None]) -> bytes:
+    size = _SIZE.pack
+    parts: list[bytes] = [_HEAD.pack(1, None in values, of, len(values), 1)]
+    for value in values:
+        parts += (_NOTHING,) if value is None else (size(len(value)), value)
+    return b"".join(parts)
+
+
+def _texts(values: Sequence[str | None]) -> bytes:
+    if _STRANGE.search("".join([value for value in values if value])):
+        values = [value and kept(value) for value in values]
+    return _array(_TEXT, [None if value is None else value.encode() for value in values])
+
+
+def _wholes(values: Sequence[int | None]) -> bytes:
+    if None in values:
+        return _array(_WHOLE, [None if value is None else value.to_bytes(8, "big", signed=True) for value in values])
+    count = len(values)
+    members = chain.from_iterable(zip(repeat(8, count), values, strict=True))
+    return _HEAD.pack(1, 0, _WHOLE, count, 1) + struct.pack("!" + "iq" * count, *members)
+
+
+def _blobs(values: Sequence[bytes | None]) -> bytes:
+    return _array(_BLOB, values)
+
+
+def _dumper(number: int, packed: Callable[[Any], bytes]) -> type[Dumper]:
+    class Packed(Dumper):
+        format = Format.BINARY
+        oid = number
+
+        def dump(self, obj: Column) -> bytes:
+            return packed(obj.values)
+
+    return Packed
+
+
+_DUMPERS = {Texts: _dumper(1009, _texts), Wholes: _dumper(1016, _wholes), Blobs: _dumper(1001, _blobs)}
+
+
+def adapted(made: Connection[Any]) -> None:
+    """Has texts go out and come in as they are, sums as whole numbers, and columns as arrays."""
+    for kind, dumper in _DUMPERS.items():
+        made.adapters.register_dumper(kind, dumper)
+    made.adapters.register_dumper(str, _Dumper)
+    made.adapters.register_dumper(str, _BinaryDumper)
+    made.adapters.register_loader("text", _Loader)
+    made.adapters.register_loader("text", _BinaryLoader)
+    made.adapters.register_loader("numeric", _WholeLoader)
+    made.adapters.register_loader("numeric", _WholeBinaryLoader)
