@@ -55,7 +55,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.waiting: list[AnyEvent] = []
         self.next: dict[str, int] = dict.fromkeys(RUNS, 1)
         self.open: dict[str, tuple[int, int, str]] = {}
-        self.now = 0
+        self.now = 1  # 0 is no time at which anything came
         self.offset = 0
         self.journal = 0
 

@@ -194,7 +194,7 @@ def test_a_batch_of_many_failures_takes_as_many_statements_as_one_of_few(store, 
     of_small = len(told)
     store.append(LOCAL, failures(200, "large"), "large", 1)
     assert len(told) - of_small <= of_small + 5 < 45
-    assert store.stats(LOCAL, StatsQuery(now=9)).total.overcome == 208
+    assert store.stats(LOCAL, StatsQuery(now=9)).total.recovered == 208
     assert store.pattern(LOCAL, pattern_id("tool-1", "f-1")).count == 4
 
 
