@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -133,10 +133,24 @@ class Stream:
         """A form with what a journal has of calls of it."""
         return self._gate.known(form)
 
-    def successes(self, batch: Sequence[Success]) -> Iterator[tuple[AnyEvent, ...]]:
-        """The events of each call that worked, as they may be kept."""
-        for step, run in self._gate.successes(batch):
-            yield (StepEnded(step),) if run is None else (StepEnded(step), RunEnded(run))
+    def kept(self, records: Sequence[AnyEvent | Success]) -> list[AnyEvent]:
+        """What was recorded as events in the same order, calls that worked as they may be kept."""
+        steps, runs = self._gate.successes([record for record in records if type(record) is Success])
+        ended = map(StepEnded, steps)
+        if len(steps) == len(records) and not runs:
+            return list(ended)
+        events = [record if not isinstance(record, Success) else next(ended) for record in records]
+        if not runs:
+            return events
+        all: list[AnyEvent] = []
+        place = 0
+        for record, event in zip(records, events, strict=True):
+            all.append(event)
+            if type(record) is Success:
+                if place in runs:
+                    all.append(RunEnded(runs[place]))
+                place += 1
+        return all
 
     def publish(self, event: AnyEvent) -> None:
         if isinstance(event, StepStarted) and not self.watchers:

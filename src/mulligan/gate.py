@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -83,10 +83,12 @@ class Gate:
             form.leading = next((place for place, name in enumerate(form.names) if not is_told[name]), len(form.names))
         return form
 
-    def successes(self, batch: Sequence[Success]) -> Iterator[tuple[Step, Run | None]]:
-        """The step of each call that worked, and its run where it was alone in it, as they may be kept."""
+    def successes(self, batch: Sequence[Success]) -> tuple[list[Step], dict[int, Run]]:
+        """The step of each call that worked, and by its place the run of one that was alone in it, as may be kept."""
+        steps: list[Step] = []
+        runs: dict[int, Run] = {}
         for success, is_fine in zip(batch, self._harmless(batch), strict=True):
-            given, arguments, result, alone = success.given, success.named, success.result, success.alone
+            given, arguments, result = success.given, success.named, success.result
             if not is_fine:
                 arguments, result = self._redactor.record(plain(success.arguments), plain(thawed(result)))
             elif given:
@@ -95,8 +97,10 @@ class Gate:
                     arguments = {names[0]: given[0], **arguments}
                 else:
                     arguments = dict(zip(names, given)) | arguments  # noqa: B905 - not every name was given
-            step = success.step(success.form.kept_name, arguments, result)
-            yield step, None if alone is None else self.run(success.whole_run(alone))
+            if success.alone is not None:
+                runs[len(steps)] = self.run(success.whole_run(success.alone))
+            steps.append(success.step(success.form.kept_name, arguments, result))
+        return steps, runs
 
     def _harmless(self, batch: Sequence[Success]) -> list[bool]:
         """Of each call whether there is nothing to hide in it. Those of one form are looked at together."""

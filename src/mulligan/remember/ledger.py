@@ -545,15 +545,20 @@ class Ledger:
 def _sorted_out(batch: Sequence[AnyEvent]) -> tuple[dict[str, _News], list[Compaction]]:
     news: dict[str, _News] = {}
     compactions: list[Compaction] = []
+    last = None
     for event in batch:
-        if isinstance(event, StepEnded):
+        if type(event) is StepEnded:
             step = event.step
-            about = news.get(step.run)
-            if about is None:
-                about = news[step.run] = _News()
-            about.steps.append(step)
+            if step.run is not last:  # mostly it is the very same text, which is asked quickest
+                last = step.run
+                about = news.get(last)
+                if about is None:
+                    about = news[last] = _News()
+                add = about.steps.append
+            add(step)
         elif isinstance(event, RunStarted | RunEnded):
             run = event.run
+            last = None
             about = news.get(run.id)
             if about is None:
                 about = news[run.id] = _News()

@@ -147,7 +147,7 @@ def test_what_was_kept_with_its_values_is_not_replaced_by_what_the_journal_knows
     store = MemoryStore()
     path = left(tmp_path, in_short(success("run_a", query="x")), in_short(success("run_b", query="y")))
     first, _ = frames(path)
-    (whole,) = Stream(Redactor()).successes([success("run_a", query="x")])
+    whole = Stream(Redactor()).kept([success("run_a", query="x")])
     store.append(LOCAL, whole, path.stem, first.offset)
     assert adopt(store, LOCAL, tmp_path) == 2
     found = histories(store)
@@ -268,7 +268,7 @@ def test_a_journal_that_is_gone_is_forgotten_and_one_that_is_there_or_was_import
     for number, name in enumerate(
         (living.name, "77-j_aaaaaaaaaaaaaaaa", "journal_bbbbbbbbbbbbbbbb", "import of a file")
     ):
-        (whole,) = Stream(Redactor()).successes([success(f"run_{number}")])
+        whole = Stream(Redactor()).kept([success(f"run_{number}")])
         store.append(LOCAL, whole, name, 5)
     release(store, LOCAL, folder)
     assert sorted(store.journals(LOCAL)) == sorted([living.name, "import of a file"])

@@ -12,7 +12,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 
 from mulligan import forks
@@ -24,7 +23,6 @@ from mulligan.remember.recording.adoption import adopt, release
 from mulligan.remember.recording.intake import Intake, Waiting
 from mulligan.remember.recording.worker import Worker
 from mulligan.remember.store import LOCAL, Store
-from mulligan.success import Success
 
 EXIT = 2.0
 """Seconds. Leaving the process never takes longer than this because of us."""
@@ -173,17 +171,7 @@ class Recorder:
 
     def _events(self, batch: Sequence[Waiting]) -> list[AnyEvent]:
         """The events of a batch, in its order, as they may be kept."""
-        successes = [record for _, record in batch if type(record) is Success]
-        worked = self._stream.successes(successes)
-        if len(successes) == len(batch):  # as in most
-            return list(chain.from_iterable(worked))
-        events: list[AnyEvent] = []
-        for _, record in batch:
-            if isinstance(record, Success):
-                events += next(worked)
-            else:
-                events.append(record)
-        return events
+        return self._stream.kept([record for _, record in batch])
 
     def _tell_dropped(self, store: Store) -> None:
         try:
