@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import sqlite3
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mulligan import forks
 from mulligan.failure import StoreError
-from mulligan.records import History, Step, encode, encode_into
+from mulligan.records import History, Step, encode_into
 from mulligan.remember import audit
 from mulligan.remember.connection import TOGETHER, Insert, Lookup
 from mulligan.remember.database import DatabaseStore
@@ -55,41 +55,42 @@ class SqliteConnection(sqlite3.Connection):
     def put_plain(self, tenant: str, steps: Sequence[Step]) -> int:
         """Half of what there is to say of them says the statement, or most of it: mostly one tool is called often."""
         before = self.total_changes
-        whole = len(steps) - len(steps) % MANY
+        most = (self.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) - 1) // 5
         body = bytearray()
-        for start in range(0, whole, MANY):
-            some = steps[start : start + MANY]
+        start = 0
+        while start < len(steps):
+            size = next(size for size in SIZES if size <= min(most, len(steps) - start))
+            some = steps[start : start + size]
+            start += size
+            is_alike = len({step.run for step in some}) == len({step.name for step in some}) == 1
             given: list[Any] = [tenant]
             # As a bytearray, which the driver takes as it is: of bytes it asks whether they are to be adapted.
-            if len({step.run for step in some}) == len({step.name for step in some}) == 1:
+            if is_alike:
                 given += (some[0].run, some[0].name)
                 for step in some:
                     encode_into(step, body)
                     given += (step.seq, step.started, body[:])
-                self.execute(_PLAIN_ALIKE, given)
             else:
                 for step in some:
                     encode_into(step, body)
                     given += (step.run, step.seq, step.name, step.started, body[:])
-                self.execute(_PLAIN_MANY, given)
-        left = [(tenant, step.run, step.seq, step.name, step.started, encode(step)) for step in steps[whole:]]
-        self.executemany(_PLAIN_ONE, left)
+            self.execute(_plain(size, is_alike), given)
         return self.total_changes - before
 
 
-MANY = 100
-"""Steps of calls that worked at once which are kept by one statement."""
-_PLAIN = "INSERT OR IGNORE INTO steps VALUES "
-_PLAIN_ONE = _PLAIN + "(?1, ?2, ?3, ?3, ?4, 'success', NULL, NULL, ?5, ?6)"
-_PLAIN_MANY = _PLAIN + ", ".join(
-    f"(?1, ?{place}, ?{place + 1}, ?{place + 1}, ?{place + 2}, 'success', NULL, NULL, ?{place + 3}, ?{place + 4})"
-    for place in range(2, 2 + 5 * MANY, 5)
-)
-_PLAIN_ALIKE = _PLAIN + ", ".join(
-    f"(?1, ?2, ?{place}, ?{place}, ?3, 'success', NULL, NULL, ?{place + 1}, ?{place + 2})"
-    for place in range(4, 4 + 3 * MANY, 3)
-)
-"""The same where they are of one run and one name."""
+SIZES = (1000, 100, 10, 1)
+"""How many steps of calls that worked at once are kept by one statement: the largest that can be."""
+
+
+@functools.cache
+def _plain(size: int, is_alike: bool) -> str:
+    """A statement that keeps so many of them, which are of one run and one name where they are alike."""
+    first, own = (4, 3) if is_alike else (2, 5)
+    rows = []
+    for at in range(first, first + own * size, own):
+        run, seq, name, rest = ("?2", at, "?3", at + 1) if is_alike else (f"?{at}", at + 1, f"?{at + 2}", at + 3)
+        rows.append(f"(?1, {run}, ?{seq}, ?{seq}, {name}, 'success', NULL, NULL, ?{rest}, ?{rest + 1})")
+    return f"INSERT OR IGNORE INTO steps VALUES {', '.join(rows)}"
 
 
 class _Connection:
@@ -191,7 +192,7 @@ class SqliteStore(DatabaseStore):
     ) -> Pruned:
         from mulligan.remember import pruning  # once in a while; not for those who only write, as hooks do
 
-        round = pruning.Pruning(self._writing, partial(self._reading, tenant), _Space(), tenant, policy, now)
+        round = pruning.Pruning(self._writing, functools.partial(self._reading, tenant), _Space(), tenant, policy, now)
         if dry_run:
             return round.rehearse(progress)
         pruned = round.perform(progress)
