@@ -101,6 +101,7 @@ def test_a_token_is_made_listed_without_its_secret_and_revoked(types):
     assert secret.startswith("mul_ingest_")
     assert "not shown again" in err
 
+    assert "good until" in types("token", "list")[1]
     _, listed, _ = types("token", "list", "--json")
     (token,) = json.loads(listed)
     assert (token["name"], token["role"], token["state"]) == ("ci", "ingest", "active")

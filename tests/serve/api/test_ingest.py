@@ -53,6 +53,20 @@ def test_a_run_of_another_program_gets_a_kind_a_fingerprint_a_status_and_a_patte
     assert (pattern["kind"], pattern["count"], pattern["overcome"]) == ("tool/timeout", 1, 1)
 
 
+def test_a_further_attempt_that_names_another_further_attempt_is_told_so(anybody):
+    """Whoever counts calls 1, 2, 3 instead would have attempts joined that have nothing to do with each other."""
+    steps = [
+        {"name": "fetch", "call": 1, "failure": {"message": "Read timed out"}},
+        {"name": "fetch", "call": 1},
+        {"name": "send", "call": 2},
+    ]
+    told = anybody.post("/v1/runs", {"id": "r", "steps": steps})
+    assert (told.status, told.json["field"]) == (400, "steps[2].call")
+    assert "step 2 is a further one, of call 1" in told.json["message"]
+    steps[2]["call"] = 3
+    assert anybody.post("/v1/runs", {"id": "r", "steps": steps}).json["new"] == 4
+
+
 def test_the_same_run_again_changes_nothing(anybody):
     run = {"id": "r", "ended": 5, "started": 1, "steps": [{"name": "a"}], "failures": [{"message": "no disk"}]}
 

@@ -142,6 +142,25 @@ def test_csv_has_the_rows_and_no_formula(filled):
     assert filled.person().get("/v1/stats?format=csv").json["field"] == "by"
 
 
+def test_csv_says_above_its_rows_where_they_go_on(filled):
+    person, ids = filled.person(), []
+    there = f"/v1/runs?format=csv&limit=7&now={NOW}"
+    while there:
+        told = person.get(there)
+        ids += [row[0] for row in list(csv.reader(io.StringIO(told.body.decode())))[1:]]
+        link = told.headers.get("link")
+        there = link and link.removeprefix("<").removesuffix('>; rel="next"')
+    assert sorted(ids) == sorted(run["id"] for run in runs())
+
+
+def test_the_document_says_of_every_field_that_may_be_sent_what_it_means(filled):
+    schemas = filled.person().get("/openapi.json").json["components"]["schemas"]
+    for name in ("SentRun", "SentStep", "SentFailure", "SentBatch"):
+        fields = schemas[name]["properties"].items()
+        assert [each for each, about in fields if not about.get("description") and each not in ("type", "events")] == []
+    assert "the seq of the first one" in filled.person().get("/docs", Accept="text/html").body.decode()
+
+
 @pytest.mark.parametrize(
     ("asked", "field"),
     [

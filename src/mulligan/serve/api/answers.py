@@ -16,6 +16,8 @@ def answer(facts: object, status: int = 200, headers: Mapping[str, str] | None =
     return Response(encode(facts), status, media_type="application/json", headers=said)
 
 
-def csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Response:
+def csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str], headers: Mapping[str, str] | None = None) -> Response:
     text = "".join(f"{line}\r\n" for line in as_csv(rows, names))
-    return Response(text, media_type="text/csv; charset=utf-8", headers={"Cache-Control": "no-store"})
+    return Response(
+        text, media_type="text/csv; charset=utf-8", headers={"Cache-Control": "no-store", **(headers or {})}
+    )

@@ -92,6 +92,7 @@ class Intake:
         events: list[AnyEvent] = [RunStarted(run) if run.end is None else RunEnded(run)]
         attempts: dict[int, int] = {}
         names: dict[int, tuple[StepType, str]] = {}
+        calls: dict[int, int] = {}
         for number, step in enumerate(sent.steps, start=1):
             at = f"{place}steps[{number - 1}]."
             if step.run is not None and step.run != run.id:
@@ -100,7 +101,14 @@ class Intake:
             if made.seq in names:
                 raise invalid(f"two steps have the number {made.seq}.", f"{at}seq")
             names[made.seq] = (made.type, made.name)
+            calls[made.seq] = made.call
             events.append(StepEnded(made))
+        for number, (seq, call) in enumerate(calls.items()):
+            if (
+                calls.get(call, call) != call
+            ):  # whoever counts calls of their own would join what does not belong together
+                told = f"it is the seq of a first attempt, and step {call} is a further one, of call {calls[call]}."
+                raise invalid(told, f"{place}steps[{number}].call")
         for number, failure in enumerate(sent.failures):
             at = f"{place}failures[{number}]."
             if failure.run is not None and failure.run != run.id:

@@ -174,10 +174,8 @@ class Queries:
         )
         shown = histories[:limit]
         rows = [terminal.facts(history) for history in shown]
-        if wants_csv(request, found):
-            return csv(rows, terminal.CSV)
         more = cursor(shown[-1].run.started, shown[-1].run.id) if len(histories) > limit else None
-        return answer({"runs": rows, "next": more, "now": found["now"]})
+        return _rows("runs", rows, terminal.CSV, more, found, request)
 
     def _run(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
         history = questions.run(request.path_params["id"])
@@ -262,10 +260,8 @@ class Queries:
         acts = questions.audit(AuditQuery(**fields, before=before, limit=limit + 1))
         shown = acts[:limit]
         rows = [audit_told.facts(each) for each in shown]
-        if wants_csv(request, found):
-            return csv(rows, audit_told.CSV)
         more = cursor(shown[-1].at, shown[-1].id) if len(acts) > limit else None
-        return answer({"audit": rows, "next": more, "now": found["now"]})
+        return _rows("audit", rows, audit_told.CSV, more, found, request)
 
     def _parts(self, by: By, questions: Questions, found: dict[str, Any], request: Request) -> Response:
         fields = ("since", "until", "agent", "tool", "version", "environment")
@@ -283,10 +279,19 @@ class Queries:
             start = min(int(cursor_read(found["cursor"], 1)[0]), 100_000)
         every = rows(start + limit + 1)
         shown = every[start : start + limit]
-        if wants_csv(request, found):
-            return csv(shown, columns)
         more = cursor(start + limit) if len(every) > start + limit else None
-        return answer({name: shown, "next": more, "now": found["now"]})
+        return _rows(name, shown, columns, more, found, request)
+
+
+def _rows(
+    name: str, rows: list[dict[str, Any]], columns: Sequence[str], more: str | None, found: dict[str, Any],
+    request: Request,
+) -> Response:  # fmt: skip
+    """A part of a list, and where it goes on: beside the rows, or above them, where they are CSV."""
+    if not wants_csv(request, found):
+        return answer({name: rows, "next": more, "now": found["now"]})
+    there = request.url.include_query_params(cursor=more)
+    return csv(rows, columns, {"Link": f'<{there.path}?{there.query}>; rel="next"'} if more else None)
 
 
 def _with(query: Any, **fields: Any) -> Any:

@@ -29,77 +29,86 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class SentFailure(Sent, frozen=True):
     """What went wrong. Without a code, the message is classified."""
 
-    run: Id | None = None
-    """Needed where it stands alone."""
-    step: Number | None = None
-    """The seq of the step it belongs to; without it, it is the run's own."""
-    id: Id | None = None
-    """The same id again is the same failure."""
-    type: Word = ""
-    code: Word = ""
-    message: str = ""
-    detail: str = ""
-    exception: Name = ""
-    """The name of the exception's class, where there was one."""
-    status: Annotated[int, Meta(ge=100, le=599)] | None = None
-    retry_after: Seconds | None = None
-    name: Name | None = None
-    """The tool, where the step is not known here."""
-    started: Moment | None = None
+    run: Annotated[Id | None, Meta(description="Needed where it stands alone.")] = None
+    step: Annotated[
+        Number | None, Meta(description="The seq of the step it belongs to; without it, it is the run's own.")
+    ] = None
+    id: Annotated[Id | None, Meta(description="The same id again is the same failure.")] = None
+    type: Annotated[Word, Meta(description="tool, model, retrieval or orchestration.")] = ""
+    code: Annotated[Word, Meta(description="Such as timeout; see the kinds there are.")] = ""
+    message: Annotated[str, Meta(description="What was said.")] = ""
+    detail: Annotated[str, Meta(description="A stack, or whatever else was said.")] = ""
+    exception: Annotated[Name, Meta(description="The name of the exception's class, where there was one.")] = ""
+    status: Annotated[
+        Annotated[int, Meta(ge=100, le=599)] | None, Meta(description="The status of HTTP, where there was one.")
+    ] = None
+    retry_after: Annotated[Seconds | None, Meta(description="Seconds after which it was told to come again.")] = None
+    name: Annotated[Name | None, Meta(description="The tool, where the step is not known here.")] = None
+    started: Annotated[Moment | None, Meta(description="UTC milliseconds.")] = None
 
 
 class SentStep(Sent, frozen=True):
     """One attempt at a call."""
 
-    run: Id | None = None
-    """Needed where it does not stand in its run."""
-    seq: Number | None = None
-    """Counts from 1 within the run; needed where it does not stand in its run."""
-    call: Number | None = None
-    """The seq of the first attempt at the same thing."""
-    attempt: Annotated[int, Meta(ge=1, le=1000)] | None = None
-    parent: Number | None = None
+    run: Annotated[Id | None, Meta(description="Needed where it does not stand in its run.")] = None
+    seq: Annotated[
+        Number | None,
+        Meta(description="Counts from 1 within the run; needed where it does not stand in its run, else its place."),
+    ] = None
+    call: Annotated[
+        Number | None,
+        Meta(description="Of a further attempt: the seq of the first one. Without it, a call of its own."),
+    ] = None
+    attempt: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None, Meta(description="Which attempt at its call; counted if not said.")
+    ] = None
+    parent: Annotated[Number | None, Meta(description="The seq of the step within which it was made.")] = None
     type: StepType = "tool"
-    name: Name = ""
-    server: Name | None = None
-    arguments: Any = None
-    outcome: Outcome | None = None
-    result: Any = None
-    started: Moment | None = None
-    seconds: Seconds = 0.0
-    failure: SentFailure | None = None
-    tokens: dict[Name, Count] | None = None
-    metadata: dict[str, Any] | None = None
+    name: Annotated[Name, Meta(description="The tool, the model, or what the step is called.")] = ""
+    server: Annotated[Name | None, Meta(description="Of MCP: the server whose tool it is.")] = None
+    arguments: Annotated[Any, Meta(description="What it was called with.")] = None
+    outcome: Annotated[Outcome | None, Meta(description="success, or failure where there is one, if not said.")] = None
+    result: Annotated[Any, Meta(description="What it answered.")] = None
+    started: Annotated[Moment | None, Meta(description="UTC milliseconds; when its run began, if not said.")] = None
+    seconds: Annotated[Seconds, Meta(description="How long it took.")] = 0.0
+    failure: Annotated[SentFailure | None, Meta(description="What went wrong.")] = None
+    tokens: Annotated[dict[Name, Count] | None, Meta(description="How many, by what they were.")] = None
+    metadata: Annotated[dict[str, Any] | None, Meta(description="Whatever else you want to see of it.")] = None
 
 
 class SentRun(Sent, frozen=True):
     """A piece of work by an agent, with what is known of it so far."""
 
-    id: Id | None = None
-    """The same id again is the same run. Without one it is given one, and told."""
-    agent: Name = ""
-    version: Name | None = None
-    environment: Name | None = None
-    session: Name | None = None
-    parent: Name | None = None
-    context: str | None = None
-    metadata: dict[str, Any] | None = None
-    started: Moment | None = None
-    ended: Moment | None = None
-    end: End | None = None
-    steps: Annotated[list[SentStep], Meta(max_length=MANY)] = []
-    failures: Annotated[list[SentFailure], Meta(max_length=MANY)] = []
-    """The run's own, or of its steps."""
+    id: Annotated[
+        Id | None, Meta(description="The same id again is the same run. Without one it is given one, and told.")
+    ] = None
+    agent: Annotated[Name, Meta(description="Who works.")] = ""
+    version: Annotated[Name | None, Meta(description="Of the agent.")] = None
+    environment: Annotated[Name | None, Meta(description="production, staging, a laptop.")] = None
+    session: Annotated[Name | None, Meta(description="The conversation it is part of.")] = None
+    parent: Annotated[Name | None, Meta(description="The id of the run that began this one.")] = None
+    context: Annotated[str | None, Meta(description="What the agent was trying to do.")] = None
+    metadata: Annotated[dict[str, Any] | None, Meta(description="Whatever else; model names the model.")] = None
+    started: Annotated[Moment | None, Meta(description="UTC milliseconds; now, if not said.")] = None
+    ended: Annotated[Moment | None, Meta(description="UTC milliseconds; without it and end, it is under way.")] = None
+    end: Annotated[End | None, Meta(description="How it ended: finished, where only the time is said.")] = None
+    steps: Annotated[list[SentStep], Meta(max_length=MANY, description="In the order in which they began.")] = []
+    failures: Annotated[list[SentFailure], Meta(max_length=MANY, description="The run's own, or of its steps.")] = []
 
 
 class SentBatch(Sent, frozen=True):
     """Events as mulligan's own journal has them."""
 
-    client: Name
-    """Which journals these are one of: a folder of one machine."""
-    journal: Annotated[str, Meta(min_length=1, max_length=200)]
-    offset: Annotated[int, Meta(ge=1, le=2**62)]
-    """At the end of these events. A batch that ends no further than what is kept changes nothing."""
+    client: Annotated[Name, Meta(description="Which journals these are one of: a folder of one machine.")]
+    journal: Annotated[str, Meta(min_length=1, max_length=200, description="Which of them.")]
+    offset: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=2**62,
+            description="At the end of these events. A batch that ends no further than what is kept changes nothing.",
+        ),
+    ]
     events: Annotated[list[AnyEvent], Meta(max_length=MANY)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import click
@@ -88,9 +89,17 @@ def list_(store: str | None, as_json: bool) -> None:
     if not found:
         click.echo("There are no tokens. Make one: mulligan token create --role ingest")
         return
-    rows = [("token", "role", "state", "tenant", "made", "name")]
+    rows = [("token", "role", "state", "tenant", "made", "good until (UTC)", "name")]
     rows += [
-        (each.id, each.role, each.state(now()), line(each.tenant, 30), ago(each.created, now()), line(each.name, 60))
+        (
+            each.id,
+            each.role,
+            each.state(now()),
+            line(each.tenant, 30),
+            ago(each.created, now()),
+            _until(each),
+            line(each.name, 60),
+        )
         for each in found
     ]
     print_lines(columns(rows, width=width()))
@@ -110,6 +119,12 @@ def revoke(token: str, store: str | None, as_json: bool) -> None:
         print_json(_facts(gone))
     else:
         click.echo(f"{gone.id} is revoked.")
+
+
+def _until(token: Token) -> str:
+    if token.expires is None:
+        return "ever"
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(token.expires / 1000))
 
 
 def _facts(token: Token) -> dict[str, Any]:
