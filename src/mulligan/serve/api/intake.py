@@ -103,10 +103,8 @@ class Intake:
             names[made.seq] = (made.type, made.name)
             calls[made.seq] = made.call
             events.append(StepEnded(made))
-        for number, (seq, call) in enumerate(calls.items()):
-            if (
-                calls.get(call, call) != call
-            ):  # whoever counts calls of their own would join what does not belong together
+        for number, call in enumerate(calls.values()):
+            if calls.get(call, call) != call:  # counted otherwise, what does not belong together would be joined
                 told = f"it is the seq of a first attempt, and step {call} is a further one, of call {calls[call]}."
                 raise invalid(told, f"{place}steps[{number}].call")
         for number, failure in enumerate(sent.failures):
