@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from mulligan.assembly import Mulligan, Parts, default
+from mulligan.assembly import Mulligan, default
 from mulligan.events import AnyEvent
 from mulligan.failure import AgentError, SettingsError
+from mulligan.parts import Parts
 from mulligan.recover import plan
 from mulligan.recover.policy import Policy
 from mulligan.remember.memory import MemoryStore

@@ -21,13 +21,15 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # `python -m mulligan`
     "__main__": ("serve.cli",),
     # floor 7
-    "serve": ("assembly", "capture", "classify", "remember", "report", "recover", "settings", "events", "prompt",
-              "figures", "calls", "records", *BASE, ""),
-    "testing": ("assembly", "capture", "classify", "remember", "report", "recover", "settings", "events", "prompt",
-                "figures", "calls", "records", *BASE),
+    "serve": ("assembly", "parts", "capture", "classify", "remember", "report", "recover", "settings", "events",
+              "prompt", "figures", "calls", "records", *BASE, ""),
+    "testing": ("assembly", "parts", "capture", "classify", "remember", "report", "recover", "settings", "events",
+                "prompt", "figures", "calls", "records", *BASE),
     # floor 6
-    "assembly": ("capture", "classify", "remember", "report", "recover", "settings", "events", "prompt", "figures",
-                 "calls", "records", *BASE),
+    "assembly": ("parts", "capture", "classify", "remember", "report", "recover", "settings", "events", "prompt",
+                 "figures", "calls", "records", *BASE),
+    "parts": ("capture", "classify", "remember", "report", "recover", "settings", "events", "prompt", "figures",
+              "calls", "records", *BASE),
     # floor 5
     "report": ("remember.store", "events", "prompt", "figures", "calls", "records", *BASE),
     # floor 4
@@ -201,8 +203,10 @@ def test_parts_of_serve_import_each_other_only_where_one_carries_the_other():
     assert [str(one) for one in crossing] == []
 
 
-def test_only_the_uppermost_floor_imports_the_assembly():
-    assert {room(one.by) for one in all_imports() if room(one.of) == "assembly"} <= {"serve", "testing", ""}
+def test_only_the_uppermost_floor_imports_the_assembly_and_its_parts():
+    upper = {"serve", "testing", ""}
+    assert {room(one.by) for one in all_imports() if room(one.of) == "assembly"} <= upper
+    assert {room(one.by) for one in all_imports() if room(one.of) == "parts"} <= {*upper, "assembly"}
 
 
 # The checker itself

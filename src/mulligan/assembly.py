@@ -1,13 +1,11 @@
-"""Mulligan: the parts, put together once. It decides nothing."""
+"""Mulligan: what users call, over one set of parts. It decides nothing."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from mulligan import forks
@@ -19,24 +17,16 @@ from mulligan.capture.signature import name_of
 from mulligan.capture.tracer import ActiveRun
 from mulligan.capture.turns import Tools, Turns
 from mulligan.capture.wrap import ToolOptions, Wrapped, wrap
-from mulligan.classify.classifier import Classifier, classify
+from mulligan.classify.classifier import classify
 from mulligan.events import Listener, Stream, When
-from mulligan.failure import Failure, MulliganError, SettingsError, StoreError
-from mulligan.prompt import Prompt
-from mulligan.records import Effects, Fix, Precedent, StepType
-from mulligan.recover.budget import Budget
+from mulligan.failure import Failure, MulliganError, SettingsError, one_of
+from mulligan.parts import Parts
+from mulligan.prompt import BUDGET
+from mulligan.records import Effects, StepType
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Mode
 from mulligan.redaction import Redactor
-from mulligan.remember import schemas
-from mulligan.remember import session as sessions
-from mulligan.remember.lessons.pitfalls import BUDGET, gathered, told
-from mulligan.remember.recording.recorder import Recorder
 from mulligan.remember.session import Session
-from mulligan.remember.shelf import RecorderShelf
-from mulligan.remember.store import LOCAL, FixQuery, Question, Store
-from mulligan.remember.urls import is_elsewhere, is_postgres, is_remote, journals_of, open_store, place_of, refuge
-from mulligan.settings import Level, Settings
 
 if TYPE_CHECKING:
     from mulligan.capture.loop import Finished, Messages
@@ -45,198 +35,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("mulligan")
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C")
-
-SETTLE = 0.25
-"""Seconds that a failed call waits for its own record to be kept before it asks what is known."""
-RECALL = 0.1
-"""Seconds after which memory answers with what it has found."""
-
-
-def redactor_of(settings: Settings, level: Level | None = None, key: bytes = b"", *, personal: bool = True) -> Redactor:
-    """What these settings hide, or what they would at another level."""
-    try:
-        return Redactor(
-            level=level or settings.level,
-            names=settings.secret,
-            patterns=settings.patterns,
-            allowed=settings.allowed,
-            listed=settings.listed,
-            key=key,
-            personal=personal,
-        )
-    except ValueError as error:
-        raise SettingsError(str(error)) from None
-
-
-def classify_of(settings: Settings) -> Callable[..., Failure]:
-    """How failures are told apart, with the users' own kinds and rules."""
-    if settings.kinds or settings.rules:
-        return Classifier.from_settings({"kinds": settings.kinds, "rules": settings.rules}).classify
-    return classify
-
-
-class Parts:
-    """One set of parts, made from one `Settings`; what these cannot mean is refused here."""
-
-    def __init__(self, settings: Settings, opening: Callable[[], Store] | None = None, **kit: Any) -> None:
-        self.settings = settings
-        self.is_rehearsal = opening is not None
-        redactor = redactor_of(settings)
-        if not settings.store_url.startswith("memory:"):
-            # Opened when the first record is kept, understood or refused now.
-            place_of(settings.store_url, settings.folder)
-        self.classify = classify_of(settings)
-        self.stream = Stream(redactor)
-        self.keeps_a_journal = keeps_a_journal = opening is None and not settings.store_url.startswith("memory:")
-        self.recorder = Recorder(
-            opening or self._open,
-            self.stream,
-            journals=self._journals if keeps_a_journal else None,
-            fsync=settings.fsync,
-            learns=opening is None and not is_remote(settings.store_url),
-        )
-        self.shelf = RecorderShelf(self.recorder, self._open if keeps_a_journal else None)
-        self.stream.carry(self.recorder)
-        own: dict[str, Any] = {
-            "publish": self.stream.publish,
-            "succeed": self.stream.succeed,
-            "keep": self.recorder.keep,
-            "watchers": self.stream.watchers,
-            "classify": self.classify,
-            "prompt": Prompt(redactor_of(settings, "local", personal=False)),
-            "policy": settings.policy,
-            "mode": settings.mode,
-            "record": settings.record,
-            "agent": settings.agent,
-            "environment": settings.environment,
-            "recall": self.recall,
-            "answered": lambda run: sessions.answered(self.stream, run),
-            "fixes": self.fixes,
-            "pitfalls": self.pitfalls,
-            "recipes": frozenset(settings.recipes),
-            "budget": Budget(settings.policy),
-        }
-        self.kit = Kit(**own | kit)
-        self._keeps_up = True
-        self._schemas: dict[str, str] = {}
-        """By tool, those that are noted."""
-
-    def _open(self) -> Store:
-        """The store of the settings, or, where that cannot be used, one in the temporary folder."""
-        try:
-            return self._opened_there()
-        except StoreError as error:
-            if is_postgres(self.settings.store_url):
-                raise  # what is recorded waits in the journal until the database is there
-            place = refuge()
-            log.warning("%s (Until then, records are kept in %s.)", error, place)
-            return open_store(str(place), self.settings.fsync)
-
-    def _opened_there(self) -> Store:
-        url, settings = self.settings.store_url, self.settings
-        return open_store(url, settings.fsync, settings.token, self._journals() if is_elsewhere(url) else None)
-
-    def _journals(self) -> Path:
-        """Where this store's journals are; in the temporary folder, where they cannot be beside it."""
-        folder = journals_of(place_of(self.settings.store_url, self.settings.folder))
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            folder.mkdir(exist_ok=True, mode=0o700)
-        except OSError:
-            folder = journals_of(refuge())
-        return folder
-
-    def recall(self, tool: str, failure: Failure, run: str) -> Sequence[Precedent]:
-        # A store that has not kept up once is not waited for until it does: a broken disk costs memory, not time.
-        self._keeps_up = self.recorder.flush(SETTLE if self._keeps_up else 0)
-        store = self.recorder.store
-        if store is None or not failure.fingerprint:
-            return ()
-        found = store.recall(LOCAL, Question(tool=tool, fingerprint=failure.fingerprint, run=run))
-        learned = [
-            Precedent(how="recipe", between=tuple(each.tool for each in fix.first), first=fix.first,
-                      worked=fix.worked, seen=fix.tried)
-            for fix in self._known(store, tool, failure)
-            if fix.sort == "recipe"
-        ]  # fmt: skip
-        # What many runs together say was missing, in place of what each of them did in between.
-        return [*learned[:1], *(each for each in found if each.how != "recipe")] if learned else found
-
-    def fixes(self, tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
-        """What memory knows to have helped: of other runs, so that nothing has to be waited for."""
-        with self._memory() as store:
-            if store is None:
-                return ()
-            self._note_schema(store, tool, schema)
-            return self._known(store, tool, failure, arguments, schema)
-
-    @contextlib.contextmanager
-    def _memory(self) -> Iterator[Store | None]:
-        """The recorder's store; where it has opened none yet, one for the moment, if anything was ever kept there."""
-        store, url = self.recorder.store, self.settings.store_url
-        # A file is read beside the recorder, which need not be waited for; a server that does not keep up is not asked.
-        if store is None and self.keeps_a_journal and is_elsewhere(url):
-            self._keeps_up = self.recorder.flush(SETTLE if self._keeps_up else 0)
-            store = self.recorder.store
-        is_there = self.keeps_a_journal and (self._keeps_up if is_elsewhere(url) else self._is_there(url))
-        if store is not None or not is_there:
-            yield store
-            return
-        try:
-            own = self._opened_there()
-        except StoreError:  # the recorder meets the same, and says what to do
-            yield None
-            return
-        with contextlib.closing(own):
-            yield own
-
-    def _is_there(self, url: str) -> bool:
-        try:
-            return place_of(url, self.settings.folder).exists()
-        except OSError:  # a folder that may not be looked into
-            return False
-
-    def _note_schema(self, store: Store, tool: str, digest: str) -> None:
-        """What a tool's schema is now: another one than before takes back what was proven under that."""
-        if digest and self._schemas.get(tool) != digest:
-            changed = schemas.noted(store.get(LOCAL, schemas.KIND, tool), digest, self.kit.now())
-            if changed is not None:
-                store.put(LOCAL, schemas.KIND, tool, changed)
-            self._schemas[tool] = digest
-
-    def _known(
-        self,
-        store: Store,
-        tool: str,
-        failure: Failure,
-        arguments: Mapping[str, Any] | None = None,
-        schema: str = "",
-    ) -> Sequence[Fix]:
-        if not failure.fingerprint:
-            return ()
-        run = self.kit.current()
-        agent = run.record.agent if run is not None else self.settings.agent
-        query = FixQuery.about(
-            tool, failure, arguments, agent=agent, schema=schema, now=self.kit.now(), within=RECALL
-        )  # fmt: skip
-        return store.fixes(LOCAL, query)
-
-    def pitfalls(self, tools: Sequence[str], budget: int, *, proposals: bool = False) -> str:
-        """What is known of these tools, in words; where the store cannot be asked, what mulligan is."""
-        try:
-            with self._memory() as store:
-                now = self.kit.now()
-                found = gathered(store, LOCAL, tools, now, proposals=proposals)
-        except StoreError:  # the recorder meets the same, and says what to do
-            found = []
-        url = self.settings.store_url
-        server = url if is_remote(url) else ""
-        return told(self.kit.prompt, found, budget, tools=tools, server=server).text
-
-    def advice(self, tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
-        """The same for whoever only asks: nothing is noted, and a store that is not there is not made."""
-        with self._memory() as store:
-            return self._known(store, tool, failure, arguments, schema) if store is not None else ()
 
 
 def _name_of(tool: Callable[..., Any]) -> str:
@@ -501,8 +299,8 @@ class Mulligan:
         `mode` and `record` hold for every call in it; where a tool has its own, the stricter of the two does.
         """
         for name, value, choices in (("mode", mode, MODES), ("record", record, RECORDINGS[::-1])):
-            if value is not None and value not in choices:
-                raise SettingsError(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}.")
+            if value is not None:
+                one_of(name, value, choices)
         kit = self._kit_or_unheard()
         about: dict[str, Any] = {"version": version, "context": context, "metadata": metadata}
         if environment is not None:
@@ -634,7 +432,7 @@ class Mulligan:
             destructive=destructive,
             mode=mode,
             policy=parts.settings.policy if parts is not None else None,
-            recall=parts.advice if parts is not None and memory else None,
+            recall=parts.recall.advice if parts is not None and memory else None,
         )
 
     def pitfalls(

@@ -131,6 +131,12 @@ class SettingsError(MulliganError):
     """A setting that cannot be meant, with the one that may be."""
 
 
+def one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Refuses a setting that is none of these."""
+    if value not in choices:
+        raise SettingsError(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}.")
+
+
 class StoreError(MulliganError):
     """A store that cannot be opened, read or written, and what to do about it."""
 

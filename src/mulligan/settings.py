@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from mulligan.failure import SettingsError
+from mulligan.failure import SettingsError, one_of
 from mulligan.recover.policy import Policy
 
 Mode = Literal["observe", "suggest", "repair"]
@@ -80,9 +80,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for tools of servers behind `mulligan proxy`, by `server.tool`, `server.*` or `*`."""
 
     def __post_init__(self) -> None:
-        _one_of("mode", self.mode, get_args(Mode))
-        _one_of("record", self.record, get_args(Recording))
-        _one_of("level", self.level, get_args(Level))
+        one_of("mode", self.mode, get_args(Mode))
+        one_of("record", self.record, get_args(Recording))
+        one_of("level", self.level, get_args(Level))
 
     @property
     def folder(self) -> Path:
@@ -220,8 +220,7 @@ def _rule(tool: str, rule: Any, where: str) -> dict[str, Any]:
         if known is None:
             raise SettingsError(f"{place}: there is no {name!r}. Known are {', '.join(TOOL_RULES)}.")
         if isinstance(known[0], str):
-            if value not in known:
-                raise SettingsError(f"{place}: {name} is {', '.join(known[:-1])} or {known[-1]}, got {value!r}.")
+            one_of(f"{place}: {name}", value, known)
         elif (
             not isinstance(value, known)
             or (isinstance(value, bool) and bool not in known)
@@ -352,11 +351,6 @@ def _toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SettingsError(f"{path} is not valid TOML: {error}.") from None
-
-
-def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise SettingsError(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}.")
 
 
 def data_folder() -> Path:

@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 from mulligan import assembly, calls, redaction
 from mulligan import settings as settings_file
-from mulligan.assembly import Mulligan, Parts
+from mulligan.assembly import Mulligan
 from mulligan.events import AnyEvent, StepEnded
+from mulligan.parts import Parts
 from mulligan.records import History, Step, encode
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.store import LOCAL, RunQuery

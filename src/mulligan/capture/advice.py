@@ -10,7 +10,7 @@ import msgspec
 
 from mulligan.classify.classifier import classify
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS
-from mulligan.failure import Failure, Kind, Ran, Remedy, SettingsError
+from mulligan.failure import Failure, Kind, Ran, Remedy, SettingsError, one_of
 from mulligan.records import Effects, Fix, Outcome, Step
 from mulligan.recover.policy import Policy
 from mulligan.recover.repair import Suggestion, suggest
@@ -63,8 +63,7 @@ def advise(
     before anything happened, as its developer's `AgentError` would be.
     """
     for name, value, choices in (("effects", effects or "once", get_args(Effects)), ("mode", mode, get_args(Mode))):
-        if value not in choices:
-            raise SettingsError(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}.")
+        one_of(name, value, choices)
     failure = error if isinstance(error, Failure) else _failure(error, tool, arguments, classify)
     if effects is None and failure.kind == TOOL_INVALID_ARGUMENTS and failure.ran is Ran.UNKNOWN:
         failure = msgspec.structs.replace(failure, ran=Ran.NO)

@@ -17,7 +17,7 @@ from mulligan.capture.kit import MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Reco
 from mulligan.capture.signature import Signature, code_of, name_of
 from mulligan.capture.stream import astreaming, streaming
 from mulligan.capture.tracer import ActiveRun, scope
-from mulligan.failure import SettingsError
+from mulligan.failure import SettingsError, one_of
 from mulligan.records import Effects, Run, StepType
 from mulligan.recover import schema as schemas
 from mulligan.recover.budget import Guard
@@ -65,8 +65,7 @@ class ToolOptions:
             ("errors", self.errors, get_args(Errors)),
             ("empty", self.empty, get_args(Empty)),
         ):
-            if value not in choices:
-                raise SettingsError(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}.")
+            one_of(name, value, choices)
         if self.empty == "failure" and self.type != "retrieval":
             raise SettingsError(f'empty="failure" is for type="retrieval", got type={self.type!r}.')
         if self.schema is not None and not isinstance(self.schema, Mapping):

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from mulligan.prompt.guard import SENTENCE, tokens
-from mulligan.prompt.lessons import Lessons, section_title, skill_about
+from mulligan.prompt.lessons import BUDGET, Lessons, section_title, skill_about
 from mulligan.prompt.sessions import REMINDER, Sessions, Told, last_turn, retell
 
 __all__ = [
-    "REMINDER", "SENTENCE", "Prompt", "Told", "last_turn", "retell", "section_title", "skill_about", "tokens",
+    "BUDGET", "REMINDER", "SENTENCE", "Prompt", "Told", "last_turn", "retell", "section_title", "skill_about", "tokens",
 ]  # fmt: skip
 
 

@@ -11,6 +11,9 @@ from mulligan.prompt.guard import CHANGES, LINES, NAME
 from mulligan.records import LAST_PART, Ahead, Change, Fix, Lesson
 from mulligan.redaction import quote
 
+BUDGET = 800
+"""Tokens of what is told of tools, unless somebody says otherwise: a model reads them with every request."""
+
 
 class Lessons(Failures):
     """Sentences about what was learned, and from whom."""

@@ -8,12 +8,10 @@ from typing import NamedTuple
 import msgspec
 
 from mulligan.failure import StoreError
-from mulligan.prompt import Prompt, tokens
+from mulligan.prompt import BUDGET, Prompt, tokens
 from mulligan.records import Lesson, LessonState
 from mulligan.remember.store import LessonQuery, Store
 
-BUDGET = 800
-"""Tokens, unless somebody says otherwise: a model reads them with every request."""
 SEEDS = 10_000
 LOOKED_AT = 100
 """Lessons of a tool that are looked at. What does not fit into a prompt by then is not the best proven."""

@@ -16,13 +16,13 @@ import click
 from msgspec.structs import replace
 
 from mulligan import calls
-from mulligan.assembly import classify_of, redactor_of
 from mulligan.capture.transcripts import calls as rows
 from mulligan.capture.transcripts import exported, formats
 from mulligan.capture.transcripts.gathering import Reading
 from mulligan.capture.transcripts.lines import Lines, Unreadable
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, redacted
 from mulligan.failure import SettingsError
+from mulligan.parts import classify_of, redactor_of
 from mulligan.records import History, encode
 from mulligan.redaction import Redactor
 from mulligan.remember.store import LOCAL, Store

@@ -14,9 +14,9 @@ from typing import Any
 import click
 import msgspec
 
-from mulligan.assembly import redactor_of
 from mulligan.events import LessonLearned, redacted
 from mulligan.failure import LessonFileError, SettingsError
+from mulligan.parts import redactor_of
 from mulligan.prompt import Prompt
 from mulligan.records import Lesson, LessonState, LessonVerdict, builtins
 from mulligan.remember.lessons import files as lesson_files

@@ -30,7 +30,7 @@ def mcp(store: str | None) -> None:
     from mulligan.serve.mcp.server import serve  # the extra, asked for before anything is opened
 
     # isort: split
-    from mulligan.assembly import classify_of, redactor_of
+    from mulligan.parts import classify_of, redactor_of
     from mulligan.prompt.questions import Answers
     from mulligan.serve.cli.proxy import SESSIONS
     from mulligan.serve.mcp.knowledge import Knowledge

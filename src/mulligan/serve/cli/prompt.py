@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from mulligan.assembly import redactor_of
 from mulligan.failure import SettingsError
-from mulligan.prompt import Prompt, section_title, skill_about, tokens
-from mulligan.remember.lessons.pitfalls import BUDGET, Told, gathered, told
+from mulligan.parts import redactor_of
+from mulligan.prompt import BUDGET, Prompt, section_title, skill_about, tokens
+from mulligan.remember.lessons.pitfalls import Told, gathered, told
 from mulligan.remember.store import LOCAL
 from mulligan.remember.urls import is_remote
 from mulligan.serve.cli import sections

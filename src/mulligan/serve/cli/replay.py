@@ -13,12 +13,12 @@ from typing import Any, get_args
 
 import click
 
-from mulligan.assembly import classify_of, redactor_of
 from mulligan.capture.counterfactual import Known, replayed
 from mulligan.capture.transcripts import formats
 from mulligan.capture.transcripts.gathering import Reading
 from mulligan.capture.transcripts.lines import Lines, Unreadable
 from mulligan.failure import Failure, SettingsError
+from mulligan.parts import classify_of, redactor_of
 from mulligan.records import Effects, Fix, History, builtins
 from mulligan.remember.store import LOCAL, FixQuery, Store
 from mulligan.remember.urls import open_store

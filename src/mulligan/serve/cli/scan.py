@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from mulligan.assembly import classify_of, redactor_of
 from mulligan.capture.transcripts import formats, places
 from mulligan.capture.transcripts.gathering import Reading
 from mulligan.capture.transcripts.lines import Lines, Unreadable
 from mulligan.failure import SettingsError
+from mulligan.parts import classify_of, redactor_of
 from mulligan.records import History, builtins
 from mulligan.redaction import Redactor
 from mulligan.remember.urls import open_store

@@ -11,9 +11,9 @@ from typing import Any
 import click
 import msgspec
 
-from mulligan.assembly import classify_of, redactor_of
 from mulligan.events import AnyEvent
 from mulligan.failure import MissingExtra, SettingsError
+from mulligan.parts import classify_of, redactor_of
 from mulligan.redaction import Redactor
 from mulligan.remember.recording.adoption import adopt
 from mulligan.remember.store import LOCAL, Store

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from mulligan.assembly import Parts
 from mulligan.calls import TOOL
 from mulligan.capture.drive import Attempts, aplay
 from mulligan.capture.first import First, begin
@@ -19,6 +18,7 @@ from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.capture.turns import Asked
 from mulligan.classify.taxonomy import TOOL_PERMISSION_DENIED
 from mulligan.failure import Failure
+from mulligan.parts import Parts
 from mulligan.recover import near
 from mulligan.recover.repair import suggest
 from mulligan.serve.proxy import messages, wording

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from mulligan.assembly import Parts
+from mulligan.parts import Parts
 from mulligan.remember.store import LOCAL
 from mulligan.remember.urls import is_begun, open_store
 from mulligan.serve.proxy import messages, pins, teach, tools

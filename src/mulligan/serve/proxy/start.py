@@ -38,7 +38,7 @@ async def _serve(
     environment: Mapping[str, str],
     process: subprocess.Popen[bytes],
 ) -> int:
-    from mulligan.assembly import Parts  # while the server starts too: it takes longer than we do
+    from mulligan.parts import Parts  # while the server starts too: it takes longer than we do
     from mulligan.serve.proxy.calls import Calls
 
     loop = asyncio.get_running_loop()

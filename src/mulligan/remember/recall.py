@@ -1,0 +1,118 @@
+"""What memory knows of a call at hand, asked of the store that the recorder writes to, also while that is not open."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mulligan.failure import Failure, StoreError
+from mulligan.prompt import Prompt
+from mulligan.records import Fix, Precedent
+from mulligan.remember import schemas
+from mulligan.remember.place import Place
+from mulligan.remember.recording.recorder import Recorder
+from mulligan.remember.store import LOCAL, FixQuery, Question, Store
+from mulligan.remember.urls import is_remote
+
+SETTLE = 0.25
+"""Seconds that a failed call waits for its own record to be kept before it asks what is known."""
+WITHIN = 0.1
+"""Seconds after which memory answers with what it has found."""
+
+
+class Recall:
+    """The questions that capture asks of memory. A broken disk costs memory, not time.
+
+    `place` is None where two openings would not be the same store: in memory, and in rehearsals. `agent` says who asks.
+    """
+
+    def __init__(
+        self, recorder: Recorder, place: Place | None, *, now: Callable[[], int], agent: Callable[[], str]
+    ) -> None:
+        self._recorder, self._place, self._now, self._agent = recorder, place, now, agent
+        self._keeps_up = True
+        self._schemas: dict[str, str] = {}
+        """By tool, those that are noted."""
+
+    def precedents(self, tool: str, failure: Failure, run: str) -> Sequence[Precedent]:
+        """What overcame the same failure before, once what this run has recorded is kept too."""
+        self._settle()
+        store = self._recorder.store
+        if store is None or not failure.fingerprint:
+            return ()
+        found = store.recall(LOCAL, Question(tool=tool, fingerprint=failure.fingerprint, run=run))
+        learned = [
+            Precedent(how="recipe", between=tuple(each.tool for each in fix.first), first=fix.first,
+                      worked=fix.worked, seen=fix.tried)
+            for fix in self._known(store, tool, failure)
+            if fix.sort == "recipe"
+        ]  # fmt: skip
+        # What many runs together say was missing, in place of what each of them did in between.
+        return [*learned[:1], *(each for each in found if each.how != "recipe")] if learned else found
+
+    def fixes(self, tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
+        """What memory knows to have helped: of other runs, so that nothing has to be waited for."""
+        with self._opened() as store:
+            if store is None:
+                return ()
+            self._note_schema(store, tool, schema)
+            return self._known(store, tool, failure, arguments, schema)
+
+    def advice(self, tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
+        """The same for whoever only asks: nothing is noted, and a store that is not there is not made."""
+        with self._opened() as store:
+            return self._known(store, tool, failure, arguments, schema) if store is not None else ()
+
+    def pitfalls(self, words: Prompt, tools: Sequence[str], budget: int, *, proposals: bool = False) -> str:
+        """What is known of these tools, in words; where the store cannot be asked, what mulligan is."""
+        from mulligan.remember.lessons.pitfalls import gathered, told  # few ask, and all others need not wait for it
+
+        try:
+            with self._opened() as store:
+                found = gathered(store, LOCAL, tools, self._now(), proposals=proposals)
+        except StoreError:  # the recorder meets the same, and says what to do
+            found = []
+        server = self._place.url if self._place is not None and is_remote(self._place.url) else ""
+        return told(words, found, budget, tools=tools, server=server).text
+
+    def _settle(self) -> None:
+        # A store that has not kept up once is not waited for until it does.
+        self._keeps_up = self._recorder.flush(SETTLE if self._keeps_up else 0)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Store | None]:
+        """The recorder's store; where it has opened none yet, one for the moment, if anything was ever kept there."""
+        store, place = self._recorder.store, self._place
+        # A file is read beside the recorder, which need not be waited for; a server that does not keep up is not asked.
+        if store is None and place is not None and place.is_elsewhere:
+            self._settle()
+            store = self._recorder.store
+        if store is not None or place is None or not (self._keeps_up if place.is_elsewhere else place.is_there()):
+            yield store
+            return
+        try:
+            own = place.opened()
+        except StoreError:  # the recorder meets the same, and says what to do
+            yield None
+            return
+        with contextlib.closing(own):
+            yield own
+
+    def _note_schema(self, store: Store, tool: str, digest: str) -> None:
+        """What a tool's schema is now: another one than before takes back what was proven under that."""
+        if digest and self._schemas.get(tool) != digest:
+            changed = schemas.noted(store.get(LOCAL, schemas.KIND, tool), digest, self._now())
+            if changed is not None:
+                store.put(LOCAL, schemas.KIND, tool, changed)
+            self._schemas[tool] = digest
+
+    def _known(
+        self, store: Store, tool: str, failure: Failure, arguments: Mapping[str, Any] | None = None, schema: str = ""
+    ) -> Sequence[Fix]:
+        if not failure.fingerprint:
+            return ()
+        query = FixQuery.about(
+            tool, failure, arguments, agent=self._agent(), schema=schema, now=self._now(), within=WITHIN
+        )  # fmt: skip
+        return store.fixes(LOCAL, query)
