@@ -399,6 +399,12 @@ def test_a_misspelt_tool_is_offered_and_not_called():
     assert not suggestion.automatic
 
 
+def test_of_tools_with_a_like_name_the_one_that_takes_the_arguments_comes_first():
+    tools = {"get_user": of(["user"], user={"type": "string"}), "get_order_details": of(["order"], order=ANY_NUMBER)}
+    first, *_ = asked({"order": 5}, None, "no such tool", kind=TOOL_UNKNOWN_TOOL, tools=tools, name="get_order")
+    assert (first.tool, first.automatic) == ("get_order_details", False)
+
+
 def test_a_name_that_leaves_two_is_not_repaired():
     tools = {"get_item": None, "getItem": None}
     assert not any(each.automatic for each in asked({}, None, kind=TOOL_UNKNOWN_TOOL, tools=tools, name="GET_ITEM"))
@@ -434,6 +440,7 @@ def test_names_that_were_understood_in_this_run_are_known():
         "top_k <= 10 required",
         "top_k\n  Input should be less than or equal to 10 [type=less_than_equal, input_value=50]",
         "50 is greater than the maximum of 10",
+        "top_k cannot be more than 10",
     ],
 )
 def test_a_bound_in_the_error_text_moves_the_one_number_it_is_about(error):
@@ -612,6 +619,24 @@ def test_a_word_that_has_a_value_inside_does_not_show_it():
     call = {"method": "card_78x9", "gift": "no"}
     (suggestion,) = asked(call, None, "method not found", kind=TOOL_NOT_FOUND, seen=seen)
     assert suggestion.arguments == {"method": "card_77", "gift": "no"}
+
+
+def test_what_stands_in_the_record_of_a_value_is_suggested_in_its_place():
+    orders = {"items": [{"title": "lamp", "item": "i_1"}, {"title": "kettle", "item": "i_2"}, {"item": "i_3"}]}
+    seen = [Seen("get_order", {}, "success", orders)]
+    first, *_ = asked({"item": "Kettle"}, None, "Kettle not found", kind=TOOL_NOT_FOUND, seen=seen, effects="none")
+    assert (first.arguments, first.automatic) == ({"item": "i_2"}, False)
+    seen = [Seen("list", {}, "success", {"lamp": "i_1", "kettle": "i_2"})]
+    (only,) = asked({"item": "kettle"}, None, "kettle not found", kind=TOOL_NOT_FOUND, seen=seen, effects="none")
+    assert (only.arguments, only.automatic) == ({"item": "i_2"}, False)
+
+
+def test_two_records_of_a_value_leave_it_open_which_is_meant():
+    twice = [{"title": "lamp", "item": "i_1"}, {"title": "lamp", "item": "i_2"}]
+    made = asked(
+        {"item": "lamp"}, None, "lamp not found", kind=TOOL_NOT_FOUND, seen=[Seen("list", {}, "success", twice)]
+    )
+    assert {each.family for each in made} == {"one of several"}
 
 
 def test_a_path_is_no_identifier():

@@ -20,19 +20,26 @@ _NUMBER = r"(-?[0-9]{1,15}+(?:\.[0-9]{1,6}+)?)(?![\w/]| ?%|[.,:-][0-9])"
 _ALONE = rf"(?<![\w.,:/-]){_NUMBER}"
 _UPPER = (
     rf"(?:at most|no more than|not exceed|cannot exceed|can't exceed|exceeds? (?:the )?(?:maximum|max|limit|cap)"
-    rf"(?: value)?(?: of| is|:)?|less than or equal to|not (?:be )?greater than|<=|(?:maximum|max|limit|cap)"
+    rf"(?: value)?(?: of| is|:)?|less than or equal to|(?:not|cannot|can't) (?:be )?(?:greater|more|higher|larger) than"
+    rf"|<=|(?:maximum|max|limit|cap)"
     rf"(?: allowed)?(?: value)?(?: of| is|:| =|=)?) ?{_NUMBER}|{_ALONE} or (?:less|fewer|lower|below)"
 )
 _LOWER = (
-    rf"(?:at least|no less than|greater than or equal to|not (?:be )?less than|>=|(?:minimum|min)(?: allowed)?"
+    rf"(?:at least|no less than|greater than or equal to|(?:not|cannot|can't) (?:be )?(?:less|lower|smaller) than|>="
+    rf"|(?:minimum|min)(?: allowed)?"
     rf"(?: value)?(?: of| is|:| =|=)?) ?{_NUMBER}|{_ALONE} or (?:more|greater|higher|above)"
 )
 _BETWEEN = rf"between {_NUMBER} and {_NUMBER}"
-_EXPECTED = rf"(?:expected|should be|must be|must equal|should equal)(?: exactly)?(?: to be)?:? ?[$€£]?{_NUMBER}"
-_DUE = rf"\b(?:total|price|cost|sum|due)(?: (?:price|amount|cost|due))?(?: is| of| was|:| =)? ?[$€£]?{_NUMBER}"
+_EXPECTED = (
+    rf"\b(?:expected|required|requires|should be|must be|must equal|should equal|need to pay)"
+    rf"(?: (?:exactly|a|an|payment|amount|total|price|of|to|be|is)){{0,4}}:? ?[$€£]?{_NUMBER}"
+)
+_DUE = (
+    rf"\b(?:total|price|cost|sum|due)(?:[_ ](?:price|amount|cost|due))?[\"']?(?: is| of| was|:| =|=)? ?[$€£]?{_NUMBER}"
+)
 _GIVEN = (
-    rf"\b(?:paid|got|received|given|provided|but was|instead of|(?:come|comes|sum|sums|add|adds|amounts)(?: up)? to)"
-    rf"(?: only|:)? ?[$€£]?{_NUMBER}"
+    rf"\b(?:paid|got|received|given|provided|but was|instead of|not"
+    rf"|(?:come|comes|sum|sums|add|adds|amounts)(?: up)? to)[\"']?(?: only|:)? ?[$€£]?{_NUMBER}"
 )
 _ANY = rf"(?<![\w.,:/-])[$€£]?{_NUMBER}"
 _APART = 10
@@ -70,28 +77,27 @@ def expected_in(error: str, arguments: Mapping[str, Any]) -> list[Corrected]:
     knows which is meant; the last comes first, for what is left is mostly put there.
     """
     text = error[:_SCANNED]
-    wanted = set(_all(_EXPECTED, text))
-    given = set(_all(_ANY, text)) if wanted else set()
-    if not wanted:
-        wanted, given = set(_all(_DUE, text)), set(_all(_GIVEN, text))
-    wanted -= set(_all(_GIVEN, text))
-    if len(wanted) != 1:
-        return []
-    (target,) = wanted
     numbers = _about(text, arguments)
-    for amount in sorted(given - wanted):
-        if not _is_near(amount, target):
-            continue
-        shown = [path for path, value in numbers.items() if value == amount]
-        if len(shown) == 1:
-            return [_corrected(shown[0], numbers[shown[0]], target, is_shown=True)]
-        if shown:
-            return []  # two that are the same: which is meant would be a guess
-        parts = _summands(numbers, amount)
-        made = [_corrected(path, numbers[path], numbers[path] + target - amount, is_shown=False) for path in parts]
-        if made:
-            return [each for each in reversed(made) if each.change.after > 0]
-    return []
+    named, given = {*_all(_EXPECTED, text)}, {*_all(_GIVEN, text)}
+    due = {*_all(_DUE, text)} - named
+    shown = [amount for amount in {*_all(_ANY, text)} if _stand_for(numbers, amount)]
+    wanted = (named or due) - given - {*shown}
+    shown = [amount for amount in shown if amount in given | due or named]
+    if len(wanted) != 1 or len(shown) != 1 or not _is_near(shown[0], *wanted):
+        return []
+    (target,), (amount,) = wanted, shown
+    paths = _stand_for(numbers, amount)
+    is_shown = len(paths) == 1
+    made = [_corrected(path, numbers[path], numbers[path] + target - amount, is_shown) for path in reversed(paths)]
+    return [each for each in made if each.change.after * target > 0]
+
+
+def _stand_for(numbers: Mapping[Path, float], amount: float) -> list[Path]:
+    """The one number of a call that an amount is, or those that come to it."""
+    equal = [path for path, value in numbers.items() if value == amount]
+    if len(equal) > 1:
+        return []  # which is meant would be a guess
+    return equal or _summands(numbers, amount)
 
 
 def _all(pattern: str, text: str) -> Iterator[float]:
@@ -126,7 +132,7 @@ def _summands(numbers: Mapping[Path, float], amount: float) -> list[Path]:
     return fitting[0] if len(fitting) == 1 else []
 
 
-def _corrected(path: Path, before: float, after: float, *, is_shown: bool) -> Corrected:
+def _corrected(path: Path, before: float, after: float, is_shown: bool) -> Corrected:
     made = like(round(after, 2), before)
     change = Change(path=".".join(map(str, path)), how="substitute", before=before, after=made, from_="error")
     return Corrected(path, change, is_shown)

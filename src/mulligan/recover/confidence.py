@@ -50,6 +50,7 @@ SURENESS: dict[str, float] = {
     # From this run
     "same id": 0.85,
     "seen form": 0.60,
+    "same record": 0.50,
     "answered": 0.30,
     "near id": 0.38,
     "filled": 0.40,

@@ -144,6 +144,7 @@ def guesses(
     for path, value in suspects:
         made += _same(path, value, found)
         made += _formed(path, value, tool, seen)
+        made += _recorded(path, value, seen)
         made += _answered(path, value, seen)
         made += _near(path, value, found)
     for path, value in suspects:
@@ -248,13 +249,62 @@ def _answered(path: Path, value: str, seen: Sequence[Seen]) -> list[Guess]:
             if not any(plain(other) == spelt for _, other in _texts(call.arguments, ())):
                 continue
             answers = {leaf for _, leaf in _leaves(_read(call.result), "", 0)}
-            if len(answers) == 1 and _is_code(answer := answers.pop()) and spelt not in plain(answer):
+            if len(answers) == 1 and _is_known(answer := answers.pop()) and spelt not in plain(answer):
                 return [Guess(path, answer, "answered", f"what {call.tool} answered to {value[:40]}")]
     return []
 
 
-def _is_code(text: str) -> bool:
-    return 1 < len(text) <= 24 and text.isalnum() and (text.isupper() or any(c.isdigit() for c in text))
+def _is_known(text: str) -> bool:
+    """Whether a text is a code or an identifier, and not an amount or a path."""
+    if text.isalnum():
+        return 1 < len(text) <= 24 and (text.isupper() or any(c.isdigit() for c in text))
+    return len(text) <= 60 and any(c.isdigit() for c in text) and any(c.isalpha() for c in text) and _is_word(text)
+
+
+def _is_word(text: str) -> bool:
+    return " " not in text and "/" not in text
+
+
+def _recorded(path: Path, value: str, seen: Sequence[Seen]) -> list[Guess]:
+    """What an answer of this run has in the same record as the value that was given: the id of the item of that title.
+
+    Or under that very name: `{"kettle": "8834460"}`.
+    """
+    name, spelt = _name(path), plain(value)
+    left = LEAVES
+    for call in reversed(seen[-CALLS:]) if len(spelt) > 1 else ():
+        found: dict[str, str] = {}
+        for record in _records(_read(call.result), 0) if call.outcome == "success" else ():
+            left -= 1 + len(record)
+            if left < 0:
+                return []
+            told = {field: str(leaf) for field, leaf in record.items() if _is_scalar(leaf)}
+            if any(plain(leaf) == spelt and not _fits(field, name) for field, leaf in told.items()):
+                found.update((leaf, field) for field, leaf in told.items() if _fits(field, name))
+            found.update((leaf, field) for field, leaf in told.items() if plain(field) == spelt and _is_known(leaf))
+        found.pop(value, None)
+        if len(found) == 1:
+            ((answer, field),) = found.items()
+            return [
+                Guess(path, answer, "same record", f"{field} in the record of {value[:40]} that {call.tool} answered")
+            ]
+    return []
+
+
+def _records(value: Any, depth: int) -> Iterator[Mapping[str, Any]]:
+    """The objects inside a result."""
+    if depth > 12:
+        return
+    if isinstance(value, Mapping):
+        yield {name: inner for name, inner in islice(value.items(), LEAVES) if isinstance(name, str)}
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        yield from _records(inner, depth + 1)
+
+
+def _is_scalar(value: Any) -> bool:
+    return (isinstance(value, str) and 0 < len(value) <= LONG) or (
+        isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18
+    )
 
 
 def _formed(path: Path, value: str, tool: str, seen: Sequence[Seen]) -> list[Guess]:

@@ -286,8 +286,8 @@ class _Mending:
                 inner = resolved(node, self.pinned.schema or {}).get("properties")
                 inside = value.get(home, {})
                 if isinstance(inner, Mapping) and isinstance(inside, Mapping):
-                    match = name if name in inner else None
-                    if match is not None and match not in inside:
+                    match = str(name).removeprefix(f"{home}.")  # some write the way to it: `place.city`
+                    if match in inner and match not in inside:
                         homes.setdefault(name, []).append((home, match))
         if len(homes) < len(unknown) or any(len(found) != 1 for found in homes.values()):
             return False

@@ -146,18 +146,21 @@ class _Repair:
         if match is not None:
             yield match.name, self._under(match.name, f"tool {match.how}", "there is one tool of this name")
             return
-        near = nearest(self.tool.name, list(self.tools))
+        # Those first that take such arguments: `get_order(order_id)` was rather `get_order_details` than `get_user`.
+        near = sorted(nearest(self.tool.name, list(self.tools)), key=lambda name: not self._suits(self.tools[name]))
         for name in near:
             yield name, self._under(name, "tool near", "its name is the nearest")
         if not near:
-            fitting = [name for name, schema in list(self.tools.items())[:100] if schema and self._suits(schema)]
+            fitting = [name for name, schema in list(self.tools.items())[:100] if self._suits(schema)]
             if len(fitting) == 1:
                 family = "tool fits" if self.tool.name.strip() else "tool nameless"
                 yield fitting[0], self._under(fitting[0], family, "no other tool takes these arguments")
 
-    def _suits(self, schema: Schema) -> bool:
+    def _suits(self, schema: Schema | None) -> bool:
+        if not schema or not self.arguments:
+            return False
         known = pinned(schema)
-        return bool(self.arguments) and known.faults(self.arguments) == [] and not strangers(self.arguments, known)
+        return known.faults(self.arguments) == [] and not strangers(self.arguments, known)
 
     def _under(self, name: str, family: str, evidence: str) -> _Draft:
         """The call under another name, mended as far as that tool's schema asks for it."""

@@ -98,6 +98,8 @@ def _from_text(value: str, wanted: str, node: Mapping[str, Any], bold: bool) -> 
         parsed = parse(value)
         if isinstance(parsed, list if wanted == "array" else dict):
             yield Made(parsed, "parse", "parse")
+        elif isinstance(parsed, dict):
+            yield Made([parsed], "parse", "wrap")
 
 
 def _as_list(value: Any, bold: bool) -> Iterator[Made]:
