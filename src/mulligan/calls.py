@@ -143,17 +143,22 @@ def status(run: Run, steps: Iterable[Step], links: Iterable[Link] = ()) -> Statu
 
 def precedents(links: Iterable[Link], seen: int) -> list[Precedent]:
     """What overcame a failure before, the most often first; the same change in several runs is one precedent."""
+    return ranked(((link, (link.run,)) for link in links), seen)
+
+
+def ranked(links: Iterable[tuple[Link, Iterable[str]]], seen: int) -> list[Precedent]:
+    """The same of links each of which stands for those of some runs, and is the first of them."""
     runs: dict[object, set[str]] = {}
     first: dict[object, Link] = {}
-    for link in links:
+    for link, of in links:
         if link.how == "repair" and not link.changes:
             continue  # what recovery did is no move of the model's
-        shape = (link.how, link.between, tuple([_told(change) for change in link.changes]))
+        shape = shape_of(link)
         known = first.get(shape)
         if known is None:
-            first[shape], runs[shape] = link, {link.run}
+            first[shape], runs[shape] = link, set(of)
             continue
-        runs[shape].add(link.run)
+        runs[shape].update(of)
         # The same one, in whichever order they come: two stores that know the same give the same answer.
         if link.run < known.run or (link.run == known.run and link.failed < known.failed):
             first[shape] = link
@@ -162,6 +167,11 @@ def precedents(links: Iterable[Link], seen: int) -> list[Precedent]:
         Precedent(how=link.how, changes=link.changes, between=link.between, worked=count, seen=max(seen, 1))
         for count, _, link in sorted(met, key=lambda each: (-each[0], each[1]))
     ]
+
+
+def shape_of(link: Link) -> object:
+    """What two links have in common that are one precedent."""
+    return (link.how, link.between, tuple([_told(change) for change in link.changes]))
 
 
 def _told(change: Change) -> object:

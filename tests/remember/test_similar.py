@@ -37,3 +37,12 @@ def test_the_nearest_are_all_that_are_alike_enough(text, others):
     known = [(str(place), similar.sketch(each)) for place, each in enumerate(others)]
     alike = {name for name, bits in known if similar.likeness(similar.sketch(text), bits) >= similar.ALIKE}
     assert {name for _, name in similar.nearest(text, known)} == alike
+
+
+@given(st.text("abc xyz", max_size=40), st.lists(st.text("abc xyz", max_size=40), max_size=40), st.integers(1, 9))
+def test_of_many_those_are_told_that_comparing_each_would_tell(text, others, limit):
+    known = [(str(place), similar.sketch(each)) for place, each in enumerate(others)]
+    asked = similar.sketch(text)
+    every = sorted((-similar.likeness(asked, bits), name) for name, bits in known)
+    alike = [(-less, name) for less, name in every if -less >= similar.ALIKE]
+    assert similar.Sketches(known).nearest(text, limit) == alike[:limit]

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from mulligan import calls
 from mulligan.events import AnyEvent
 from mulligan.figures import Stats, StatsQuery
 from mulligan.records import (
@@ -21,15 +20,13 @@ from mulligan.records import (
     Lesson,
     LessonSource,
     LessonVerdict,
-    Link,
     Pattern,
     Precedent,
     Run,
-    decode,
     encode,
-    pattern_id,
 )
-from mulligan.remember import audit, bodies, fixes, found, learning, patterns, rollups, rows, voting
+from mulligan.remember import audit, bodies, fixes, found, learning, patterns, rollups, rows
+from mulligan.remember.candidates import Candidates
 from mulligan.remember.connection import Connection, upsert
 from mulligan.remember.ledger import Ledger
 from mulligan.remember.patterns import Decision
@@ -57,14 +54,6 @@ EXPORTED = 500
 
 _JOURNAL = upsert("journals", "tenant journal", "upto")
 _DECISION = upsert("decisions", "tenant id", "body")
-_BESIDE = (
-    "SELECT 'revoked', principal, tool, since, until FROM revocations WHERE tenant = ? "
-    "UNION ALL SELECT 'runs', NULL, NULL, runs, NULL FROM patterns WHERE tenant = ? AND id = ? "
-    "UNION ALL SELECT 'own', NULL, NULL, 1, NULL WHERE EXISTS (SELECT 1 FROM runs r CROSS JOIN met m "
-    "ON m.tenant = r.tenant AND m.pattern = ? AND m.started = r.started AND m.run = r.id "
-    "WHERE r.tenant = ? AND r.id = ?)"
-)
-"""What precedents are counted against: what was taken back, how many runs met the pattern, whether this one did."""
 _SHELVED = upsert("shelf", "tenant kind key", "value")
 
 
@@ -74,6 +63,7 @@ class DatabaseStore(abc.ABC):
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._ledger = Ledger()
+        self._candidates = Candidates()
 
     @abc.abstractmethod
     def _writing(self, *tenants: str) -> contextlib.AbstractContextManager[Connection]:
@@ -187,42 +177,9 @@ class DatabaseStore(abc.ABC):
             upkeep.rebuild(writer, tenant)
 
     def recall(self, tenant: str, question: Question) -> list[Precedent]:
-        asked = (tenant, question.tool, question.fingerprint)
-        rows = self._read(
-            tenant,
-            "SELECT body FROM links WHERE tenant = ? AND name = ? AND fingerprint = ? ORDER BY rowid DESC LIMIT 200",
-            asked,
-        )
-        if not rows:
-            return []
-        links = decode(b"[%s]" % b",".join([bodies.plain(body) for (body,) in rows]), list[Link])  # all at once
-        pattern = pattern_id(question.tool, question.fingerprint)
-        told = self._read(tenant, _BESIDE, (tenant, tenant, pattern, pattern, tenant, question.run))
-        taken_back = [voting.revocation(row[1:]) for row in told if row[0] == "revoked"]
-        counted = sum(row[3] for row in told if row[0] == "runs")
-        own = sum(row[3] for row in told if row[0] == "own")
-        if revoked := self._revoked(tenant, question.tool, pattern, taken_back):
-            links = [link for link in links if link.run not in revoked]
-        is_own_revoked = question.run in revoked
-        others = counted - len(revoked) - (0 if is_own_revoked else own)
-        seen = others + any(link.run == question.run for link in links)
-        return calls.precedents(links, seen)[: max(question.limit, 0)]
+        from mulligan.remember import precedents  # not for those who only write, as hooks do
 
-    def _revoked(self, tenant: str, tool: str, pattern: str, revoked: Sequence[Revocation]) -> set[str]:
-        """The runs that met a pattern and that memory must not rest on."""
-        if not revoked:
-            return set()
-        met = self._read(
-            tenant,
-            "SELECT DISTINCT r.id, r.principal, r.started FROM met m JOIN runs r "
-            "ON r.tenant = m.tenant AND r.id = m.run WHERE m.tenant = ? AND m.pattern = ?",
-            (tenant, pattern),
-        )
-        return {
-            run
-            for run, principal, started in met
-            if any(fixes.is_revoked(each, principal, tool, started) for each in revoked)
-        }
+        return precedents.answer(self._reader(tenant), tenant, question)
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
         with self._asking(tenant) as connection:  # once, for the few short questions that it comes to
@@ -232,9 +189,9 @@ class DatabaseStore(abc.ABC):
 
             return learning.answer(read, tenant, query, time.monotonic, self._near, self._latest)
 
-    def _near(self, read: learning.Read, tenant: str, tool: str, text: str) -> list[tuple[str, bytes]]:
-        """Patterns of a tool that have a fix and may be like this text."""
-        return learning.candidates(read, tenant, tool, text)
+    def _near(self, read: learning.Read, tenant: str, tool: str, text: str) -> list[tuple[float, str]]:
+        """Patterns of a tool that have a fix and are like this text, the most alike first."""
+        return self._candidates.of(read, tenant, tool).nearest(text)
 
     def _latest(self, read: learning.Read, tenant: str, tool: str) -> Iterator[learning.Latest]:
         """The latest runs that used a tool, each with its calls that worked."""

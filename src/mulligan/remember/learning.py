@@ -11,7 +11,7 @@ import msgspec
 from mulligan import calls
 from mulligan.calls import Standing
 from mulligan.records import Fix, Run, Step, decode, encode
-from mulligan.remember import bodies, exemplars, fixes, recipes, schemas, similar, voting
+from mulligan.remember import bodies, exemplars, fixes, recipes, schemas, voting
 from mulligan.remember.connection import Connection, upsert
 from mulligan.remember.fixes import Tally, Trial, Verdict, Vote
 from mulligan.remember.rows import FIRST
@@ -23,8 +23,6 @@ TALLIES = 64
 """Fixes of one pattern that are looked at, the latest."""
 FRESH = 500
 """Votes that are looked at where a tool's schema has changed, the latest."""
-CANDIDATES = 256
-"""Patterns of a tool that a new one is compared with."""
 TOGETHER = 30
 """Fixes whose votes are asked for by one statement."""
 
@@ -147,12 +145,6 @@ def decide(writer: Connection, tenant: str, fix: str, approved: bool, at: int) -
 # Asked for
 
 
-def candidates(read: Read, tenant: str, tool: str, text: str) -> list[tuple[str, bytes]]:
-    """Patterns of a tool that have a fix and may be like this text."""
-    rows = "SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? LIMIT ?"
-    return read(rows, (tenant, tool, CANDIDATES))
-
-
 def answer(
     read: Read,
     tenant: str,
@@ -161,8 +153,8 @@ def answer(
     near: Callable[..., Any],
     latest: Callable[..., Iterator[Latest]],
 ) -> list[Fix]:
-    """The fixes asked for: of one failure and those like it, or of a tool, or all. `near` finds what to compare,
-    and `latest` the calls that worked.
+    """The fixes asked for: of one failure and those like it, or of a tool, or all. `near` finds the
+    patterns that are the most alike, and `latest` the calls that worked.
     """
     if query.fingerprint and query.tool is not None:
         return _of_failure(read, tenant, query, clock, near, latest)
@@ -199,9 +191,8 @@ def _of_failure(
     own = _without(read, tenant, [decode(row[5], Tally) for row in latest_first], query.without)
     groups = [(1.0, own)]
     if query.text and not own:
-        some = near(read, tenant, query.tool, query.text)
+        alike = near(read, tenant, query.tool, query.text)
         if is_time():
-            alike = similar.nearest(query.text, [(pattern, similar.unpacked(bits)) for pattern, bits in some])
             groups += _alike(read, tenant, alike, query)
     if any(tallies for _, tallies in groups):
         return recipes.answered(groups, query, _known(read, tenant, query, rows))

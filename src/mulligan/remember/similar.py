@@ -42,13 +42,29 @@ def likeness(one: int, other: int) -> float:
     return float((one & other).bit_count() / (one.bit_count() * other.bit_count()) ** 0.5)
 
 
+class Sketches:
+    """Known texts by their names, ready to be compared with a new one."""
+
+    def __init__(self, known: Iterable[tuple[str, int]]) -> None:
+        self._known = [(name, bits, bits.bit_count()) for name, bits in known if bits]
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def nearest(self, text: str, limit: int = 8, threshold: float = ALIKE) -> list[tuple[float, str]]:
+        """The most alike, the most alike first; nothing is a good answer."""
+        asked = sketch(text)
+        # In the order of likeness, and told by whole numbers: only the few that are told are worth a root.
+        ranks = [(shared := (asked & bits).bit_count()) * shared / size for _, bits, size in self._known]
+        best = sorted(ranks, reverse=True)[:limit]
+        least = max(0.99 * threshold * threshold * asked.bit_count(), best[-1] if len(best) == limit else 0.0)
+        near = [each for each, rank in zip(self._known, ranks, strict=True) if rank >= least]
+        found = [(alike, name) for name, bits, _ in near if (alike := likeness(asked, bits)) >= threshold]
+        return sorted(found, key=lambda each: (-each[0], each[1]))[:limit]
+
+
 def nearest(
     text: str, known: Iterable[tuple[str, int]], limit: int = 8, threshold: float = ALIKE
 ) -> list[tuple[float, str]]:
-    """The most alike of what is known, the most alike first; nothing is a good answer."""
-    asked = sketch(text)
-    # With fewer in common than this, no two can be so alike, whatever else is in the other one.
-    least = threshold * threshold * asked.bit_count()
-    near = [(name, bits) for name, bits in known if (asked & bits).bit_count() >= least]
-    found = [(alike, name) for name, bits in near if (alike := likeness(asked, bits)) >= threshold]
-    return sorted(found, key=lambda each: (-each[0], each[1]))[:limit]
+    """The same of what is compared but once."""
+    return Sketches(known).nearest(text, limit, threshold)

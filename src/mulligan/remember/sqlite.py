@@ -17,12 +17,12 @@ from typing import Any
 from mulligan import forks
 from mulligan.failure import StoreError
 from mulligan.records import History, Step, encode_into
-from mulligan.remember import audit
+from mulligan.remember import audit, candidates
 from mulligan.remember.connection import TOGETHER, Insert, Lookup
 from mulligan.remember.database import DatabaseStore
 from mulligan.remember.network import remote
 from mulligan.remember.store import LOCAL, Forget, Forgotten, Health, Progress, Pruned, Retention, journals_of, now
-from mulligan.remember.tables import APPLICATION, HALF, MIGRATIONS, REPACKED_AT
+from mulligan.remember.tables import APPLICATION, HALF, MIGRATIONS, PACKED_AT, REPACKED_AT
 
 BUSY_MS = 5000
 MAPPED = 2**31 - 2**16
@@ -371,6 +371,8 @@ def _prepare(connection: SqliteConnection, path: Path, progress: Progress | None
             from mulligan.remember import upkeep  # a store of an earlier version, once
 
             upkeep.count_anew(connection, version, progress)
+        if 0 < version < PACKED_AT:
+            candidates.pack_all(connection)
         connection.execute(f"PRAGMA application_id={APPLICATION}")
         connection.execute("COMMIT")
     except BaseException:

@@ -174,6 +174,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "UPDATE fixed SET words = coalesce((SELECT substr(p.template, 1, 400) FROM patterns p "
         "WHERE p.tenant = fixed.tenant AND p.id = fixed.pattern), '')",
     ),
+    (
+        # The patterns of a tool that have a fix, packed together: a new failure is compared with all of them.
+        "CREATE TABLE sketches (tenant TEXT NOT NULL, tool TEXT NOT NULL, stamp BIGINT NOT NULL, body BLOB NOT NULL, "
+        "PRIMARY KEY (tenant, tool))",
+    ),
 )
 
 RECOUNTED_AT = 3
@@ -181,6 +186,9 @@ RECOUNTED_AT = 3
 
 REPACKED_AT = 4
 """In stores of an earlier schema the sums were packed in another way."""
+
+PACKED_AT = 8
+"""In stores of an earlier schema the patterns of a tool were not packed together."""
 
 APPLICATION = 0x6D756C67
 """Marks an SQLite file as ours ("mulg"), so that we never write into somebody else's database."""

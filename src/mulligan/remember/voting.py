@@ -9,7 +9,7 @@ import msgspec
 
 from mulligan.calls import wilson
 from mulligan.records import Run, decode, encode
-from mulligan.remember import fixes, patterns, similar
+from mulligan.remember import candidates, fixes, patterns, similar
 from mulligan.remember.connection import Connection, Insert, Lookup
 from mulligan.remember.fixes import Tally, Trial, Vote
 from mulligan.remember.rows import FIRST
@@ -176,6 +176,7 @@ def _note_patterns(writer: Connection, tenant: str, trials: Iterable[Trial]) -> 
         text = texts[place[2]] if place[2] in texts else patterns.worded(step)[1]
         rows.append((*place, similar.packed(similar.sketch(text)), text[: similar.LONGEST]))
     writer.put(_FIXED, rows)
+    candidates.add(writer, tenant, [(tool, pattern, sketch) for _, tool, pattern, sketch, _ in rows])
 
 
 def refresh(writer: Connection, tenant: str, fix: str) -> None:
@@ -194,6 +195,7 @@ def refresh(writer: Connection, tenant: str, fix: str) -> None:
     left = writer.execute("SELECT 1 FROM fixes WHERE tenant = ? AND pattern = ?", (tenant, pattern)).fetchone()
     if left is None:
         writer.execute("DELETE FROM fixed WHERE tenant = ? AND tool = ? AND pattern = ?", (tenant, old.tool, pattern))
+        candidates.pack(writer, tenant, old.tool)
 
 
 def votes(read: Read, tenant: str, fix: str, since: int = FIRST, without: str = "", most: int = 2**62) -> list[Vote]:

@@ -21,7 +21,7 @@ import psycopg
 from mulligan import forks
 from mulligan.failure import StoreError
 from mulligan.records import History, Pattern, encode
-from mulligan.remember import audit, exemplars, forgetting, found, learning
+from mulligan.remember import audit, candidates, exemplars, forgetting, found, learning, similar
 from mulligan.remember.connection import Connection
 from mulligan.remember.database import DatabaseStore
 from mulligan.remember.postgres import security, tables
@@ -43,6 +43,8 @@ _TURN = (
     "INSERT INTO turns (tenant, turn) VALUES (?, 1) ON CONFLICT (tenant) DO UPDATE SET turn = turns.turn + 1 "
     "RETURNING turn"
 )
+FEW_PATTERNS = 64
+"""Of very many, by their words: how alike they are is then told as everywhere."""
 FEW_RUNS = (4, exemplars.MOST - 4)
 """Of the latest that used a tool: mostly the first few say enough."""
 _LATEST = f"""
@@ -221,20 +223,16 @@ class PostgresStore(DatabaseStore):
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
         return found.found(self._reader(tenant), tenant, query, folds=False)
 
-    def _near(self, read: learning.Read, tenant: str, tool: str, text: str) -> list[tuple[str, bytes]]:
+    def _near(self, read: learning.Read, tenant: str, tool: str, text: str) -> list[tuple[float, str]]:
         """Of few patterns all are compared; of very many those whose words are the most alike."""
-        if not self._finds_alike:
-            return learning.candidates(read, tenant, tool, text)
+        known = self._candidates.of(read, tenant, tool)
+        if len(known) < candidates.MOST or not self._finds_alike:
+            return known.nearest(text)
         rows = read(
-            "SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? LIMIT ?",
-            (tenant, tool, learning.CANDIDATES + 1),
-        )
-        if len(rows) <= learning.CANDIDATES:
-            return rows
-        return read(
             "SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? ORDER BY words <-> ? LIMIT ?",
-            (tenant, tool, text, learning.CANDIDATES),
+            (tenant, tool, text, FEW_PATTERNS),
         )
+        return similar.nearest(text, [(pattern, similar.unpacked(bits)) for pattern, bits in rows])
 
     def _latest(self, read: learning.Read, tenant: str, tool: str) -> Iterator[learning.Latest]:
         """A few runs at a time, with what is asked of them: to ask of each by itself takes longer than to find it."""

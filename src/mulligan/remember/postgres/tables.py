@@ -13,9 +13,11 @@ from typing import Any
 import psycopg
 
 from mulligan.failure import StoreError
+from mulligan.remember import candidates
 from mulligan.remember.postgres import security
+from mulligan.remember.postgres.connection import PostgresConnection
 from mulligan.remember.store import DAY
-from mulligan.remember.tables import MIGRATIONS
+from mulligan.remember.tables import MIGRATIONS, PACKED_AT
 
 AFTER: dict[int, tuple[str, ...]] = {
     7: (
@@ -104,6 +106,8 @@ def prepare(made: psycopg.Connection[Any], where: str) -> None:
                 made.execute(ddl(statement))
             made.execute("UPDATE mulligan SET version = %s", (number,))
         security.guard(made)
+        if 0 < version < PACKED_AT:
+            candidates.pack_all(PostgresConnection(made))
     _have_alike(made)
 
 

@@ -1,0 +1,171 @@
+"""The patterns of a tool that a new failure is compared with: packed into one row, and in hand once they were read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stores import STORES
+
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.records import Run, Step, pattern_id
+from mulligan.remember import candidates, similar
+from mulligan.remember.memory import MemoryStore
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import LOCAL, FixQuery, Forget, Store
+
+REJECTED = Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO)
+LIMIT = "the limit must be at most ten"
+WORDS = ("limit", "door", "queue", "of", "the", "is", "locked", "missing", "at", "most", "ten")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    made = SqliteStore(tmp_path / "a.db", lambda: 1000)
+    yield made
+    made.close()
+
+
+def overcome(run: str, message: str, tool: str = "search") -> list[AnyEvent]:
+    """A run in which a call failed in this way, and worked with another argument."""
+    failure = Failure.of(REJECTED, message, fingerprint=f"1:{message}")
+    shared: dict[str, Any] = {"run": run, "name": tool, "started": 5}
+    failed = Step(seq=1, call=1, arguments={"k": 50}, outcome="failure", failure=failure, **shared)
+    worked = Step(seq=2, call=2, arguments={"k": 10}, **shared)
+    about = Run(id=run, started=5)
+    return [RunStarted(about), StepEnded(failed), StepEnded(worked), RunEnded(about)]
+
+
+def teach(store: Store, messages: list[str], times: int = 2, tool: str = "search") -> None:
+    for message in messages:
+        for time in range(times):
+            run = f"run_{tool}_{message}_{time}"
+            store.append(LOCAL, overcome(run, message, tool), f"journal of {run}", 1)
+
+
+def asked(store: Store, text: str, tool: str = "search") -> list[tuple[str, float]]:
+    """What is known of failures like one that was never met, by their fingerprints and how alike they are."""
+    query = FixQuery(tool=tool, fingerprint="1:new", text=text, now=1000)
+    return [(fix.fingerprint, fix.likeness) for fix in store.fixes(LOCAL, query)]
+
+
+def row(store: SqliteStore, tool: str = "search") -> bytes | None:
+    rows = store._read(LOCAL, "SELECT body FROM sketches WHERE tenant = ? AND tool = ?", (LOCAL, tool))
+    return rows[0][0] if rows else None
+
+
+def packed(*messages: str, tool: str = "search") -> bytes:
+    entries = {pattern_id(tool, f"1:{each}").encode() + similar.packed(similar.sketch(each)) for each in messages}
+    return b"".join(sorted(entries))
+
+
+def test_those_of_a_tool_are_in_one_row_in_whichever_order_they_came(store):
+    teach(store, [LIMIT, "the door is locked", "no such queue"], times=1)
+    assert row(store) == packed("no such queue", LIMIT, "the door is locked")
+    teach(store, ["no such queue"], times=1, tool="lookup")
+    assert row(store, "lookup") == packed("no such queue", tool="lookup")
+
+
+def test_what_is_forgotten_is_not_compared_any_more(store):
+    teach(store, [LIMIT, "the door is locked"])
+    assert asked(store, "the limit must be at most 20") == [(f"1:{LIMIT}", pytest.approx(0.9, abs=0.1))]
+
+    for time in range(2):
+        store.forget(LOCAL, Forget(run=f"run_search_{LIMIT}_{time}"))
+    assert asked(store, "the limit must be at most 20") == []
+    assert row(store) == packed("the door is locked")
+
+    store.forget(LOCAL, Forget(tool="search"))
+    assert row(store) is None
+    assert asked(store, "the door was locked") == []
+
+
+def test_what_another_process_learned_is_found_at_once(store, tmp_path):
+    teach(store, ["the door is locked"])
+    assert asked(store, "the limit must be at most 20") == []
+    other = SqliteStore(tmp_path / "a.db", lambda: 1000)
+    teach(other, [LIMIT])
+    other.close()
+    assert [name for name, _ in asked(store, "the limit must be at most 20")] == [f"1:{LIMIT}"]
+
+
+def test_a_row_is_read_once_as_long_as_it_stays_the_same(store):
+    teach(store, ["the door is locked"])
+    rows: list[Any] = []
+
+    def read(sql: str, values: tuple[Any, ...]) -> list[Any]:
+        rows.append(store._read(LOCAL, sql, values))
+        return rows[-1]
+
+    in_hand = candidates.Candidates()
+    first, second = (in_hand.of(read, LOCAL, "search") for _ in range(2))
+    assert first is second
+    assert [row[0][1] is None for row in rows] == [False, True]
+
+
+def test_no_more_are_in_hand_than_there_is_room_for(store, monkeypatch):
+    monkeypatch.setattr(candidates, "IN_HAND", 3)
+    tools = [f"tool_{number}" for number in range(5)]
+    for tool in tools:
+        teach(store, [LIMIT, "the door is locked"], tool=tool)
+    for tool in (*tools, *tools):
+        assert [name for name, _ in asked(store, "the limit must be at most 20", tool)] == [f"1:{LIMIT}"]
+    assert len(store._candidates._in_hand) == 1
+
+
+def test_of_very_many_no_more_are_compared_than_that(store, monkeypatch):
+    monkeypatch.setattr(candidates, "MOST", 2)
+    messages = [LIMIT, "the door is locked", "no such queue", "out of paper"]
+    teach(store, messages, times=1)
+    kept = row(store)
+    assert kept == packed(*messages)[: 2 * (16 + similar.BITS // 8)]
+    with store._writing(LOCAL) as writer:
+        candidates.pack(writer, LOCAL, "search")
+    assert row(store) == kept
+
+
+def test_a_store_that_had_them_in_rows_of_their_own_has_them_together_once_it_is_opened(store, tmp_path):
+    teach(store, [LIMIT])
+    with store._writing(LOCAL) as writer:
+        writer.execute("DROP TABLE sketches")
+        writer.execute("PRAGMA user_version = 7")
+    store.close()
+    again = SqliteStore(tmp_path / "a.db", lambda: 1000)
+    assert row(again) == packed(LIMIT)
+    assert [name for name, _ in asked(again, "the limit must be at most 20")] == [f"1:{LIMIT}"]
+    again.close()
+
+
+sentences = st.lists(st.sampled_from(WORDS), min_size=2, max_size=7).map(" ".join)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(sentences, min_size=1, max_size=14, unique=True), st.lists(sentences, min_size=1, max_size=5))
+def test_the_answer_is_that_of_comparing_all_of_them(messages, texts):
+    """A store in a list compares each with each, every time."""
+    with TemporaryDirectory() as folder:
+        exhaustive, quick = MemoryStore(lambda: 1000), SqliteStore(Path(folder) / "a.db", lambda: 1000)
+        half = len(messages) // 2
+        for some in (messages[:half], messages[half:]):
+            for store in (exhaustive, quick):
+                teach(store, some)
+            for text in texts:
+                assert asked(quick, text) == asked(exhaustive, text)
+        quick.close()
+
+
+@pytest.mark.parametrize("tool", ["se\x00arch", "zoë \x1f"])
+@pytest.mark.parametrize("sort", ["memory", "sqlite", "postgres"])
+def test_a_tool_of_any_name_has_its_own(sort, tool, tmp_path):
+    store = STORES[sort](tmp_path)
+    teach(store, [LIMIT], tool=tool)
+    teach(store, ["the door is locked"], tool=tool)
+    assert [known for known, _ in asked(store, "the limit must be at most 20", tool)] == [f"1:{LIMIT}"]
+    assert [known for known, _ in asked(store, "the door was locked", tool)] == ["1:the door is locked"]
+    store.close()
