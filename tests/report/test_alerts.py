@@ -7,13 +7,14 @@ import json
 import shlex
 import sys
 import threading
+import time
 
 import pytest
 
 import mulligan
-from mulligan.events import StepEnded
+from mulligan.events import RunEnded, StepEnded
 from mulligan.failure import Failure, Kind, Remedy, SettingsError
-from mulligan.records import Ending, Pattern, Step
+from mulligan.records import Ending, Pattern, Run, Step
 from mulligan.report import alerts
 from mulligan.report.alerts import Alerts, Watch
 
@@ -63,6 +64,30 @@ def test_ever_more_calls_that_are_given_up_are_told_and_a_few_are_not():
     later = Watch()
     later.heard([given_up() for _ in range(19)], 1.0)
     assert later.heard([given_up()], 2.0 + alerts.WINDOW) == []  # the others are long ago
+
+
+def of(run, *outcomes):
+    """Attempts at one call of another program, which says of none that it was the last."""
+    failed = {"outcome": "failure", "failure": SLOW}
+    return [StepEnded(Step(run=run, seq=seq, call=1, attempt=seq, name="search", **({} if worked else failed)))
+            for seq, worked in enumerate(outcomes, start=1)]  # fmt: skip
+
+
+def ended(run):
+    return RunEnded(Run(id=run, end="finished"))
+
+
+def test_calls_of_other_programs_are_given_up_when_their_run_has_ended_and_nothing_like_them_worked():
+    watch = Watch()
+    for number in range(alerts.LEAST - 1):  # the run's end comes before its steps, as it is sent
+        assert watch.heard([ended(f"r{number}"), *of(f"r{number}", False, False)], 1.0) == []
+    assert watch.heard(of("last", False), 2.0) == []  # it may be made again
+    (alert,) = watch.heard([ended("last")], 3.0)
+    assert (alert.what, alert.run) == ("giving_up", "last")
+    assert "20 of the last 20" in alert.told
+    overcome = Watch()
+    for number in range(40):
+        assert overcome.heard([*of(f"r{number}", False, True), ended(f"r{number}")], 1.0) == []
 
 
 def test_an_open_circuit_is_told():
@@ -134,6 +159,37 @@ def test_a_webhook_is_posted_to_and_a_redirect_is_not_followed():
     assert [path for path, _ in heard] == ["/hook", "/hook"]
     assert heard[0][1]["alert"]["kind"] == "model/quota_exceeded"
     assert heard[0][1]["text"].startswith("mulligan: ")
+
+
+def test_a_webhook_that_is_out_of_order_is_told_again_and_one_that_refuses_is_not(monkeypatch, caplog):
+    monkeypatch.setattr(alerts, "PAUSES", (0.01, 0.01))
+    heard = []
+    answers = iter([503, 200, 400, 500, 500, 500])
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["alert"]["tool"])
+            self.send_response(next(answers))
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        listening = Alerts(webhook=f"http://127.0.0.1:{server.server_port}/hook")
+        for name in ("again", "refused", "broken"):
+            listening(step(QUOTA, name))
+        deadline = time.monotonic() + 20
+        while len(heard) < 6 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        listening.close(20)
+        server.shutdown()
+        thread.join(5)
+
+    assert heard == ["again", "again", "refused", "broken", "broken", "broken"]
+    assert caplog.text.count("nobody could be alerted") == 2
 
 
 def test_whoever_cannot_be_told_is_no_trouble_for_the_agent(caplog):

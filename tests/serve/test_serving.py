@@ -164,10 +164,20 @@ def test_serve_alerts_a_command_of_what_only_a_person_can_fix(command, tmp_path)
         time.sleep(0.02)
     alert = json.loads(told.read_text())
     assert (alert["what"], alert["kind"], alert["tool"]) == ("person_needed", "model/quota_exceeded", "pay")
+    assert alert["link"].startswith("http://127.0.0.1:")
 
 
-def test_an_alert_that_cannot_be_meant_is_refused_at_once(command):
-    process = command("--alert-webhook", "ftp://x")
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--alert-webhook", "ftp://x"), "webhook"),
+        (("--alert-command", "'unclosed"), "is no command"),
+        (("--alert-command", "no-such-program --quietly"), "there is no program 'no-such-program'"),
+    ],
+)
+def test_an_alert_that_cannot_be_meant_is_refused_at_once(command, words, told):
+    process = command(*words)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 2
-    assert "webhook" in err
+    assert told in err
+    assert "Traceback" not in err

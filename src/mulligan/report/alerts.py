@@ -17,15 +17,17 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
-from urllib.parse import urlsplit
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote, urlsplit
 
-from mulligan.events import AnyEvent, StepEnded
+from mulligan.events import AnyEvent, RunEnded, StepEnded
 from mulligan.failure import Remedy, SettingsError
 from mulligan.records import Pattern, Record, Step, encode, pattern_id
 from mulligan.redaction import clean
 
 log = logging.getLogger("mulligan")
+
+T = TypeVar("T")
 
 AGAIN = 900.0
 """Seconds before the same is told again."""
@@ -35,6 +37,8 @@ WINDOW, LEAST, SHARE = 600.0, 20, 0.5
 """Given up so often: in so many seconds, of at least so many calls, at least this share."""
 SECONDS = 10.0
 """That a command or a webhook may take."""
+PAUSES = (1.0, 5.0)
+"""Seconds before a webhook that did not answer, or is out of order, is told the same again."""
 WAITING = 100
 REMEMBERED = 10_000
 UNMADE = "it was not made"
@@ -68,25 +72,41 @@ class Watch:
         self._told: dict[tuple[str, str], float] = {}
         self._hour: deque[float] = deque()
         self._ended: deque[tuple[float, bool]] = deque(maxlen=REMEMBERED)
+        self._open: dict[str, dict[int, Step]] = {}
+        """Calls that failed and may be made again, by run: other programs do not say that one was given up."""
+        self._over: dict[str, None] = {}
+        """Runs that have ended: what failed in them and was not made again was given up."""
         self.suppressed = 0
         """Alerts that were not told, because there were too many."""
 
     def heard(self, events: Iterable[AnyEvent], now: float) -> list[Alert]:
         """The alerts of a batch that was kept at this second."""
-        alerts = []
+        found: list[Alert] = []
+        heard: set[str] = set()
         for event in events:
             if isinstance(event, StepEnded):
-                alerts += [alert for alert in self._of(event.step, now) if self._is_told(alert, now)]
-        return alerts
+                found += self._of(event.step, now)
+                heard.add(event.step.run)
+            elif isinstance(event, RunEnded):
+                _keep(self._over, event.run.id, None)
+                heard.add(event.run.id)
+        for run in heard & self._over.keys() & self._open.keys():
+            for step in self._open.pop(run).values():
+                found += self._given_up(step, now)
+        return [alert for alert in found if self._is_told(alert, now)]
 
     def _of(self, step: Step, now: float) -> Iterable[Alert]:
         failure = step.failure
         if step.outcome == "success":
             self._ended.append((now, False))
+            self._close(step.run, lambda each: each.call == step.call or each.name == step.name)
         elif step.ending is not None and step.has_failed:
-            self._ended.append((now, True))
-            if told := self._giving_up(now):
-                yield self._alert("giving_up", told, step, now)
+            self._close(step.run, lambda each: each.call == step.call)
+            yield from self._given_up(step, now)
+        elif step.has_failed and step.type != "run":
+            if step.run not in self._open:
+                _keep(self._open, step.run, {})
+            self._open[step.run][step.call] = step
         if failure is None or not step.has_failed:
             return
         name = clean(step.name, 80)
@@ -97,6 +117,16 @@ class Watch:
             yield self._alert("person_needed", f"{failure.kind} in {name}: only a person can fix it", step, now)
         elif self._is_new(step):
             yield self._alert("new_pattern", f"{failure.kind} in {name}: not met before", step, now)
+
+    def _close(self, run: str, is_over: Callable[[Step], bool]) -> None:
+        """Calls that need not be waited for any more: they were made again, or something like them worked."""
+        if run in self._open:
+            self._open[run] = {call: each for call, each in self._open[run].items() if not is_over(each)}
+
+    def _given_up(self, step: Step, now: float) -> Iterable[Alert]:
+        self._ended.append((now, True))
+        if told := self._giving_up(now):
+            yield self._alert("giving_up", told, step, now)
 
     def _giving_up(self, now: float) -> str:
         while self._ended and self._ended[0][0] < now - WINDOW:
@@ -113,9 +143,7 @@ class Watch:
         id = pattern_id(step.name, step.failure.fingerprint)
         if id in self._met:
             return False
-        if len(self._met) >= REMEMBERED:
-            del self._met[next(iter(self._met))]
-        self._met[id] = None
+        _keep(self._met, id, None)
         pattern = self._find(id)
         return pattern is not None and pattern.runs <= 1 and pattern.state != "muted"
 
@@ -131,7 +159,7 @@ class Watch:
             run=step.run,
             message=clean(failure.message, 300) if failure is not None else "",
             pattern=id,
-            link=f"{self._link}/runs/{step.run}" if self._link else "",
+            link=f"{self._link}/runs/{quote(step.run, safe='')}" if self._link else "",
         )
 
     def _is_told(self, alert: Alert, now: float) -> bool:
@@ -148,6 +176,13 @@ class Watch:
         self._told[key] = now
         self._hour.append(now)
         return True
+
+
+def _keep(known: dict[str, T], name: str, value: T) -> None:
+    """One more, and the oldest goes where there are too many."""
+    if len(known) >= REMEMBERED:
+        del known[next(iter(known))]
+    known[name] = value
 
 
 class Alerts:
@@ -167,7 +202,10 @@ class Alerts:
         link: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._command = shlex.split(command)
+        try:
+            self._command = shlex.split(command)
+        except ValueError as error:
+            raise SettingsError(f"{command!r} is no command: {error}.") from None
         if not self._command and not webhook:
             raise SettingsError("alerts need somebody to tell: a command or a webhook.")
         if webhook and urlsplit(webhook).scheme not in ("http", "https"):
@@ -177,6 +215,7 @@ class Alerts:
         self._clock = clock
         self._waiting: queue.Queue[Alert | None] = queue.Queue(WAITING)
         self._thread: threading.Thread | None = None
+        self._is_closing = threading.Event()
 
     def __call__(self, event: AnyEvent) -> None:
         self.heard((event,))
@@ -195,6 +234,7 @@ class Alerts:
     def close(self, timeout: float = 2.0) -> None:
         """Tells what waits, in bounded time."""
         if self._thread is not None:
+            self._is_closing.set()
             self._waiting.put(None, timeout=timeout)
             self._thread.join(timeout)
 
@@ -217,8 +257,15 @@ class Alerts:
         if self._webhook:
             body = json.dumps({"text": f"mulligan: {alert.told}", "alert": json.loads(encode(alert))}).encode()
             sent = urllib.request.Request(self._webhook, body, {"Content-Type": "application/json"})
-            with _opener.open(sent, timeout=SECONDS) as answer:
-                answer.read(1024)
+            for pause in (*PAUSES, None):
+                try:
+                    with _opener.open(sent, timeout=SECONDS) as answer:
+                        answer.read(1024)
+                    return
+                except OSError as error:  # of urllib, too
+                    refused = isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429
+                    if pause is None or refused or self._is_closing.wait(pause):
+                        raise
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

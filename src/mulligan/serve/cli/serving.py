@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -104,7 +106,7 @@ def _serve(
     def announce(ticket: str) -> None:
         click.echo(f"For another browser, once: {said['at']}{ENTRY}/{ticket}", err=True)
 
-    server = Server(kept, intake, rules=rules, announce=announce, heard=_alerting(kept, alerts, intake.tenants))
+    server = Server(kept, intake, rules=rules, announce=announce, heard=_alerting(kept, alerts, intake.tenants, said))
     if not is_local and not any(each.state(now()) == "active" for each in server.tokens.all()):
         server.close()
         raise SettingsError(
@@ -116,6 +118,7 @@ def _serve(
         adopt(kept, LOCAL, journals_of(place_of(settings.store_url, settings.folder)))
     name = host if host not in ("0.0.0.0", "::") else "127.0.0.1"
     said["at"] = f"http://{f'[{name}]' if ':' in name else name}:{sock.getsockname()[1]}"
+    said["link"] = said["at"] if is_local else ""
     address = f"{said['at']}{ENTRY}/{server.browsers.ticket}"
 
     def ready() -> None:
@@ -136,8 +139,13 @@ def _serve(
     running.run(app(server, (*GROUPS, pages), says), sock, ready, server.stop)
 
 
-def _alerting(kept: Store, asked: dict[str, Any], tenants: Tenants) -> Callable[[str, Sequence[AnyEvent]], None]:
-    """Who is told of what a person should know: of each tenant its own people, and of `local` those of this server."""
+def _alerting(
+    kept: Store, asked: dict[str, Any], tenants: Tenants, said: dict[str, Any]
+) -> Callable[[str, Sequence[AnyEvent]], None]:
+    """Who is told of what a person should know: of each tenant its own people, and of `local` those of this server.
+
+    `said` has the address that was printed: beyond loopback others know the server by one that it does not know itself.
+    """
     known: dict[str, tuple[dict[str, Any], Alerts | None]] = {}
 
     def heard(tenant: str, events: Sequence[AnyEvent]) -> None:
@@ -149,11 +157,17 @@ def _alerting(kept: Store, asked: dict[str, Any], tenants: Tenants) -> Callable[
         if made_for != own:
             if alerts is not None:
                 alerts.close()
-            alerts = Alerts(**own, find=partial(kept.pattern, tenant)) if any(own.values()) else None
+            alerts = (
+                Alerts(**own, find=partial(kept.pattern, tenant), link=said.get("link", ""))
+                if any(own.values())
+                else None
+            )
             known[tenant] = (dict(own), alerts)
         if alerts is not None:
             alerts.heard(events)
 
     if any(asked.values()):
         Alerts(**asked)  # refused now, and not at the first failure
+        if asked["command"] and shutil.which(shlex.split(asked["command"])[0]) is None:
+            raise SettingsError(f"there is no program {shlex.split(asked['command'])[0]!r} to be told of alerts.")
     return heard
