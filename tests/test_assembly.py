@@ -24,7 +24,7 @@ from mulligan.recover.policy import Policy
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.store import LOCAL, RunQuery
 from mulligan.settings import Settings
-from mulligan.testing import Rehearsal
+from mulligan.testing import Rehearsal, rehearsal
 
 
 class Mine(Exception):
@@ -546,3 +546,24 @@ def test_importing_mulligan_imports_nothing_until_a_name_is_used() -> None:
     subprocess.run(
         [sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     )
+
+
+def one(messages: Any) -> str:
+    return "Hello."
+
+
+def test_what_cannot_be_meant_is_refused_in_a_sentence():
+    other = default.tool(name="one")(lambda query: query)
+    with rehearsal():
+        for said, wrong in (
+            ("a listener is a function", lambda: default.listen(5)),
+            ("when is recorder or caller, got 'later'", lambda: default.listen(print, when="later")),
+            ("the id of a session is a text, got 7", lambda: default.session(7)),
+            ("session is a mulligan.session", lambda: default.run("agent", session=7)),
+            ("messages is a text, or a list", lambda: default.loop(one, [], 7)),
+            ("tools are functions, got 7", lambda: default.loop(one, [7], "Hello.")),
+            ("two tools are called 'one'", lambda: default.loop(one, [one, other], "Hello.")),
+        ):
+            with pytest.raises(SettingsError, match=said):
+                wrong()
+        assert default.loop(one, [one, one], "Hello.").text == "Hello."

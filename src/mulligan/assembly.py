@@ -6,7 +6,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
 from mulligan import forks
 from mulligan import settings as settings_file
@@ -66,7 +66,8 @@ class Mulligan:
                 if self._parts.is_rehearsal:
                     return  # the code under test sets itself up, and is rehearsed by the test's settings all the same
                 raise SettingsError(
-                    "configure must come before the first recorded call. Move it to your start-up code."
+                    "configure must come before the first recorded call, and before run, listen and session. "
+                    "Move it to the beginning of your start-up code."
                 )
             given = {**self._given, **settings}
             read = settings_file.read(given)
@@ -301,6 +302,8 @@ class Mulligan:
         for name, value, choices in (("mode", mode, MODES), ("record", record, RECORDINGS[::-1])):
             if value is not None:
                 one_of(name, value, choices)
+        if session is not None and not isinstance(session, str | Session):
+            raise SettingsError(f"session is a mulligan.session(), or the id of one, got {session!r}.")
         kit = self._kit_or_unheard()
         about: dict[str, Any] = {"version": version, "context": context, "metadata": metadata}
         if environment is not None:
@@ -367,6 +370,8 @@ class Mulligan:
         Runs take part that were started with `mulligan.run(..., session=session)`. With the `id` of an earlier one it
         goes on where that one was, also in another process.
         """
+        if id is not None and not isinstance(id, str):
+            raise SettingsError(f"the id of a session is a text, got {id!r}.")
         stream = self._stream()
         shelf = self._parts.shelf if self._parts is not None else None
         return Session(stream, None if id is None else stream.nameable(id), shelf, self._kit_or_unheard().prompt)
@@ -459,6 +464,10 @@ class Mulligan:
 
     def listen(self, listener: Listener, when: When = "recorder") -> Callable[[], None]:
         """Calls `listener` with every event, on the recorder's thread or at once; answers with a way to end it."""
+        if not callable(listener):
+            raise SettingsError(f"a listener is a function that takes an event, got {listener!r}.")
+        if when not in get_args(When):
+            raise SettingsError(f"when is recorder or caller, got {when!r}.")
         return self._stream().listen(listener, when)
 
     def flush(self, timeout: float = 2.0) -> bool:

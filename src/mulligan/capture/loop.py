@@ -92,6 +92,8 @@ class Loop:
         self.model = model if known else wrap(model, lambda: kit, options)
         self._refuse_async_tools()
         self._takes_tools = _takes_tools(model)
+        if not isinstance(messages, Sequence):
+            raise SettingsError(f"messages is a text, or a list of messages, got {type(messages).__name__}.")
         self._messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         self._style = style
         self._dialect: Dialect = dialect_of(style, self._messages)

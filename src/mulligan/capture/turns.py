@@ -294,9 +294,19 @@ async def _collected(stream: Any) -> list[Any]:
 
 def named(tools: Tools) -> dict[str, Callable[..., Any]]:
     """Tools by the names the model knows them by."""
-    if isinstance(tools, Mapping):
-        return dict(tools)
-    return {known.name if (known := known_as(tool)) else name_of(tool): tool for tool in tools}
+    pairs = tools.items() if isinstance(tools, Mapping) else ((_called(tool), tool) for tool in tools)
+    found: dict[str, Callable[..., Any]] = {}
+    for name, tool in pairs:
+        if not callable(tool):
+            raise SettingsError(f"tools are functions, got {tool!r}.")
+        if name in found and found[name] != tool:
+            raise SettingsError(f"two tools are called {name!r}. Give one another name: @mulligan.tool(name=...).")
+        found[name] = tool
+    return found
+
+
+def _called(tool: Callable[..., Any]) -> str:
+    return known.name if (known := known_as(tool)) else name_of(tool)
 
 
 def known_as(function: Callable[..., Any]) -> Wrapped | None:
