@@ -21,7 +21,7 @@ from mulligan.events import RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, StoreError
 from mulligan.figures import StatsQuery
 from mulligan.records import Run, Step
-from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.sqlite import SqliteConnection, SqliteStore
 from mulligan.remember.store import DAY, LOCAL, PatternQuery, Question, RunQuery
 from mulligan.remember.tables import APPLICATION, MIGRATIONS
 
@@ -403,3 +403,22 @@ def test_the_file_is_marked_as_ours(tmp_path):
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert connection.execute("PRAGMA auto_vacuum").fetchone() == (2,)
     connection.close()
+
+
+def test_who_makes_a_store_in_the_same_moment_as_another_is_not_turned_away(tmp_path, monkeypatch):
+    class Hasty(SqliteConnection):
+        """Meets what SQLite says where two connections turn a new file to WAL at once: it does not wait then."""
+
+        turned_away = 0
+
+        def execute(self, sql, *values):
+            if "journal_mode=WAL" in sql and Hasty.turned_away < 3:
+                Hasty.turned_away += 1
+                raise sqlite3.OperationalError("database is locked")
+            return super().execute(sql, *values)
+
+    monkeypatch.setattr("mulligan.remember.sqlite.SqliteConnection", Hasty)
+    with contextlib.closing(SqliteStore(tmp_path / "mulligan.db")) as store:
+        store.append(LOCAL, batch("run_a"), "j", 1)
+        assert [history.run.id for history in store.runs(LOCAL, RunQuery())] == ["run_a"]
+    assert Hasty.turned_away == 3

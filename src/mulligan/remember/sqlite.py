@@ -25,6 +25,7 @@ from mulligan.remember.store import LOCAL, Forget, Forgotten, Health, Progress, 
 from mulligan.remember.tables import APPLICATION, HALF, MIGRATIONS, PACKED_AT, REPACKED_AT
 
 BUSY_MS = 5000
+WAIT_MS = 10
 MAPPED = 2**31 - 2**16
 """Bytes of the file that readers see in memory, the most that SQLite does: to copy a page takes ten times as long."""
 PAGES = 2000
@@ -359,7 +360,7 @@ def _prepare(connection: SqliteConnection, path: Path, progress: Progress | None
     if _is_ready(connection, path):
         return
     connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before WAL, or it stays off for the life of the file
-    connection.execute("PRAGMA journal_mode=WAL")
+    _share(connection)
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = schema_of(connection, path)
@@ -379,6 +380,22 @@ def _prepare(connection: SqliteConnection, path: Path, progress: Progress | None
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _share(connection: sqlite3.Connection) -> None:
+    """Lets readers and a writer at it at once.
+
+    Of two that say so to a new file in the same moment, SQLite turns one away, whatever its busy timeout: each would
+    wait for the other for ever.
+    """
+    for left in range(BUSY_MS // WAIT_MS, -1, -1):
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or not left:
+                raise
+            time.sleep(WAIT_MS / 1000)
 
 
 def _is_ready(connection: sqlite3.Connection, path: Path) -> bool:
