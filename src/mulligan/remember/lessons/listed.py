@@ -36,6 +36,9 @@ class LessonList:
     def __init__(self) -> None:
         self._kept: dict[str, Kept] = {}
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def whole_id(self, id: str) -> str | None:
         return patterns.whole_id(id, self._kept) if id else None
 

@@ -1,0 +1,369 @@
+"""MemoryStore: what every Store does, of what is in lists; each tenant has a room of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence, Sized
+from pathlib import Path
+from threading import RLock
+
+from mulligan import calls, figures
+from mulligan.events import AnyEvent, RunEnded, RunStarted
+from mulligan.failure import StoreError
+from mulligan.figures import Stats, StatsQuery
+from mulligan.records import Fix, History, Lesson, LessonSource, LessonVerdict, Pattern, Precedent, Run
+from mulligan.remember import audit, fixes, forgetting, patterns, retention, schemas
+from mulligan.remember.lessons.listed import Facts, LessonList
+from mulligan.remember.lessons.making import EVERY
+from mulligan.remember.memory.histories import Histories
+from mulligan.remember.memory.votes import Votes
+from mulligan.remember.patterns import Decision
+from mulligan.remember.store import (
+    IMPORTED,
+    Act,
+    AuditQuery,
+    Batch,
+    Command,
+    Consolidated,
+    Evidence,
+    FixQuery,
+    Forget,
+    Forgotten,
+    Health,
+    LessonQuery,
+    Noted,
+    PatternQuery,
+    Progress,
+    Pruned,
+    Question,
+    Retention,
+    Revocation,
+    Revoked,
+    RunQuery,
+    now,
+)
+
+QUICK = 1000
+"""Runs of which lessons are made in the background."""
+
+
+class _Room:
+    """All that is kept of one tenant, but for what people changed: that outlives it."""
+
+    def __init__(self) -> None:
+        self.histories = Histories()
+        self.votes = Votes(self.histories)
+        self.lessons = LessonList()
+        self.decisions: dict[str, Decision] = {}
+        self.shelf: dict[tuple[str, str], bytes] = {}
+        self.offsets: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """How many rows it would be in a database."""
+        parts: list[Sized] = [self.histories, self.votes, self.lessons, self.decisions, self.shelf, self.offsets]
+        return sum(map(len, parts))
+
+    def schemas(self) -> list[tuple[str, bytes]]:
+        """Those that tools were seen with."""
+        return [(key, value) for (kind, key), value in self.shelf.items() if kind == schemas.KIND]
+
+    def facts(self, tool: str | None, now: int) -> Facts:
+        """What lessons are made of and judged by."""
+        votes, histories = self.votes.all(), self.histories
+        known = self.votes.known(votes, FixQuery(tool=tool, now=now), self.schemas())
+        started = {run.id: run.started for run in histories.runs.values()}
+        return Facts(votes, histories.tallies(), known, started, lambda run, seq: histories.steps[run][seq].arguments)
+
+    def pattern(self, id: str) -> Pattern | None:
+        tallies = self.histories.tallies()
+        exact = patterns.whole_id(id, tallies)
+        whole = patterns.shown([tally.pattern() for tally in tallies.values()], self.decisions)
+        found = next((each for each in whole if exact in (each.id, *each.merged)), None)
+        return None if found is None else patterns.told(found, with_examples=True)
+
+
+class MemoryStore:
+    """Keeps everything for as long as the process lives."""
+
+    def __init__(self, clock: Callable[[], int] = now) -> None:
+        self._lock = RLock()
+        self._clock = clock
+        self._rooms: dict[str, _Room] = {}
+        self._audit: dict[str, list[Act]] = {}
+
+    def _room(self, tenant: str) -> _Room:
+        with self._lock:
+            return self._rooms.setdefault(tenant, _Room())
+
+    # Records
+
+    def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
+        with self._lock:
+            room = self._room(tenant)
+            if offset <= room.offsets.get(journal, 0):
+                return 0
+            room.offsets[journal] = offset
+            is_imported = journal.startswith(IMPORTED)
+            principal = fixes.IMPORT if is_imported else principal or fixes.OWN
+            room.votes.hear(principal, self._clock())
+            for event in batch:
+                if isinstance(event, RunStarted | RunEnded):
+                    room.histories.writers.setdefault(event.run.id, principal)
+            return sum(room.histories.keep(event, is_imported, self._clock()) for event in batch)
+
+    def append_all(self, batches: Sequence[Batch]) -> list[int]:
+        with self._lock:
+            return [self.append(*each) for each in batches]
+
+    def offset(self, tenant: str, journal: str) -> int:
+        return self._room(tenant).offsets.get(journal, 0)
+
+    def journals(self, tenant: str) -> list[str]:
+        with self._lock:
+            return list(self._room(tenant).offsets)
+
+    def release(self, tenant: str, journals: Sequence[str]) -> None:
+        with self._lock:
+            for journal in journals:
+                self._room(tenant).offsets.pop(journal, None)
+
+    def runs(self, tenant: str, query: RunQuery) -> list[History]:
+        with self._lock:
+            room = self._room(tenant)
+            known = room.pattern(query.pattern) if query.pattern is not None else None
+            asked = {known.id, *known.merged} if known is not None else set()
+            return room.histories.asked(query, asked)[: max(query.limit, 0)]
+
+    def run(self, tenant: str, id: str) -> History | None:
+        with self._lock:
+            histories = self._room(tenant).histories
+            run = histories.runs.get(id)
+            return None if run is None else histories.history(run)
+
+    def known(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        with self._lock:
+            return set(ids) & self._room(tenant).histories.runs.keys()
+
+    def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
+        with self._lock:
+            runs = [history.run for history in self._room(tenant).histories.every()]
+        return [run for run in runs if run.id.startswith(prefix)][: max(limit, 0)]
+
+    def export(self, tenant: str, since: int = 0) -> Iterator[History]:
+        with self._lock:
+            found = self._room(tenant).histories.asked(RunQuery(since=since), set())
+        yield from reversed(found)
+
+    def prune(
+        self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
+    ) -> Pruned:
+        """By age and by sampling; there is no file whose size could be bounded."""
+        runs = steps = sampled = 0
+        with self._lock:
+            room = self._room(tenant)
+            for history in room.histories.every():
+                kept, is_imported = room.histories.came(history.run.id)
+                if is_imported and not policy.imports:
+                    continue
+                status = calls.status(history.run, history.steps, history.links)
+                if retention.is_expired(status, kept, policy, now):
+                    runs, steps = runs + 1, steps + len(history.steps)
+                    left = None
+                elif kept < now - policy.sample_after:
+                    left = retention.sampled(history, policy.sample)
+                    sampled += len(history.steps) - len(left.steps if left else ())
+                else:
+                    continue
+                if not dry_run:
+                    if left is None:
+                        room.votes.keep(history)
+                    room.histories.shrink(history, left)
+            if not dry_run:
+                self._note(tenant, "prune", told=audit.counted(runs=runs, steps=steps))
+        return Pruned(runs=runs, steps=steps, sampled=sampled)
+
+    def forget(self, tenant: str, what: Forget) -> Forgotten:
+        forgetting.check(what)
+        with self._lock:
+            room = self._room(tenant)
+            before = set(room.histories.tallies())
+            runs, steps = room.histories.forget(what)
+            room.votes.forget(what)
+            gone = [place for place, value in room.shelf.items() if forgetting.is_on_shelf(*place, value, what)]
+            for place in gone:
+                del room.shelf[place]
+            lost = before - set(room.histories.tallies())
+            room.lessons.forget(what)
+            room.decisions = {
+                id: decision for id, decision in room.decisions.items() if id not in lost and decision.into not in lost
+            }
+            if what.text is not None:
+                text, acts = what.text, self._audit.get(tenant, [])
+                self._audit[tenant] = [forgetting.without(act, text) for act in acts]
+            told = audit.counted(runs=runs, steps=steps, patterns=len(lost), notes=len(gone))
+            self._note(tenant, f"forget.{forgetting.sort(what)}", told=told)
+        return Forgotten(runs=runs, steps=steps, patterns=len(lost), shelf=len(gone))
+
+    def erase(self, tenant: str) -> int:
+        with self._lock:
+            erased = len(self._rooms.pop(tenant, ()))
+            if erased:
+                self._note(tenant, "tenant.erase", told=audit.counted(rows=erased))
+        return erased
+
+    def audit(self, tenant: str, query: AuditQuery) -> list[Act]:
+        with self._lock:
+            acts = [act for act in self._audit.get(tenant, ()) if audit.is_asked(act, query)]
+        return sorted(acts, key=lambda act: (act.at, act.id), reverse=True)[: max(query.limit, 0)]
+
+    def _note(self, tenant: str, do: str, about: str = "", told: str = "") -> None:
+        self._audit.setdefault(tenant, []).append(audit.entry(do, self._clock(), about, told))
+
+    def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
+        raise StoreError("a store in memory cannot be backed up. Name a file: --store sqlite:///PATH")
+
+    def health(self, tenant: str) -> Health:
+        with self._lock:
+            histories = self._room(tenant).histories
+            runs, steps = len(histories.runs), sum(map(len, histories.steps.values()))
+        return Health(where="memory", sound=True, runs=runs, steps=steps)
+
+    def close(self) -> None:
+        """Nothing to let go of: what is kept goes with the object."""
+
+    # Memory
+
+    def recall(self, tenant: str, question: Question) -> list[Precedent]:
+        with self._lock:
+            return self._room(tenant).votes.precedents(question)
+
+    def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
+        with self._lock:
+            room = self._room(tenant)
+            return room.votes.fixes(query, room.schemas())
+
+    def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
+        with self._lock:
+            return self._room(tenant).votes.evidence(fix, limit)
+
+    def outcome(self, tenant: str, fix: str, report: Evidence) -> bool:
+        with self._lock:
+            return self._room(tenant).votes.report(fix, report, self._clock())
+
+    def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
+        with self._lock:
+            is_known = self._room(tenant).votes.decide(fix, approved, at)
+            if is_known:
+                self._note(tenant, "fix.approve" if approved else "fix.revoke", fix)
+            return is_known
+
+    def revoke(self, tenant: str, what: Revocation) -> Revoked:
+        with self._lock:
+            revoked = self._room(tenant).votes.revoke(what)
+            told = audit.named(principal=what.principal, tool=what.tool, since=what.since)
+            self._note(tenant, "memory.revoke", told=told)
+            return revoked
+
+    def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
+        with self._lock:
+            room = self._room(tenant)
+            return room.lessons.asked(room.facts(query.tool, query.now), query)
+
+    def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
+        with self._lock:
+            known = self._room(tenant).lessons.whole_id(id)
+        query = LessonQuery(now=now or self._clock(), limit=EVERY)
+        return next((each for each in self.lessons(tenant, query) if each.id == known), None)
+
+    def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
+        with self._lock:
+            is_new = self._room(tenant).lessons.keep(lesson, self._clock())
+            if is_new:
+                self._note(tenant, "lesson.write", lesson.id)
+            return is_new
+
+    def remove_lessons(self, tenant: str, source: LessonSource) -> int:
+        with self._lock:
+            removed = self._room(tenant).lessons.remove(source)
+            if removed:
+                self._note(tenant, "lesson.remove", source, audit.counted(lessons=removed))
+            return removed
+
+    def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
+        with self._lock:
+            room = self._room(tenant)
+            kept = room.lessons.decide(id, verdict, at)
+            if kept is None:
+                return None
+            if verdict == "revoke" and kept.lesson.fix:
+                room.votes.decide(kept.lesson.fix, approved=False, at=at)
+            self._note(tenant, f"lesson.{verdict}", kept.lesson.id)
+        return self.lesson(tenant, kept.lesson.id, at)
+
+    def consolidate(
+        self, tenant: str, now: int, progress: Progress | None = None, most: int | None = None
+    ) -> Consolidated:
+        """All of it, each time; where that is bounded, not of many runs: everything is counted anew here."""
+        with self._lock:
+            room = self._room(tenant)
+            if most is not None and len(room.histories.runs) > QUICK:
+                return Consolidated(left=1)
+            looked_at, news = room.lessons.consolidate(room.facts(None, now), now)
+        told = tuple(found for id in news if (found := self.lesson(tenant, id, now)) is not None)
+        return Consolidated(patterns=looked_at, lessons=told)
+
+    def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
+        with self._lock:
+            room = self._room(tenant)
+            parts = [tally.pattern(query.since) for tally in room.histories.tallies().values()]
+            whole = patterns.shown(parts, room.decisions)
+        found = patterns.in_order((each for each in whole if patterns.is_asked(each, query)), query)
+        return [patterns.told(pattern) for pattern in found]
+
+    def pattern(self, tenant: str, id: str) -> Pattern | None:
+        with self._lock:
+            return self._room(tenant).pattern(id)
+
+    def change(self, tenant: str, command: Command) -> Pattern | None:
+        with self._lock:
+            room = self._room(tenant)
+            found = patterns.named(command, room.histories.tallies(), room.decisions)
+            if found is None:
+                return None
+            command, changed = found
+            current = room.pattern(changed)
+            assert current is not None
+            room.decisions[changed] = patterns.decided(command, room.decisions.get(changed, Decision()), current)
+            self._note(tenant, f"pattern.{command.do}", changed, audit.named(into=command.into))
+            return room.pattern(changed)
+
+    # Figures
+
+    def stats(self, tenant: str, query: StatsQuery) -> Stats:
+        with self._lock:
+            counted = self._room(tenant).histories.cells()
+        whole, parts = figures.readings(query)
+        return figures.answer(query, figures.rows(counted, whole), figures.rows(counted, parts) if parts else ())
+
+    # Shelf
+
+    def get(self, tenant: str, kind: str, key: str) -> bytes | None:
+        return self._room(tenant).shelf.get((kind, key))
+
+    def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
+        with self._lock:
+            self._room(tenant).shelf[kind, key] = value
+
+    def swap(
+        self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes, noted: Noted | None = None
+    ) -> bool:
+        with self._lock:
+            is_known = self.get(tenant, kind, key) == known
+            if is_known:
+                self.put(tenant, kind, key, value)
+                if noted is not None:
+                    self._audit.setdefault(noted.tenant, []).append(noted.act)
+            return is_known
+
+    def keys(self, tenant: str, kind: str) -> list[str]:
+        with self._lock:
+            return sorted(key for sort, key in self._room(tenant).shelf if sort == kind)

@@ -1,0 +1,210 @@
+"""What was tried against failures of one tenant, who says so, and what that answers; counted when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from mulligan import calls
+from mulligan.records import Fix, History, Link, Precedent, Run, Step, encode, pattern_id
+from mulligan.remember import exemplars, fixes, forgetting, learning, patterns, recipes, schemas, similar, voting
+from mulligan.remember.fixes import Tally, Trial, Verdict, Vote
+from mulligan.remember.memory.histories import Histories
+from mulligan.remember.store import Evidence, FixQuery, Forget, Question, Revocation, Revoked, RunQuery, Shape, shape_of
+
+
+class Votes:
+    """Each run that is kept votes by what happened in it. Of runs that are gone, and of reports, votes are kept."""
+
+    def __init__(self, histories: Histories) -> None:
+        self._histories = histories
+        self._kept: list[tuple[Trial, Vote]] = []
+        self._verdicts: dict[str, Verdict] = {}
+        self._revocations: list[Revocation] = []
+        self._heard: dict[str, int] = {}
+        """Principals, and when each was last heard of."""
+
+    def __len__(self) -> int:
+        """How many rows it would be in a database."""
+        return len(self._kept) + len(self._verdicts) + len(self._revocations) + len(self._heard)
+
+    # Taken in
+
+    def hear(self, principal: str, now: int) -> None:
+        self._heard[principal] = max(self._heard.get(principal, 0), now)
+
+    def keep(self, history: History) -> None:
+        """Those of a run that is about to go."""
+        self._kept.extend(self._of(history))
+
+    def report(self, fix: str, report: Evidence, now: int) -> bool:
+        """What came of a fix, as somebody says; whether it is known."""
+        known = next((trial for trial, _ in self.all() if trial.fix == fix), None)
+        if known is None:
+            return False
+        self.hear(report.principal, now)
+        vote = Vote.reported(report)
+        if not any(fixes.is_revoked(each, vote.principal, known.step.name, vote.at) for each in self._revocations):
+            trial = replace(known, failed=voting.REPORTED, tried=vote.at, at=vote.at, worked=vote.worked, done=())
+            self._kept.append((trial, vote))
+        return True
+
+    def decide(self, fix: str, approved: bool, at: int) -> bool:
+        """An operator's verdict on a fix; whether it is known."""
+        is_known = any(trial.fix == fix for trial, _ in self.all())
+        if is_known:
+            self._verdicts[fix] = fixes.decided(self._verdicts.get(fix, Verdict()), approved, at)
+        return is_known
+
+    # Taken back
+
+    def revoke(self, what: Revocation) -> Revoked:
+        before = self.all()
+        self._revocations.append(what)
+        started = {id: run.started for id, run in self._histories.runs.items()}
+        self._kept = [
+            (trial, vote)
+            for trial, vote in self._kept
+            if not fixes.is_revoked(what, vote.principal, trial.step.name, started.get(vote.run, vote.at))
+        ]
+        left = self.all()
+        gone = [each for each in before if each not in left]
+        self._forget_verdicts()
+        return Revoked(
+            runs=len({vote.run for _, vote in gone}), votes=len(gone), fixes=len({trial.fix for trial, _ in gone})
+        )
+
+    def forget(self, what: Forget) -> None:
+        """What was learned from runs that are gone, or reported, and what operators said of what is not known now."""
+        left = []
+        for trial, vote in self._kept:
+            if vote.run == what.run or what.tool in (trial.step.name, *trial.form.names):
+                continue
+            if what.text is not None:
+                if what.text in vote.run or forgetting.holds(encode(Tally.of(trial)), what.text):
+                    continue
+                trial = replace(trial, done=() if forgetting.holds(encode(trial.done), what.text) else trial.done)
+                vote = replace(vote, agent=vote.agent.replace(what.text, forgetting.FORGOTTEN))
+            left.append((trial, vote))
+        self._kept = left
+        self._forget_verdicts()
+
+    def _forget_verdicts(self) -> None:
+        known = {trial.fix for trial, _ in self.all()}
+        self._verdicts = {id: verdict for id, verdict in self._verdicts.items() if id in known}
+
+    # Asked
+
+    def all(self) -> list[tuple[Trial, Vote]]:
+        found = list(self._kept)
+        for history in self._histories.every():
+            found += self._of(history)
+        return found
+
+    def _of(self, history: History) -> list[tuple[Trial, Vote]]:
+        run = history.run
+        return [
+            (trial, Vote(run.id, self._writer(run), run.agent, trial.at, trial.worked, trial.is_automatic))
+            for trial in learning.trials_of(history.steps)
+            if not self._is_revoked(run, trial.step.name)
+        ]
+
+    def _writer(self, run: Run) -> str:
+        return self._histories.writers.get(run.id, fixes.OWN)
+
+    def _is_revoked(self, run: Run, tool: str) -> bool:
+        return any(fixes.is_revoked(each, self._writer(run), tool, run.started) for each in self._revocations)
+
+    def precedents(self, question: Question) -> list[Precedent]:
+        """What overcame the same failure before."""
+        links: list[Link] = []
+        seen: set[str] = set()
+        for run in self._histories.runs.values():
+            if self._is_revoked(run, question.tool):
+                continue
+            steps = self._histories.steps_of(run.id)
+            asked = {call.id for call in calls.joined(steps) if is_asked(call, question)}
+            known = [link for link in calls.overcame(steps) if link.failed in asked]
+            links += known
+            if known or (run.id != question.run and any(has_met(step, question) for step in steps)):
+                seen.add(run.id)
+        return calls.precedents(links, len(seen))[: max(question.limit, 0)]
+
+    def fixes(self, query: FixQuery, seen: Sequence[tuple[str, bytes]]) -> list[Fix]:
+        """What is known to help, the likeliest first. `seen` are the schemas of tools, as they are on the shelf."""
+        votes = [each for each in self.all() if not query.without or each[1].run != query.without]
+        groups: dict[str, list[Tally]] = {}
+        for tally in sorted(fixes.tallied(votes).values(), key=lambda each: -each.last):
+            if query.tool is None or tally.tool == query.tool:
+                groups.setdefault(pattern_id(tally.tool, tally.fingerprint), []).append(tally)
+        asked = [(1.0, each) for each in groups.values()]
+        if query.fingerprint and query.tool is not None:
+            own = groups.get(pattern_id(query.tool, query.fingerprint), [])
+            asked = [(1.0, own)]
+            if query.text and not own:
+                texts = {pattern_id(trial.step.name, trial.fingerprint): patterns.worded(trial.step)[1]
+                         for trial, _ in reversed(votes)}  # fmt: skip
+                kinds = {pattern_id(trial.step.name, trial.fingerprint): trial.step.failure.kind
+                         for trial, _ in reversed(votes) if trial.step.failure is not None}  # fmt: skip
+                known = [(id, similar.sketch(texts[id])) for id in groups]
+                near = [each for each in similar.nearest(query.text, known) if query.kind in ("", kinds[each[1]])]
+                asked += [(likeness, groups[id]) for likeness, id in near[: recipes.ALIKE]]
+
+        if not any(tallies for _, tallies in asked) and query.is_question:
+            return exemplars.drawn(query, self._worked(query)) if query.shape else []
+
+        return recipes.answered(asked, query, self.known(votes, query, seen))
+
+    def known(
+        self, votes: Sequence[tuple[Trial, Vote]], query: FixQuery, seen: Sequence[tuple[str, bytes]]
+    ) -> recipes.Known:
+        """What is known beside the tallies."""
+
+        def samples(ids: Sequence[str]) -> dict[str, list[tuple[int, Any]]]:
+            return {fix: of_fix(fix) for fix in ids}
+
+        def of_fix(fix: str) -> list[tuple[int, Any]]:
+            told = [(vote.at, vote.run, trial.done) for trial, vote in votes
+                    if trial.fix == fix and vote.worked and trial.done]  # fmt: skip
+            told.sort(key=lambda each: each[:2], reverse=True)
+            return [(at, done) for at, _, done in told[: recipes.EACH]]
+
+        def fresh(tally: Tally, since: int) -> Tally:
+            some = ((trial.tried, vote) for trial, vote in votes if trial.fix == tally.id and vote.at >= since)
+            return tally.anew(fixes.counted(some)[-learning.FRESH :])
+
+        crowd = fixes.crowd(self._heard, self._revocations, query.now)
+        return recipes.Known(crowd, self._verdicts, samples, schemas.since(seen, query), fresh)
+
+    def _worked(self, query: FixQuery) -> list[Shape]:
+        """The latest calls of a tool that worked."""
+        tool = query.tool or ""
+        return exemplars.capped(
+            shape_of(step.arguments)
+            for history in self._histories.asked(RunQuery(tool=tool), set())[: exemplars.MOST]
+            if history.run.id != query.without and not self._is_revoked(history.run, tool)
+            for step in reversed(history.steps)
+            if step.name == tool and step.outcome == "success" and len(encode(step)) < exemplars.LARGEST
+        )
+
+    def evidence(self, fix: str, limit: int) -> list[Evidence]:
+        votes = [(vote, trial.tried) for trial, vote in self.all() if trial.fix == fix]
+        votes.sort(key=lambda each: (-each[0].at, each[0].run, each[1]))
+        return [
+            Evidence(run=vote.run, principal=vote.principal, agent=vote.agent, at=vote.at, worked=vote.worked,
+                     automatic=vote.is_automatic)
+            for vote, _ in votes[: max(limit, 0)]
+        ]  # fmt: skip
+
+
+def is_asked(call: calls.Call, question: Question) -> bool:
+    """Whether what went wrong last with this call is what the question is about."""
+    failure = call.failure
+    return call.name == question.tool and failure is not None and failure.fingerprint == question.fingerprint
+
+
+def has_met(step: Step, question: Question) -> bool:
+    failure = step.failure if step.has_failed else None
+    return step.name == question.tool and failure is not None and failure.fingerprint == question.fingerprint
