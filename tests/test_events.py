@@ -27,6 +27,7 @@ from mulligan.events import (
 from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.records import Change, Compaction, Lesson, Recovery, Run, Step, decode, encode
 from mulligan.redaction import Redactor
+from mulligan.success import Form, Success, frozen
 
 CANARY = "canary-7f3a9c"
 """A text that is a secret wherever it stands."""
@@ -279,6 +280,38 @@ def test_many_events_are_redacted_as_each_of_them_would_be(batch, level):
     redactor = Redactor(level=level, key=b"k" * 32)
 
     assert all_redacted(batch, Gate(redactor)) == [redacted(event, redactor) for event in batch]
+
+
+FORMS = [Form("tool", name, ("query", "k", "pin"), ("query", "k", "pin", "password")) for name in ("find", "read")]
+CALLS = st.builds(
+    lambda form, given, named, result, alone: Success(
+        form, "run_a", 1, None, 1.5, 0.25, given, named, frozen(result), alone, is_flat=True
+    ),
+    st.sampled_from(FORMS),
+    st.lists(FLAT, max_size=2).map(tuple),
+    st.dictionaries(st.sampled_from(["pin", "password"]), FLAT, max_size=2),
+    GIVEN | FLAT | st.dictionaries(st.integers() | PIECES, FLAT, max_size=2) | st.lists(PIECES),
+    st.none() | st.just(Run(id="", agent="ann@example.com")),
+)
+ALIKE = st.lists(st.just("order 7") | PIECES, max_size=30).map(
+    lambda texts: [
+        Success(FORMS[0], "run_a", seq, None, 1.5, 0.25, (text,), {"k": seq}, {"query": text}, None)
+        for seq, text in enumerate(texts)
+    ]
+)
+
+
+@given(st.lists(ALIKE | CALLS.map(lambda call: [call]) | st.just([RunStarted(Run(id="run_a"))]), max_size=8))
+def test_many_calls_that_worked_are_kept_in_their_order_as_each_of_them_would_be(parts):
+    records = [record for part in parts for record in part]
+    redactor = Redactor(key=b"k" * 32)
+
+    kept = Stream(redactor).kept(records)
+
+    alone = [event for record in records for event in Stream(redactor).kept([record])]
+    assert encode(kept) == encode(alone)
+    assert b"ann@" not in encode(kept)
+    assert b"ghp_" not in encode(kept)
 
 
 LONG = "x y " * 50_000

@@ -105,21 +105,21 @@ class Gate:
     def _harmless(self, batch: Sequence[Success]) -> list[bool]:
         """Of each call whether there is nothing to hide in it. Those of one form are looked at together."""
         are_fine = [False] * len(batch)
-        alike: dict[Form, list[int]] = {}
-        for number, success in enumerate(batch):
-            form = success.form
-            if form.prefixes is None:
-                self.known(form)
-            if success.is_flat:
-                some = alike.get(form)
-                if some is None:
-                    alike[form] = [number]
-                else:
-                    some.append(number)
-        if self._looks_once:
-            for numbers in alike.values():
-                for start in range(0, len(numbers), TOGETHER):
-                    self._look(batch, numbers[start : start + TOGETHER], are_fine)
+        forms = {success.form for success in batch}
+        for form in forms:
+            self.known(form)
+        if not self._looks_once:
+            return are_fine
+        groups: list[Sequence[int]] = [range(len(batch))]
+        if len(forms) > 1 or False in {success.is_flat for success in batch}:
+            alike: dict[Form, list[int]] = {form: [] for form in forms}
+            for number, success in enumerate(batch):
+                if success.is_flat:
+                    alike[success.form].append(number)
+            groups = [*alike.values()]
+        for numbers in groups:
+            for start in range(0, len(numbers), TOGETHER):
+                self._look(batch, numbers[start : start + TOGETHER], are_fine)
         return are_fine
 
     def _look(self, batch: Sequence[Success], numbers: Sequence[int], are_fine: list[bool]) -> None:
@@ -156,6 +156,7 @@ class Gate:
                     for number in numbers:
                         are_fine[number] = True
                     return
+                few = max(1, len(numbers) // 10)  # mostly few of them are to blame
             else:
                 few = max(1, len(numbers) * SHORT // (2 * size))
         if len(numbers) > 1:
@@ -353,14 +354,15 @@ class Gate:
 def _columns(some: Sequence[Success]) -> list[list[Any]] | None:
     """The values of calls of one form side by side; None where they do not all have the same."""
     first = some[0]
+    is_told = type(first.result) is dict
+    if len(some) == 1:
+        return [[*first.given, *first.named.values(), *(first.result.values() if is_told else (first.result,))]]
     given = [each.given for each in some]
     named = [each.named for each in some]
     results = [each.result for each in some]
-    is_told = type(first.result) is dict
-    if len(some) > 1:
-        sizes = {*map(len, given)}, {*map(len, named)}, {type(result) is dict for result in results}
-        if any(len(each) > 1 for each in sizes) or (is_told and len({*map(len, results)}) > 1):
-            return None
+    sizes = {*map(len, given)}, {*map(len, named)}, {type(result) is dict for result in results}
+    if any(len(each) > 1 for each in sizes) or (is_told and len({*map(len, results)}) > 1):
+        return None
     try:
         # As many as the first has, and each of its names: then they have no others.
         columns = [[values[place] for values in given] for place in range(len(first.given))]
