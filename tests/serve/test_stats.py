@@ -78,6 +78,19 @@ def test_divided_by_each_dimension_as_text_json_and_csv(store, by):
     assert [row["attempts"] for row in rows] == [str(part["attempts"]) for part in parts]
 
 
+def test_so_many_rows_in_every_form_and_of_times_the_latest(store):
+    for by, kept, left in (("version", "1.0", "1.1"), ("time", "", "")):
+        words = ("--store", store, "--since", "all", "--by", by, "--limit", "1")
+        _, out, _ = typed(*words)
+        assert ("and 1 earlier: --limit 2" if by == "time" else "and 1 more: --limit 2") in out
+        assert not left or left not in out
+        (part,) = json.loads(typed(*words, "--json")[1])["parts"]
+        assert kept in part[by]
+        assert by != "time" or int(part["time"]) > (time.time() - 2 * 86_400) * 1000
+        assert len(typed(*words, "--csv")[1].splitlines()) == 2
+        assert len(json.loads(typed(*words[:-2], "--json")[1])["parts"]) == 2
+
+
 def test_csv_cannot_run_anything(store):
     _, out, _ = typed("--store", store, "--by", "tool", "--csv")
     assert {row["tool"] for row in csv.DictReader(out.splitlines())} == {"'=cmd|' /C calc'!A0", "search"}

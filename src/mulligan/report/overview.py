@@ -221,9 +221,17 @@ def by(
     found = ranked(parts, dimension)
     if of_kind:
         found = [fact for fact in found if fact["attempts"]]
-    yield from table(by_columns(dimension, when, of_kind), found[:limit], width)
+    yield from table(by_columns(dimension, when, of_kind), first(found, dimension, limit), width)
     if len(found) > limit:
-        yield f"  and {len(found) - limit:,} more: {more or f'--limit {len(found)}'}"
+        left = "earlier" if dimension == "time" else "more"
+        yield f"  and {len(found) - limit:,} {left}: {more or f'--limit {len(found)}'}"
+
+
+def first(found: list[dict[str, Any]], dimension: str, limit: int | None) -> list[dict[str, Any]]:
+    """So many of the parts, as they are ranked; of times the latest, which are still told in order."""
+    if limit is None:
+        return found
+    return found[-limit:] if dimension == "time" else found[:limit]
 
 
 def ranked(parts: Mapping[str, Cell], dimension: str) -> list[dict[str, Any]]:
@@ -239,8 +247,8 @@ def ranked(parts: Mapping[str, Cell], dimension: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda fact: (-fact["given_up"], -fact["recovered"], -fact["calls"], fact[dimension]))
 
 
-def answered(stats: Stats) -> dict[str, Any]:
-    """An answer as facts: the time it covers, the sum, and the parts if it was asked by something."""
+def answered(stats: Stats, limit: int | None = None) -> dict[str, Any]:
+    """An answer as facts: the time it covers, the sum, and the parts, or so many, if it was asked by something."""
     facts: dict[str, Any] = {
         "since": stats.since,
         "until": stats.until,
@@ -248,7 +256,7 @@ def answered(stats: Stats) -> dict[str, Any]:
         "total": questions.facts(stats.total),
     }
     if stats.by is not None:
-        facts |= {"by": stats.by, "parts": ranked(stats.parts, stats.by)}
+        facts |= {"by": stats.by, "parts": first(ranked(stats.parts, stats.by), stats.by, limit)}
     return facts
 
 

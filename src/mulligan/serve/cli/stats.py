@@ -30,6 +30,7 @@ from mulligan.serve.cli.options import (
 )
 
 DIMENSIONS = get_args(By)
+ROWS = 20
 VALUES = ("agent", "tool", "model", "version", "environment")
 """What two values of can be compared."""
 
@@ -62,7 +63,9 @@ EXAMPLES = """Examples:
 @click.option(
     "--compare", nargs=2, metavar="A B", help="Two versions beside each other; with --by, two of that instead."
 )
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100_000), help="Rows shown with --by.")
+@click.option(
+    "--limit", type=click.IntRange(1, 100_000), help="Rows with --by: 20, or all of them with --json or --csv."
+)
 @click.option("--csv", "as_comma", is_flag=True, help="The rows as CSV, with --by.")
 @store_option
 @as_json
@@ -71,7 +74,7 @@ def stats(
     past: str,
     until: str | None,
     compare: tuple[str, str] | None,
-    limit: int,
+    limit: int | None,
     as_comma: bool,
     store: str | None,
     as_json: bool,
@@ -93,10 +96,10 @@ def stats(
         return
     answer = _answer(kept, query)
     if as_json:
-        print_json(overview.answered(answer))
+        print_json(overview.answered(answer, limit))
     elif as_comma:
         names = [query.by or "", *questions.OUTSIDE]
-        print_lines(as_csv(overview.ranked(answer.parts, query.by or ""), names))
+        print_lines(as_csv(overview.first(overview.ranked(answer.parts, query.by or ""), query.by or "", limit), names))
     elif query.by is None and query.kind is None:
         tools = _answer(kept, _with(query, by="tool", detail=True))
         agents = _answer(kept, _with(query, by="agent"))
@@ -109,7 +112,9 @@ def stats(
         when = "%Y-%m-%d %H:%M" if answer.grain == "hour" else "%Y-%m-%d"
         if answer.parts and (answer.total.calls or answer.total.kinds):
             click.echo("")
-            print_lines(overview.by(answer.parts, answer.by or "", limit, width(), when, query.kind is not None))
+            print_lines(
+                overview.by(answer.parts, answer.by or "", limit or ROWS, width(), when, query.kind is not None)
+            )
         elif answer.total.calls:
             click.echo(f"None of it says which {query.by}.")
     if not as_json and not as_comma and not answer.total.calls and not answer.total.runs and past != "all":
