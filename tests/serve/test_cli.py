@@ -71,6 +71,12 @@ def test_a_misspelt_command_is_told_with_the_one_that_was_meant(types, typed, to
     assert types(*typed) == (2, "", f"error: {told}\n")
 
 
+def test_who_types_an_error_in_place_of_a_file_is_told_how(types):
+    code, _, err = types("explain", "429 Too Many Requests")
+    assert code == 2
+    assert "pipe it in: echo TEXT | mulligan explain" in err
+
+
 def test_of_a_long_error_both_ends_are_told(types, store):
     code, _, err = types("lessons", "show", "x" * 100_000, "--store", store)
     assert code == 2

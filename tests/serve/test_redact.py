@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from mulligan.serve.cli.redact import redact
@@ -122,6 +123,15 @@ def test_a_file_as_an_argument_is_answered_with_where_to_put_it():
     assert result.exit_code == 2
     assert "mulligan redact < build.log" in result.stderr
     assert "mulligan redact --report < build.log" in run("", "--help").stdout
+
+
+@pytest.mark.parametrize("text", [TOKEN, f"my key is {TOKEN}"])
+def test_a_text_as_an_argument_is_not_repeated(text):
+    result = run("", text)
+
+    assert result.exit_code == 2
+    assert "mulligan redact < FILE" in result.stderr
+    assert TOKEN not in result.stderr
 
 
 def test_a_level_without_values_is_refused_with_what_to_type():

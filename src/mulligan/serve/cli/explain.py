@@ -111,7 +111,10 @@ def _opened(file: str | None) -> IO[bytes]:
     try:
         return click.open_file(file or "-", "rb")
     except OSError as error:
-        raise click.UsageError(f"{clean(str(file), 200)} cannot be read: {error.strerror}.") from None
+        said = f"{clean(str(file), 200)} cannot be read: {error.strerror}."
+        if any(letter.isspace() for letter in str(file)):
+            said += " If that is the error itself, pipe it in: echo TEXT | mulligan explain"
+        raise click.UsageError(said) from None
 
 
 def _classify() -> Callable[..., Failure]:

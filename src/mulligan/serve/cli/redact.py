@@ -62,7 +62,9 @@ def redact(
     Exit 1 when a line of --jsonl could not be read: an object with the field "error" stands in its place.
     """
     if files:
-        raise click.UsageError(f"text is read from standard input only: `mulligan redact < {files[0]}`.")
+        # What is no name of a file is not said again: it may be the text itself, secrets and all.
+        place = files[0] if Redactor().text(files[0]) == files[0] and not files[0].split()[1:] else "FILE"
+        raise click.UsageError(f"text is read from standard input only: `mulligan redact < {place}`.")
     if everything and not jsonl:
         raise click.UsageError("--all is about the fields of --jsonl. For plain text, leave it out.")
     if level == "shared" and not everything:
