@@ -109,6 +109,7 @@ def batches(count: int, chance: random.Random) -> list[bytes]:
     for number in range(count):
         events: list[Any] = []
         while len(events) < ITEMS:
+            now += chance.randrange(1000)  # runs begin one after the other
             run = f"run_{chance.getrandbits(80):020x}"
             for seq in range(1, 10):
                 given = {"query": " ".join(chance.sample(WORDS, 8)), "limit": seq, "open": True}

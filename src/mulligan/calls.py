@@ -128,8 +128,16 @@ def joined(steps: Iterable[Step]) -> list[Call]:
     """The calls these steps were attempts at, in the order of their first attempts."""
     attempts: dict[int, list[Step]] = {}
     for step in ordered(list(steps)):
-        attempts.setdefault(step.call, []).append(step)
-    return [Call(steps=tuple(sorted(attempts[id], key=lambda step: step.attempt))) for id in sorted(attempts)]
+        made = attempts.get(step.call)
+        if made is None:
+            attempts[step.call] = [step]
+        else:
+            made.append(step)
+    return [Call(steps=_in_order(attempts[id])) for id in sorted(attempts)]
+
+
+def _in_order(attempts: list[Step]) -> tuple[Step, ...]:
+    return (attempts[0],) if len(attempts) == 1 else tuple(sorted(attempts, key=lambda step: step.attempt))
 
 
 def status(run: Run, steps: Iterable[Step], links: Iterable[Link] = ()) -> Status:

@@ -77,9 +77,12 @@ class _Trail:
         return self.now
 
     def follow(self, call: Call) -> list[Link]:
-        self.ids.append(call.id)
+        self.ids.append(call.steps[0].call)
         self.before.append(self.now)
-        self.now, links = self.now.after(call)
+        links: list[Link] = []
+        # Most calls work at once while nothing is open: they change nothing.
+        if self.now.open or len(call.steps) > 1 or not _is_plain(call.steps[0]):
+            self.now, links = self.now.after(call)
         if len(self.ids) > 2 * TRAIL:
             del self.ids[:TRAIL], self.before[:TRAIL]
             self.is_cut = True
@@ -169,6 +172,9 @@ class Account:
         self._runs: dict[tuple[str, str | None, str | None, int, Status, bool], int] = {}
 
     def add(self, before: Part, after: Part) -> None:
+        if not before.calls:
+            self._add_all(after)
+            return
         is_moved = not _is_same_place(before.run, after.run)
         for id in before.calls.keys() | after.calls.keys():
             if not is_moved and before.is_counted_as(id, after):
@@ -183,6 +189,17 @@ class Account:
                     continue
                 figures.add(self.cells, after.cells(id))
                 self.seen += after.seen(id, 1)
+
+    def _add_all(self, part: Part) -> None:
+        """Calls that were not counted before."""
+        plain: list[Step] = []
+        for id, call in part.calls.items():
+            if len(call.steps) == 1 and _is_plain(call.steps[0]):
+                plain.append(call.steps[0])
+            else:
+                figures.add(self.cells, part.cells(id))
+                self.seen += part.seen(id, 1)
+        self.plain.add(part.run, plain, self.cells)
 
     def add_run(self, before: Known | None, run: Run | None, status: Status) -> None:
         if before is not None and before.run is run and before.status == status:
@@ -391,8 +408,17 @@ class Ledger:
             )
 
     def _put_steps(self, writer: Connection, tenant: str, news: dict[str, _News]) -> int:
-        plain = [step for about in news.values() if about.is_plain for step in about.steps]
-        others = [step_row(tenant, step) for about in news.values() if not about.is_plain for step in about.steps]
+        plain: list[Step] = []
+        others: list[tuple[Any, ...]] = []
+        for about in news.values():
+            if about.is_plain:
+                plain += about.steps
+                continue
+            for step in about.steps:
+                if _is_plain(step):
+                    plain.append(step)
+                else:
+                    others.append(step_row(tenant, step))
         if not plain and not others:
             return 0
         writer.execute("SAVEPOINT steps")
@@ -491,11 +517,13 @@ class Ledger:
         for call in after.calls.values():
             stood = trail.now
             found = trail.follow(call)
-            links.update((link.failed, link) for link in found)
-            tried += fixes.trials(stood, call, found)
+            for link in found:
+                links[link.failed] = link
+            if stood.open or len(call.steps) > 1:
+                tried += fixes.trials(stood, call, found)
         if tried or not is_new:
             account.news.append(voting.News(run, start, tried))
-        earlier = [step for step in everything if step.seq not in new]
+        earlier = [] if is_new else [step for step in everything if step.seq not in new]
         before = Part(old.run if old else run, {call.id: call for call in calls.joined(earlier)}, linked, set())
         after = after._replace(links=links)
         for id in (linked.keys() | links.keys()) & opened.keys():
