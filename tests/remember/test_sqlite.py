@@ -14,10 +14,11 @@ import textwrap
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mulligan import figures
-from mulligan.events import RunStarted, StepEnded
+from mulligan.events import RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, StoreError
 from mulligan.figures import StatsQuery
 from mulligan.records import Run, Step
@@ -75,6 +76,18 @@ def test_reopening_keeps_everything(tmp_path):
     assert again.get(LOCAL, "session", "s") == b"value"
     assert again.append(LOCAL, batch("run_b"), "j", 1) == 0  # the journal's offset is kept too
     again.close()
+
+
+@pytest.mark.parametrize("count", [3, 50, 120])
+def test_many_runs_that_another_process_began_are_ended_as_what_they_are(tmp_path, count):
+    one, other = SqliteStore(tmp_path / "s.db"), SqliteStore(tmp_path / "s.db")
+    begun = [Run(id=f"run_{number}", started=number) for number in range(count)]
+    one.append(LOCAL, [RunStarted(run) for run in begun[1:]], "j", 1)
+    ended = [msgspec.structs.replace(run, ended=run.started + 1, end="finished") for run in begun]
+
+    assert other.append(LOCAL, [RunEnded(run) for run in ended], "k", 1) == count
+    assert one.stats(LOCAL, StatsQuery(now=DAY)).total.runs == {"success": count}
+    assert [history.run for history in one.export(LOCAL)] == ended
 
 
 def test_a_closed_store_says_so(tmp_path):
@@ -202,7 +215,7 @@ def test_a_full_disk_is_told_and_what_was_kept_stays(tmp_path):
 APPENDING = """
     import sys
     from pathlib import Path
-    from mulligan.events import RunStarted, StepEnded
+    from mulligan.events import RunEnded, RunStarted, StepEnded
     from mulligan.records import Run, Step
     from mulligan.remember.sqlite import SqliteStore
     path, run = Path(sys.argv[1]), sys.argv[2]

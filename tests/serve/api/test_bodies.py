@@ -85,6 +85,15 @@ def test_a_name_that_is_said_twice_is_refused(anybody, body):
 
 
 @pytest.mark.parametrize(
+    "event", ['{"event":"run.ended","run":{"id":"a","id":"a"}}', '{"event":"run.ended","run":{"id":"a"}}']
+)
+def test_so_is_one_in_what_looks_like_our_own_library(anybody, event):
+    body = f'{{"client":"c","journal":"j","offset":1,"events":[{event}]}}'.encode()
+    assert anybody.post("/v1/batch", body=body).status == (400 if event.count("id") > 1 else 200)
+    assert anybody.post("/v1/batch", body=body.replace(b'"client":"c"', b'"client":"c","client":"c"')).status == 400
+
+
+@pytest.mark.parametrize(
     "sort", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "nonsense"]
 )
 def test_another_content_type_is_refused_as_a_form_of_another_site_would_send(anybody, sort):

@@ -9,7 +9,7 @@ from typing import NoReturn, TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from mulligan.records import decode
+from mulligan.records import decode, encode
 from mulligan.serve.api.errors import Refused, invalid, too_large
 
 T = TypeVar("T")
@@ -21,6 +21,8 @@ INFLATED = 20 * 1024 * 1024
 DEPTH = 64
 LARGE = 256 * 1024
 """Bytes from which a body is decoded on a thread, so that others are served meanwhile."""
+OURS = b'{"client":'
+"""Begins what our own library sends: mostly it is, by the letter, what we would write, and nothing is said twice."""
 _NOT_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 _ALIKE = bytes.maketrans(b"{}", b"[]")
 _STRINGS = re.compile(rb'"[^"]*"')
@@ -92,7 +94,7 @@ def parsed(data: bytes, type: type[T]) -> T:
         _refuse(error)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(f"this is no JSON: {error}.") from None
-    if said_twice(data):
+    if not (data.startswith(OURS) and encode(found) == data) and said_twice(data):
         raise invalid("a name is said twice in one object, and which one is meant is not for us to say.")
     return found
 
