@@ -115,6 +115,22 @@ def test_at_level_shared_only_listed_values_are_published():
     assert kept.step.after.changes[0].before == 9
 
 
+def test_at_level_shared_the_model_is_still_known_by_name_and_nothing_else_of_it_is_shown():
+    shared = Redactor(level="shared", key=b"tenant")
+    about = {"model": "big-1", "by": "person", "note": "private words"}
+    called = {"model": "big-1", "messages": "private words"}
+
+    step_ = redacted(StepEnded(step(type="model", arguments=called, metadata=about)), shared).step
+    run = redacted(RunEnded(Run(id="r", metadata=about)), shared).run
+    tool = redacted(StepEnded(step(arguments={"model": "private words"})), shared).step
+    secret = redacted(StepEnded(step(metadata={"model": "hunter-two-3", "password": "hunter-two-3"})), shared).step
+
+    assert (step_.metadata["model"], step_.metadata["by"], step_.arguments["model"]) == ("big-1", "person", "big-1")
+    assert run.metadata["model"] == "big-1"
+    assert "private words" not in encode([step_, run, tool]).decode()  # a tool's argument is a value like any other
+    assert "hunter" not in encode(secret).decode()
+
+
 def test_what_is_no_secret_is_kept():
     event = StepEnded(
         step(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -191,7 +191,8 @@ class Gate:
             and all(each is None or _id(each) is each for each in ids)
         ):
             return run  # as most are: nothing of it is anybody's text
-        context, metadata = redactor.record(_maybe(run.context), _fields(run.metadata))
+        named = _named(run.metadata, redactor, "model")
+        context, metadata, *told = redactor.record(_maybe(run.context), _fields(run.metadata), *named.values())
         return msgspec.structs.replace(
             run,
             id=_id(run.id),
@@ -201,7 +202,7 @@ class Gate:
             session=None if run.session is None else _id(run.session),
             parent=None if run.parent is None else _id(run.parent),
             context=context,
-            metadata=metadata,
+            metadata=_with_names(metadata, named, told),
         )
 
     def steps(self, batch: Sequence[Step]) -> list[Step]:
@@ -311,6 +312,8 @@ class Gate:
         # One record: a secret found in the arguments is also removed from the message that quotes it.
         texts = (failure.message, failure.detail, failure.hint, failure.code) if failure else ()
         offered = step.ending.offered if step.ending is not None else ()
+        said = _named(step.metadata, redactor, "model", "by")
+        called = _named(step.arguments, redactor, "model") if step.type == "model" else {}
         arguments, result, metadata, led, planned, left, *told = redactor.record(
             plain(step.arguments),
             plain(step.result),
@@ -319,9 +322,12 @@ class Gate:
             _values(next),
             [_values(each) for each in offered],
             *map(_text, texts),
+            *said.values(),
+            *called.values(),
         )
+        names = told[len(texts) :]
         if failure is not None:
-            message, detail, hint, code = told
+            message, detail, hint, code = told[: len(texts)]
             failure = msgspec.structs.replace(
                 failure,
                 kind=_kind(failure.kind, redactor),
@@ -341,9 +347,9 @@ class Gate:
             run=_id(step.run),
             name=_name(step.name, redactor),
             server=_maybe_name(step.server, redactor),
-            arguments=arguments,
+            arguments=_with_names(arguments, called, names[len(said) :]),
             result=result,
-            metadata=metadata,
+            metadata=_with_names(metadata, said, names),
             failure=failure,
             after=_with_values(step.after, led),
             ending=_ending(step.ending, left, redactor),
@@ -411,6 +417,18 @@ def _maybe(value: Any) -> str | None:
 def _fields(value: Any) -> dict[str, Any] | None:
     value = plain(value)
     return value if value is None or isinstance(value, dict) else {"": value}
+
+
+def _named(held: Any, redactor: Redactor, *keys: str) -> dict[str, str]:
+    """Names by which figures are asked, where values are hidden: like that of an agent they are texts."""
+    if redactor.level == "local" or type(held) is not dict:
+        return {}
+    known = (key for key in keys if type(held.get(key)) is str and len(held[key]) <= NAME)
+    return {key: held[key] for key in known if not redactor.says_secret(key)}
+
+
+def _with_names(held: Any, named: Mapping[str, str], told: Sequence[str]) -> Any:
+    return {**held, **dict(zip(named, told, strict=False))} if named and type(held) is dict else held
 
 
 def _seconds(value: Any) -> float | None:

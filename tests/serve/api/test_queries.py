@@ -142,6 +142,21 @@ def test_csv_has_the_rows_and_no_formula(filled):
     assert filled.person().get("/v1/stats?format=csv").json["field"] == "by"
 
 
+def test_where_values_are_hidden_models_are_still_told_apart_by_their_names(tmp_path):
+    from servers import served
+
+    with served(tmp_path, level="shared") as running:
+        step = {"type": "model", "name": "ask", "metadata": {"model": "big-1"}, "arguments": {"text": "private words"}}
+        told = running.anybody().post(
+            "/v1/runs", {"id": "r", "started": NOW, "ended": NOW, "metadata": {"model": "small-1"},
+                         "steps": [step, {"name": "fetch"}]},
+        )  # fmt: skip
+        assert told.status == 200
+        parts = running.person().get(f"/v1/stats?by=model&now={NOW}").json["parts"]
+        assert {part["model"]: part["calls"] for part in parts} == {"big-1": 1, "small-1": 1}
+        assert b"private words" not in running.person().get("/v1/runs/r").body
+
+
 def test_csv_says_above_its_rows_where_they_go_on(filled):
     person, ids = filled.person(), []
     there = f"/v1/runs?format=csv&limit=7&now={NOW}"
