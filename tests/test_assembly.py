@@ -423,7 +423,7 @@ def test_a_plan_that_cannot_even_begin_leaves_the_call_as_it_was(monkeypatch: py
         raise RuntimeError("a part of ours is broken")
         yield
 
-    monkeypatch.setattr("mulligan.capture.drive.recovery", no_plan)
+    monkeypatch.setattr("mulligan.capture.attempts.recovery", no_plan)
     mulligan = with_parts()
     calls: list[int] = []
     assert mulligan.tool(lambda n: calls.append(n))(1) is None

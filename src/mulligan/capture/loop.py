@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from mulligan.capture.attempts import Attempts
 from mulligan.capture.dialects import Dialect, Said, dialect_of, said, taught
-from mulligan.capture.drive import Attempts
 from mulligan.capture.kit import Kit
 from mulligan.capture.messages import condensed
 from mulligan.capture.signature import code_of

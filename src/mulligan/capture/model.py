@@ -29,7 +29,7 @@ from mulligan.success import thawed
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from mulligan.capture.drive import Attempts
+    from mulligan.capture.attempts import Attempts
     from mulligan.capture.first import First
     from mulligan.capture.kit import Kit
     from mulligan.capture.wrap import Wrapped

@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mappi
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from mulligan.capture.drive import STREAM, Attempts, aplay, play
+from mulligan.capture.attempts import STREAM, Attempts
+from mulligan.capture.drive import aplay, play
 from mulligan.capture.tracer import ActiveRun, Inside, Raised
 
 if TYPE_CHECKING:

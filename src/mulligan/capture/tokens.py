@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mulligan.capture.drive import STREAM, aplay, play
+from mulligan.capture.attempts import STREAM
+from mulligan.capture.drive import aplay, play
 from mulligan.capture.stream import Flow
 from mulligan.conversation import field
 

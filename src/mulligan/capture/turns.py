@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from mulligan import calls
-from mulligan.capture.drive import Attempts, Mended, aplay, play
+from mulligan.capture.attempts import Attempts, Mended
+from mulligan.capture.drive import aplay, play
 from mulligan.capture.kit import Kit
 from mulligan.capture.signature import name_of
 from mulligan.capture.tracer import ActiveRun, scope

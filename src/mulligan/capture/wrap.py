@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from mulligan.capture.answers import Empty, Errors, Judge
-from mulligan.capture.drive import Attempts, Mended, aplay, play
+from mulligan.capture.attempts import Attempts, Mended
+from mulligan.capture.drive import aplay, play
 from mulligan.capture.first import First, begin
 from mulligan.capture.guarding import Unfit
 from mulligan.capture.keeping import Keeping

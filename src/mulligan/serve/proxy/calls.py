@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from mulligan.calls import TOOL
-from mulligan.capture.drive import Attempts, aplay
+from mulligan.capture.attempts import Attempts
+from mulligan.capture.drive import aplay
 from mulligan.capture.first import First, begin
 from mulligan.capture.guarding import Unfit
 from mulligan.capture.kit import Here, Kit

@@ -1,0 +1,684 @@
+"""One call as it is made: its attempts, what is recorded of each, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import Token
+from inspect import iscoroutinefunction
+from typing import Any, NoReturn
+
+import msgspec
+
+from mulligan import conversation
+from mulligan.capture.answers import Judge
+from mulligan.capture.first import First
+from mulligan.capture.guarding import Aim, Guarding, NotMade, Unfit
+from mulligan.capture.keeping import Keeping
+from mulligan.capture.kit import Here, Kit, reset
+from mulligan.capture.preparing import Preparing
+from mulligan.capture.tracer import ActiveRun, outcome_of
+from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS
+from mulligan.events import AnyEvent, RecoveryPlanned, StepStarted
+from mulligan.failure import Failure, Ran, Remedy
+from mulligan.prompt import Prompt
+from mulligan.records import VERIFY, Ahead, Change, Ending, Fix, Outcome, Precedent, Recovery, Step, StepType
+from mulligan.recover.budget import Guard
+from mulligan.recover.plan import (
+    HAPPENED,
+    REFUSED,
+    SETTLED,
+    Ask,
+    GivenUp,
+    Move,
+    Questions,
+    Recovering,
+    Try,
+    Wait,
+    recovery,
+)
+from mulligan.recover.policy import Policy
+from mulligan.recover.repair import Suggestion
+from mulligan.recover.schema import pinned
+from mulligan.recover.tool import Tool
+from mulligan.redaction import plain
+
+STREAM = object()
+"""What a function answers whose result is still to come: its step ends when the stream does."""
+OFFERED = 3
+"""Suggestions that are left to the model or a person."""
+OURS = "mulligan:"
+"""How the notes begin that we leave on an exception."""
+
+
+def _began(error: Exception) -> bool:
+    return True
+
+
+class Answered(Exception):
+    """An attempt was made already, and answered: our own word between two methods, which nobody else hears."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+
+class Mended:
+    """A call that was turned away before anything could happen, and how it was put right."""
+
+    __slots__ = ("arguments", "failure", "name", "recovery")
+
+    def __init__(self, name: str, arguments: Mapping[str, Any], failure: Failure, recovery: Recovery) -> None:
+        self.name = name
+        self.arguments = arguments
+        self.failure = failure
+        self.recovery = recovery
+
+
+Planning = Callable[["Attempts", Mapping[str, Any], Tool, Policy, Questions], Recovering]
+"""Another way to recover than that of tools: a model's."""
+
+
+class Attempts:
+    """One call as it is made: its steps, what they answered, and how it ended.
+
+    The players call it between the user's function and the plan. Nothing it does for itself may raise: what comes out
+    of a player is the function's result or the function's own exception.
+    """
+
+    def __init__(
+        self,
+        kit: Kit,
+        run: ActiveRun,
+        tool: Tool,
+        arguments: Mapping[str, Any],
+        function: Callable[[Mapping[str, Any]], Any],
+        *,
+        type: StepType = "tool",
+        policy: Policy | None = None,
+        has_begun: Callable[[Exception], bool] = _began,
+        judge: Judge | None = None,
+        keeping: Keeping | None = None,
+        first: First | None = None,
+        guard: Guard | None = None,
+        owner: object = None,
+        timeout: float | None = None,
+        rejects: Collection[int] = (),
+        check: Callable[[Mapping[str, Any]], Any] | None = None,
+        mended: Mended | None = None,
+        planning: Planning | None = None,
+        is_async: bool = False,
+        aim: Aim | None = None,
+    ) -> None:
+        self.kit = kit
+        self.run = run
+        self.tool = tool
+        self.is_async = is_async
+        self.function = function
+        self.failure: Failure | None = None
+        self.given_up: GivenUp | None = None
+        self.ending: Ending | None = None
+        self.note = ""
+        """What the model should hear of a call that worked, but not as it was made."""
+        self.is_answered = False
+        """Whether its answer goes to a model, which then needs no notes beside it."""
+        self._arguments = self._given = arguments
+        self._type: StepType = type
+        self._has_begun = has_begun
+        """Whether an error comes from inside the function: one of the call itself proves that nothing happened."""
+        self._judge = judge
+        self._keeping = keeping
+        self._policy = policy or kit.policy
+        self._rejects = rejects
+        self._check = check
+        """The developer's own: did this call happen?"""
+        self._result: Any = None
+        self._error: Exception | None = None
+        self._move: Move | None = None
+        self._is_over = False
+        self._is_cancelled = False
+        self._is_admitted = False
+        self._first: int | None = None
+        self._step: Step | None = None
+        """The attempt being made; the last one that ended is `_last`."""
+        self._last: Step | None = None
+        self._untold: tuple[Step, Any] | None = None
+        """A failed attempt that is told as soon as it is known what comes after it."""
+        self._made = 0
+        self._planned: Recovery | None = None
+        """What was waited for, until the attempt after it is made."""
+        self._waits: list[float] = []
+        self._changes: list[Change] = []
+        self._preparing = Preparing(kit, run, tool) if tool.recipes and kit.tools is not None else None
+        self._first_attempt = first
+        self._mended = mended
+        self._began = self._started = kit.timer() if first is None else first.began
+        self._stopped: float | None = None
+        """When the function had ended, where that is known: what we make of it afterwards is not its time."""
+        self._here: Here | None = None
+        self._token: Token[Here | None] | None = None
+        self._deadline: Token[float | None] | None = None
+        self._timeout = timeout
+        self.guarding = Guarding(kit, run, tool, self._policy, guard, type=type, owner=owner, aim=aim)
+        self.guarding.bound(None if timeout is None else self._began + timeout)
+        self.instead: Callable[..., Any] | None = None
+        """What is called in this attempt instead of the function: another model's."""
+        self.about: dict[str, Any] | None = None
+        """What is to be kept with the attempt that comes next."""
+        self.upcoming: AnyEvent | None = None
+        """What is to be told before it."""
+        questions = Questions(
+            recall=self._recall,
+            known=None if kit.fixes is None else self._known,
+            prepare=None if self._preparing is None else self._preparing.acall if is_async else self._preparing.call,
+            verify=None if check is None else self._averify if iscoroutinefunction(check) else self._verify,
+            chance=kit.chance,
+            seen=run.seen,
+            remaining=self.guarding.remaining,
+            spend=self.guarding.spend,
+            halted=self.guarding.halted,
+            turned_away=self.guarding.turned_away,
+        )
+        self._moves: Recovering = (
+            recovery(arguments, tool, self._policy, questions, None if mended is None else mended.recovery)
+            if planning is None
+            else planning(self, arguments, tool, self._policy, questions)
+        )
+
+    @property
+    def number(self) -> int:
+        """Which call of its run it is: the number of its first attempt."""
+        return self._first or 0
+
+    @property
+    def words(self) -> Prompt:
+        """What is said of it to a model, without what is secret in its arguments."""
+        return self.kit.prompt.beside(*self.given)
+
+    @property
+    def given(self) -> list[Mapping[str, Any]]:
+        """What it was made with, first and last. Of a model's call, what is not the conversation, which it knows."""
+        made = [self._given] if self._arguments is self._given else [self._given, self._arguments]
+        if self._type != "model":
+            return made
+        return [{name: each[name] for name in each if name != conversation.place(each)} for each in made]
+
+    def next(self, answer: Any) -> Move | None:
+        """The next move, or None when there are no more."""
+        move: Move | None = None
+        try:
+            if self._mended is not None:
+                self._turned_away(self._mended)
+            if not self._is_over:
+                move = self._moves.send(answer)
+        except StopIteration as stop:
+            self.given_up = stop.value
+        except Exception:  # noqa: BLE001 - the call itself is made all the same
+            self.kit.fault("planning a recovery")
+            if self._made == 0:
+                move = Try(self._arguments)
+        self._move = move
+        # A question may still turn out to be the last thing: then what was told before it would lack the reason.
+        if not isinstance(move, Ask) or move.question == self._recall:
+            if self._untold is not None:
+                self._tell(move)
+            elif self._planned is not None:
+                self._unmade(move)
+        return move
+
+    def _turned_away(self, mended: Mended) -> None:
+        """Records the attempt that was none, so that what follows is seen to be its repair."""
+        self._mended = None
+        self._made = 1
+        if self.kit.is_silent and not self.run.kit.is_silent:
+            return
+        number = self._first = self.run.next_number()
+        self._last = Step(
+            run=self.run.id,
+            seq=number,
+            call=number,
+            parent=self.kit.step_of(self.run),
+            type=self._type,
+            name=mended.name,
+            server=self.tool.server,
+            arguments=self._kept(mended.arguments),
+            outcome="failure",
+            started=self.kit.now(),
+            failure=self._keeping.failure(mended.failure, mended.arguments) if self._keeping else mended.failure,
+        )
+        self.run.ended(self._last, self.kit)
+
+    def _kept(self, arguments: Mapping[str, Any], function: Callable[..., Any] | None = None) -> Any:
+        if self._keeping is None:
+            return plain(arguments)  # a copy: the function may change what it was given
+        kept, said = self._keeping.arguments(arguments, function is None)
+        self.run.hear(said)
+        return kept
+
+    def started(self, move: Try) -> Mapping[str, Any]:
+        """Begins an attempt; answers with what to call the function with."""
+        self._made += 1
+        self._planned = None
+        self._given = move.arguments
+        self.instead = move.function
+        first, self._first_attempt = self._first_attempt, None
+        if first is not None:
+            self._is_admitted = True
+            self._resume(first)
+        try:
+            self._begin(move)
+        except Exception:  # noqa: BLE001 - unrecorded, and made
+            self.kit.fault("recording that a call began")
+        if not self._is_admitted:
+            self._is_admitted = True
+            self._admitted(move)
+        return move.arguments
+
+    def _admitted(self, move: Try) -> None:
+        """Raises `NotMade` where the call is answered without being made."""
+        try:
+            self.guarding.admit(move.arguments)
+        except NotMade:
+            raise
+        except Exception:  # noqa: BLE001 - unguarded, and made
+            self.kit.fault("guarding a call")
+
+    def _resume(self, first: First) -> NoReturn:
+        """Takes over an attempt that was made and failed before there was any need of us."""
+        self._first, self._step, self._stopped = first.number, first.step(), first.ended
+        error, first.error = first.error, None
+        if error is None:
+            raise Answered(first.answer)
+        # From its own frames on: that it passed through our hands before says nothing to a reader.
+        raise error
+
+    def _begin(self, move: Try) -> None:
+        inside = self.kit.step_of(self.run)
+        is_left_out = self.kit.is_silent and not self.run.kit.is_silent
+        number = 0 if is_left_out else self.run.next_number()
+        self._first = self._first or number
+        if move.after is not None:
+            self._changes.extend(move.after.changes)
+        self._step = Step(
+            run=self.run.id,
+            seq=number,
+            call=self._first,
+            attempt=self._made,
+            parent=inside,
+            type=self._type,
+            name=self.tool.name,
+            server=self.tool.server,
+            arguments=self._kept(move.arguments, move.function),
+            started=self.kit.now(),
+            metadata=self.about,
+            after=move.after if self._keeping is None else self._keeping.recovery(move.after),
+        )
+        here = self._here = Here(self.run, number or inside, self.kit.layer(), is_open=False)
+        if here.layer is None and self.tool.mode != "observe" and self._policy.attempts > 1:
+            here.is_open = True
+        if self.upcoming is not None:
+            self.kit.tell(self.upcoming)
+        self.about = self.upcoming = None
+        self.kit.tell(StepStarted(self._step))
+        self._token = self.kit.here.set(here)
+        if self._timeout is not None:
+            self._deadline = self.kit.deadline.set(self.guarding.deadline)
+        self._started = self.kit.timer()
+
+    def succeeded(self, result: Any) -> Failure | None:
+        """The function has answered. The failure that its answer is; mostly there is none."""
+        self._error = self.failure = None
+        self._result = result
+        self._leave()
+        if result is STREAM:
+            return None
+        if self._stopped is None:
+            self._stopped = self.kit.timer()
+        if self._judge is not None:
+            self.failure = self._judge.failure(self.kit, result, self._given, self._rejects)
+            if self.failure is not None and self.tool.mode == "repair":
+                result = self._mend(result)
+        self.guarding.executed()
+        self._end("success" if self.failure is None else outcome_of(self.failure), result)
+        return self.failure
+
+    def _mend(self, result: Any) -> Any:
+        """The answer put right, where there is only one way to read it."""
+        assert self._judge is not None
+        mended = self._judge.mended(result, self._given)
+        if mended is None or self.failure is None:
+            return result
+        if self._step is not None:
+            told = {**(self._step.metadata or {}), "mended": self.failure.message}
+            self._step = msgspec.structs.replace(self._step, metadata=told)
+        self.failure = None
+        self._result = mended
+        return mended
+
+    @property
+    def changes(self) -> Sequence[Change]:
+        """What was changed on the way to the last attempt."""
+        return self._changes
+
+    @property
+    def made(self) -> int:
+        """Attempts so far."""
+        return self._made
+
+    @property
+    def keeps_shape_only(self) -> bool:
+        return self._keeping is not None and self._keeping.is_shape
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the answer is a stream that has begun: its step is still open."""
+        return self._result is STREAM
+
+    def streamed(self, items: int) -> None:
+        """The stream that was the answer has come to its end."""
+        self._end("success", {"$stream": items})
+
+    def failed(self, error: Exception) -> Failure | None:
+        """The failure of an attempt; nothing where the error is not the function's but our own."""
+        if type(error) is Answered:
+            return self.succeeded(error.result)
+        match self._move:
+            case Wait():
+                self._is_over = True  # to go on without waiting is what a rate limit was there to prevent
+                self.kit.fault("waiting")
+                return None
+            case Ask():
+                self.kit.fault("a question of recovery")
+                return None
+        if self._stopped is None:
+            self._stopped = self.kit.timer()
+        self._leave()
+        self._error = error
+        self.failure = self._classified(error)
+        self.run.tell_of(error)
+        self._end(outcome_of(self.failure))
+        return self.failure
+
+    def _classified(self, error: Exception) -> Failure:
+        if isinstance(error, NotMade):
+            return error.failure
+        rejects = {"rejects": self._rejects} if self._rejects else {}
+        failure = self.kit.failure(error, source=self._type, tool=self.tool.name, arguments=self._given, **rejects)
+        if isinstance(error, Unfit):
+            return failure
+        if self._has_begun(error):
+            self.guarding.executed()
+            return failure
+        return Failure.of(
+            TOOL_INVALID_ARGUMENTS,
+            failure.message,
+            ran=Ran.NO,
+            fingerprint=failure.fingerprint,
+            detail=failure.detail,
+            evidence=("TypeError before the function began", *failure.evidence),
+        )
+
+    def broke_off(self, error: Exception) -> None:
+        """The stream that was the answer failed after its first item: nothing more is tried."""
+        self.failed(error)
+        if self.failure is not None:
+            self.given_up = GivenUp(self.failure, "its first items were passed on already")
+        try:
+            self._tell(None)
+            self._note(error)
+        except Exception:  # noqa: BLE001 - some exceptions refuse every change to them
+            self.kit.fault("noting what was tried")
+
+    def cancelled(self) -> None:
+        """Cancellation is not a failure: it is recorded as what it is, and passes."""
+        self._leave()
+        self.guarding.cancelled()
+        self._is_cancelled = True
+        if self._untold is not None:
+            self._tell(None)
+        elif self._planned is not None:
+            self._unmade(None)
+        self._end("cancelled")
+
+    def _leave(self) -> None:
+        if self._here is not None:
+            self._here.is_open = False
+        if self._token is not None:
+            reset(self.kit.here, self._token)
+            self._token = None
+        if self._deadline is not None:
+            reset(self.kit.deadline, self._deadline)
+            self._deadline = None
+
+    def _end(self, outcome: Outcome, result: Any = None) -> None:
+        step, self._step = self._step, None
+        stopped, self._stopped = self._stopped, None
+        if step is None:
+            return
+        try:
+            seconds = (self.kit.timer() if stopped is None else stopped) - self._started
+            if outcome != "cancelled":
+                self.guarding.ended(self._given, self.failure, self._made, self.instead)
+            failure, tokens = self.failure, None
+            if self._keeping is not None:
+                failure = self._keeping.failure(failure, self._given)
+                if self._keeping.is_model:
+                    tokens = self.run.tokens(step.seq, step.parent, self._keeping.tokens(result))
+                result = self._keeping.result(result)
+            effects = None if failure is None else self.tool.effects
+            self._last = msgspec.structs.replace(
+                step, outcome=outcome, failure=failure, seconds=seconds, tokens=tokens, effects=effects
+            )
+            self._untold = self._last, result
+            if self.failure is None or outcome == "cancelled":
+                self._tell(None)
+        except Exception:  # noqa: BLE001 - unrecorded, and made
+            self.kit.fault("recording how a call ended")
+
+    def _tell(self, move: Move | None) -> None:
+        """Publishes the attempt that has ended; where it was the last, with why."""
+        if isinstance(move, Ask) and move.question == self._known:
+            return  # memory is asked first: whether this was the last attempt is not decided yet
+        untold, self._untold = self._untold, None
+        if untold is None:
+            return
+        try:
+            step, result = untold
+            if self.failure is not None and step.outcome != "cancelled":
+                self.ending = self._surrendered(move, self.failure)
+            kept = self.ending
+            if kept is not None and self._keeping is not None:
+                kept = self._keeping.ending(kept)
+            self.run.ended(msgspec.structs.replace(step, result=result, ending=kept), self.kit)
+        except Exception:  # noqa: BLE001 - unrecorded, and made
+            self.kit.fault("recording how a call ended")
+
+    def _unmade(self, move: Move | None) -> None:
+        """Publishes why an attempt that was planned and waited for is not made after all."""
+        try:
+            last, failure = self._last, self.failure
+            if last is None or failure is None or isinstance(move, Try | Wait):
+                return
+            planned, self._planned = self._planned, None
+            self.ending = self._surrendered(move, failure)
+            if not last.seq:
+                return  # it is left out of the record
+            step = msgspec.structs.replace(
+                last,
+                seq=self.run.next_number(),
+                attempt=self._made + 1,
+                outcome="cancelled",
+                result=None,
+                failure=None,
+                tokens=None,
+                metadata=None,
+                started=self.kit.now(),
+                seconds=0.0,
+                after=planned if self._keeping is None else self._keeping.recovery(planned),
+                ending=self.ending
+                if self._keeping is None or self.ending is None
+                else self._keeping.ending(self.ending),
+            )
+            self.run.ended(step, self.kit)
+        except Exception:  # noqa: BLE001 - unrecorded, and given up all the same
+            self.kit.fault("recording why a call was given up")
+
+    def _surrendered(self, move: Move | None, failure: Failure) -> Ending | None:
+        """Why the call is given up, where the move says that it is."""
+        if isinstance(move, Ask) and move.question == self._recall:
+            _, why, offered = move.arguments
+        elif self._is_cancelled:
+            return Ending(why="it was cancelled from outside")
+        elif move is None:
+            why, offered = (self.given_up.why if self.given_up else "recovery itself failed, as the log says"), ()
+        else:
+            return None
+        spiral = self.guarding.given_up(self._arguments, failure)
+        if spiral and not self.is_answered:
+            self.run.announce(spiral)
+        left = tuple(
+            Recovery(remedy=Remedy.REPAIR, changes=each.changes, source=each.source, confidence=each.confidence)
+            for each in offered
+            # What memory says is told with its record, as what worked before.
+            if each.changes and not each.first and each.source != "memory"
+        )
+        return Ending(why=why, offered=left[:OFFERED], spiral=spiral)
+
+    def planned(self, move: Wait) -> float:
+        # Publish before sleeping, so that a process killed while it waits still leaves a trace of why.
+        if self._last is not None:
+            planned = move.recovery if self._keeping is None else self._keeping.recovery(move.recovery)
+            self.kit.tell(RecoveryPlanned(self._last, planned or move.recovery))
+        self._planned = move.recovery
+        self._waits.append(move.recovery.seconds)
+        return move.recovery.seconds
+
+    def answered(self, move: Ask) -> Any:
+        return move.question(*move.arguments)
+
+    async def aanswered(self, move: Ask) -> Any:
+        if iscoroutinefunction(move.question):
+            return await move.question(*move.arguments)
+        import asyncio  # loaded by whoever awaits us
+
+        return await asyncio.to_thread(move.question, *move.arguments)
+
+    def _recall(self, failure: Failure, why: str, offered: Sequence[Suggestion]) -> Sequence[Precedent]:
+        found = self.kit.recall(self.tool.name, failure, self.run.id)
+        if failure.ran is Ran.UNKNOWN and not self.tool.is_repeatable:
+            # It may have happened: that others made the same call again is no advice to do it twice.
+            found = [each for each in found if each.how != "retry"]
+        return found or [known for each in offered if (known := _only_alike(each)) is not None]
+
+    def _known(self, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Fix]:
+        if self.kit.fixes is None:
+            return ()
+        schema = self.tool.schema()
+        return self.kit.fixes(self.tool.name, failure, arguments, pinned(schema).digest if schema else "")
+
+    def _verify(self, arguments: Mapping[str, Any], failure: Failure) -> object:
+        assert self._check is not None
+        started, began = self.kit.now(), self.kit.timer()
+        return self._settled(self._check(arguments), failure, started, began)
+
+    async def _averify(self, arguments: Mapping[str, Any], failure: Failure) -> object:
+        assert self._check is not None
+        started, began = self.kit.now(), self.kit.timer()
+        return self._settled(await self._check(arguments), failure, started, began)
+
+    def _settled(self, answer: Any, failure: Failure, started: int, began: float) -> object:
+        """What the developer's check makes of a call whose outcome was unknown."""
+        if answer is None:
+            return None
+        if answer is False:
+            self.failure = msgspec.structs.replace(failure, ran=Ran.NO, evidence=(*failure.evidence, SETTLED))
+            return self.failure
+        self.note = self.words.confirmed(self.tool.name)
+        self._substitute(answer, Recovery(remedy=Remedy.WAIT, source=VERIFY), started, began)
+        return HAPPENED
+
+    def answered_by(self, answer: Any, started: int, began: float) -> None:
+        """The user's own function has answered in the place of a model."""
+        self._substitute(answer, Recovery(remedy=Remedy.TELL, source="fallback"), started, began)
+
+    def _substitute(self, answer: Any, after: Recovery, started: int, began: float) -> None:
+        """Takes an answer that was not the function's for the call's, and records where it came from."""
+        self._tell(self._move)
+        last, self._error, self.failure, self._result = self._last, None, None, answer
+        if last is not None:
+            self._last = msgspec.structs.replace(
+                last,
+                seq=self.run.next_number(),
+                attempt=self._made + 1,
+                outcome="success",
+                result=answer if self._keeping is None else self._keeping.result(answer),
+                started=started,
+                seconds=self.kit.timer() - began,
+                failure=None,
+                after=after,
+            )
+            self.run.ended(self._last, self.kit)
+
+    def ended(self) -> Any:
+        """The result, or the original exception with a note of what was tried.
+
+        A result that is a failure is a result: whoever called the function knows what to make of it.
+        """
+        error, self._error = self._error, None  # an exception that holds us, held by us, would live too long
+        try:
+            if error is not None:
+                self._note(error)
+            elif self.failure is None:
+                if self._changes:
+                    self.note = self.words.note(self.tool.name, self._changes)
+                if self._preparing is not None and self._preparing.made:
+                    first = [Ahead(tool=each.tool, arguments=each.arguments) for each in self._preparing.made]
+                    self.note = " ".join(filter(None, (self.note, self.words.prepared(self.tool.name, first))))
+                if self.note and not self.is_answered:
+                    self.run.announce(self.note)
+        except Exception:  # noqa: BLE001 - some exceptions refuse every change to them
+            self.kit.fault("noting what was tried")
+        if error is not None:
+            raise error
+        return self._result
+
+    def _note(self, error: Exception) -> None:
+        if self.kit.layer() is not None or self.failure is None:
+            return  # whoever retries knows more than we do, and will say it
+        known: list[str] = getattr(error, "__notes__", [])
+        # An exception kept and raised again and again would otherwise gather the note of every call.
+        known[:] = [note for note in known if not note.startswith(OURS)]
+        error.add_note(self.epitaph(self.given_up or GivenUp(self.failure, "recovery itself failed, as the log says")))
+
+    def epitaph(self, given_up: GivenUp) -> str:
+        words = self.words
+        told = words.epitaph(
+            given_up.failure,
+            attempts=0 if REFUSED in given_up.failure.evidence else self._made,
+            seconds=self.kit.timer() - self._began,
+            waits=self._waits,
+            why=given_up.why,
+            run="" if self.kit.is_silent else self.run.id,
+        )
+        offered = self.ending.offered if self.ending is not None else ()
+        return "\n".join(
+            [
+                told,
+                *(f"{OURS} {words.suggestion(each)}" for each in offered[:2]),
+                *(f"{OURS} {words.precedent(each)}" for each in given_up.precedents[:2]),
+            ]
+        )
+
+
+def _only_alike(offered: Suggestion) -> Precedent | None:
+    """What memory suggests although this very failure was never overcome, as it is told."""
+    record = offered.record
+    is_drawn = record is not None and record.sort == "exemplar"
+    if record is None or (record.likeness >= 1 and not is_drawn):
+        return None
+    return Precedent(
+        how="recipe" if offered.first else "agent",
+        changes=offered.changes,
+        first=tuple(Ahead(tool=each.tool, arguments=each.arguments) for each in offered.first),
+        worked=record.worked,
+        seen=record.tried,
+        likeness=0.0 if is_drawn else record.likeness,
+    )

@@ -1,0 +1,74 @@
+"""Calls that had been missing: a recipe says what must come before a call that failed, and here it is made."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from mulligan.capture.drive import aplay, play
+from mulligan.capture.kit import Kit, reset
+from mulligan.capture.tracer import ActiveRun
+from mulligan.recover.repair import Before
+from mulligan.recover.tool import Tool
+
+if TYPE_CHECKING:
+    from mulligan.capture.attempts import Attempts
+
+
+class Preparing:
+    """Makes the calls that must come before another; each answers with why it did not work, or with nothing."""
+
+    def __init__(self, kit: Kit, run: ActiveRun, tool: Tool) -> None:
+        self._kit, self._run, self._tool = kit, run, tool
+        self.made: list[Before] = []
+        """Those that worked."""
+
+    def call(self, before: Before) -> str:
+        made = self._missing(before)
+        if isinstance(made, str):
+            return made
+        if made.is_async:
+            return f"{before.tool}, which must come first, is async and {self._tool.name} is not"
+        with self._following():
+            play(made)
+        return self._came_out(made, before)
+
+    async def acall(self, before: Before) -> str:
+        made = self._missing(before)
+        if isinstance(made, str):
+            return made
+        import asyncio  # loaded by whoever awaits us
+
+        with self._following():
+            await (aplay(made) if made.is_async else asyncio.to_thread(play, made))
+        return self._came_out(made, before)
+
+    def _missing(self, before: Before) -> Attempts | str:
+        """A call that had been missing, ready to be made; or why it cannot be."""
+        assert self._kit.tools is not None
+        wrapped = self._kit.tools(before.tool)
+        if wrapped is None:
+            return f"{before.tool}, which must come first, is not a tool of this process"
+        if wrapped.options.destructive or wrapped.is_stream or wrapped.is_async_stream:
+            return f"{before.tool}, which must come first, is not called without asking"
+        made: Attempts = wrapped.attempts(self._kit, self._run, (), before.arguments)
+        made.is_answered = True  # it is announced with the call that needed it
+        return made
+
+    @contextlib.contextmanager
+    def _following(self) -> Iterator[None]:
+        """Inside it a call is made that a recipe asked for. If it fails, that is recorded, and told by `_came_out`."""
+        token = self._kit.preparing.set(True)
+        try:
+            yield
+        except Exception:  # noqa: BLE001 - whatever it is, it is that call's; the one that needed it is given up
+            return
+        finally:
+            reset(self._kit.preparing, token)
+
+    def _came_out(self, made: Attempts, before: Before) -> str:
+        if made.failure is not None:
+            return f"{before.tool} failed, which must come first"
+        self.made.append(before)
+        return ""
