@@ -801,6 +801,13 @@ def test_nobody_is_told_that_the_same_call_worked_later_where_it_was_not_the_sam
     assert played.store.fixes(LOCAL, FixQuery()) == []
 
 
+def test_where_nothing_may_be_compressed_that_is_said(played: Rehearsal) -> None:
+    chat = scripted(overflow(1500, 2400), max_compress_retries=0)
+    with pytest.raises(ApiError) as left:
+        chat(HELLO)
+    assert "nothing is compressed, because max_compress_retries is 0" in left.value.__notes__[0]
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_tokens_of_a_wrapped_client_inside_a_wrapped_function_are_counted_once(played: Rehearsal, fails: bool) -> None:
     answer = {"choices": [{"message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"}]}

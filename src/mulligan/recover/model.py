@@ -217,6 +217,8 @@ class _Way:
         if place is not None and isinstance(self.arguments[place], list | tuple):
             times = "once" if self._compressed == 1 else f"{self._compressed} times"
             why = f"it was compressed {times} already, and is still too long"
+            if not self._model.compressions:
+                why = "nothing is compressed, because max_compress_retries is 0"
             if self._compressed < self._model.compressions:
                 made = yield from self._compress(place, sizes)
                 if made.fits and made.steps:
