@@ -522,3 +522,21 @@ def test_the_short_way_and_the_long_way_round_keep_the_same_of_a_call(args, kwar
     long = kept_of(args, kwargs, result, schema={"type": "object"})  # has each call looked at before it is made
     assert short == long
     assert [each[3] for each in short] == [short[0][3]] * 3
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_told"),
+    [
+        ({"type": "nonsense"}, True),
+        ({"properties": {"k": {"$ref": "https://example.org/k.json"}}}, True),
+        ({"properties": {"k": {"type": "integer"}}}, False),
+    ],
+)
+def test_a_schema_that_is_none_is_told_once(
+    caplog: pytest.LogCaptureFixture, schema: dict[str, Any], is_told: bool
+) -> None:
+    with rehearsal():
+        search = mulligan.tool(name="search", schema=schema)(lambda k: k)
+        assert [search(1), search(2)] == [1, 2]
+        assert search(object) is object  # what JSON does not know is no fault of the schema
+    assert caplog.text.count("the schema of search cannot be used") == is_told

@@ -14,7 +14,7 @@ from mulligan.capture.drive import aplay, play
 from mulligan.capture.first import First, begin
 from mulligan.capture.guarding import Unfit
 from mulligan.capture.keeping import Keeping
-from mulligan.capture.kit import MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording, Source, strictest
+from mulligan.capture.kit import MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording, Source, log, strictest
 from mulligan.capture.signature import Signature, code_of, name_of
 from mulligan.capture.stream import astreaming, streaming
 from mulligan.capture.tracer import ActiveRun, scope
@@ -156,6 +156,8 @@ class Wrapped:
 
             self.model, self._judge = ModelCalls(self, options.model), ModelJudge(self.name)
         self._closed: frozenset[str] | None = None
+        self._is_told = False
+        """Whether it was said that its schema is none, if it is."""
 
     def _refuse_unknown(self, option: str, names: Iterable[str]) -> None:
         """A misspelt name would protect nothing, and nobody would notice."""
@@ -282,7 +284,11 @@ class Wrapped:
         try:
             schema = self.schema()
             named = {name: value for name, value in arguments.items() if not name.startswith("*")}
-            faults = schemas.faults(named, schema) if schema else []
+            faults = schemas.judged(named, schema) if schema else []
+            if faults is None and self.options.schema is not None and not self._is_told:
+                self._is_told = True
+                if why := schemas.pinned(self.options.schema).unusable():
+                    log.warning("the schema of %s cannot be used, and nothing is checked by it: %s", self.name, why)
         except Exception:  # noqa: BLE001 - what cannot be checked is not refused
             return
         if faults:

@@ -63,6 +63,18 @@ class Pinned:
             self._digest = blake2b(said, digest_size=8).hexdigest() if rules else ""
         return self._digest
 
+    def unusable(self) -> str:
+        """Why nothing can be held against it; empty where it is a schema."""
+        if self.schema is None:
+            return "it is too large, or holds what JSON does not"
+        try:
+            import jsonschema_rs  # the validator is made as it is for the first call
+
+            jsonschema_rs.validator_for(self.schema, retriever=_refuse)
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            return str(error).splitlines()[0] if str(error) else type(error).__name__
+        return ""
+
     def faults(self, arguments: Mapping[str, Any]) -> list[Fault] | None:
         """Every way in which arguments break it, or None where nothing can be said."""
         schema = self.schema
