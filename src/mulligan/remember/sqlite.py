@@ -64,11 +64,10 @@ class SqliteConnection(sqlite3.Connection):
     def put_plain(self, tenant: str, steps: Sequence[Step]) -> int:
         """Half of what there is to say of them says the statement, or most of it: mostly one tool is called often."""
         before = self.total_changes
-        most = (self.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) - 1) // 5
         body = bytearray()
         start = 0
         while start < len(steps):
-            size = next(size for size in SIZES if size <= min(most, len(steps) - start))
+            size = next(size for size in SIZES if size <= len(steps) - start)
             some = steps[start : start + size]
             start += size
             is_alike = len({step.run for step in some}) == len({step.name for step in some}) == 1
@@ -87,8 +86,9 @@ class SqliteConnection(sqlite3.Connection):
         return self.total_changes - before
 
 
-SIZES = (1000, 100, 10, 1)
-"""How many steps of calls that worked at once are kept by one statement: the largest that can be."""
+SIZES = (100, 10, 1)
+"""How many steps of calls that worked at once are kept by one statement: not too many to be held twice if they are
+large, and no more values than any SQLite takes."""
 
 
 @functools.cache
