@@ -104,6 +104,7 @@ class Server:
         self.folder = folder or Path(tempfile.mkdtemp(prefix="mulligan-postgres-", dir=_temporary()))
         self.folder.mkdir(parents=True, exist_ok=True)
         self.data = self.folder / "data"
+        self._pid = self.folder / f"pid-{os.getpid()}-{secrets.token_hex(3)}"
         secret = self.folder / "password"
         self.password = secret.read_text() if secret.exists() else secrets.token_hex(8)
         self.options = {**MODEST, **({} if durable else QUICK), **options}
@@ -161,7 +162,7 @@ class Server:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, env=_environment(),
                 start_new_session=True, **self._as,
             )  # type: ignore[call-overload]  # fmt: skip
-        (self.folder / "pid").write_text(str(self.process.pid))
+        self._pid.write_text(str(self.process.pid))
         until = time.monotonic() + PATIENCE
         while not self._is_ready():
             if self.process.poll() is not None or time.monotonic() > until:
@@ -193,7 +194,7 @@ class Server:
         if getattr(self, "process", None) is not None and self.process.poll() is None:
             self.stop("fast" if self._stays else "immediate")
         if self._stays:
-            (self.folder / "pid").unlink(missing_ok=True)
+            self._pid.unlink(missing_ok=True)
             return
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -202,10 +203,10 @@ class Server:
         left = "true" if self._stays else 'rm -rf "$2"'
         script = (
             'while kill -0 "$1" 2>/dev/null && [ -d "$2" ]; do sleep 0.5; done; '
-            f'[ ! -d "$2" ] || {{ kill -QUIT "$(cat "$2/pid")" 2>/dev/null; sleep 0.3; {left}; }}'
+            f'[ ! -d "$2" ] || {{ kill -QUIT "$(cat "$3")" 2>/dev/null; sleep 0.3; {left}; }}'
         )
         subprocess.Popen(
-            ["/bin/sh", "-c", script, "watch", str(pid), str(self.folder)], stdin=subprocess.DEVNULL,
+            ["/bin/sh", "-c", script, "watch", str(pid), str(self.folder), str(self._pid)], stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         ).returncode = 0  # fmt: skip
         # It outlives us, which is what it is for: that nobody waits for it is no mistake.

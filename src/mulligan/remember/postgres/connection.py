@@ -10,6 +10,7 @@ import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from psycopg import Connection, RawCursor, RawServerCursor
@@ -25,6 +26,7 @@ FETCHED = 2000
 """Rows of a long answer that are read at a time."""
 
 _EACH = re.compile(r"json_each\((\$\d+)\)(?: (?!CROSS|WHERE|ON|JOIN)(\w+))?")
+_NUMBER = re.compile(r"CAST\(((?:each_[ij]\.)?value) AS BIGINT\)")
 _FORCED = re.compile(r"CROSS JOIN (\w+ \w+) ON\b")
 _OF_RUN = re.compile(r"(\bsteps WHERE tenant = (\$\d+) AND run = (\$\d+))")
 _OF_STEP = re.compile(r"(\bs\.run = (?:r\.id|u\.run))\b")
@@ -44,12 +46,24 @@ def translated(sql: str) -> str:
         named = ", ".join(STEP.columns)
         return f"INSERT INTO steps ({named}, day) VALUES ({marks}, run_day($1, $2)) {STEP.conflict}"
     sql = re.sub(r"\?", lambda _: f"${next(numbers)}", sql)
-    sql = _EACH.sub(r"jsonb_array_elements_text(CAST(\1 AS jsonb)) AS each_\2 (value)", sql)
-    sql = re.sub(r"\b([ij])\.value\b", r"each_\1.value", sql)
+    sql = re.sub(r"\b([ij])\.value\b", r"each_\1.value", _EACH.sub(partial(_members, sql), sql))
+    sql = _NUMBER.sub(r"\1", sql)
     sql = _FORCED.sub(r"JOIN \1 ON", sql)
     # Steps are kept by the day of their run: who names the run is spared the other days.
     sql = _OF_RUN.sub(r"\1 AND day = run_day(\2, \3)", sql)
     return _OF_STEP.sub(rf"\1 AND s.day = r.kept / {DAY}", sql)
+
+
+def _members(sql: str, each: re.Match[str]) -> str:
+    """The members of a list, as texts, or as the numbers that the statement takes them for.
+
+    Where rows are guarded by their tenant, PostgreSQL looks nothing up by what it must convert row by row: a conversion
+    that fails could tell of a row that is not to be seen.
+    """
+    given, name = each[1], each[2] or ""
+    kind = "BIGINT" if f"CAST({name}{'.' if name else ''}value AS BIGINT)" in sql else "TEXT"
+    members = f"SELECT CAST(member AS {kind}) FROM jsonb_array_elements_text(CAST({given} AS jsonb)) member"
+    return f"unnest(ARRAY({members})) AS each_{name} (value)"
 
 
 class _Many:

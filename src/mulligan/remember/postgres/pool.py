@@ -112,8 +112,8 @@ class Pool:
             _left_behind.append(self._idle)
             self._renew()
 
-    def connect(self) -> PostgresConnection:
-        """A new connection; while the server is away, at most one is tried at a time."""
+    def connect(self, asks: bool = False) -> PostgresConnection:
+        """A new connection, for questions where it `asks`; while the server is away, at most one is tried at a time."""
         self._own()
         if self._is_closed:
             raise StoreError(f"{self.where} was closed.")
@@ -123,7 +123,7 @@ class Pool:
             made = psycopg.connect(
                 self._url, autocommit=True, connect_timeout=CONNECT, client_encoding="UTF8",
                 keepalives=1, keepalives_idle=30, keepalives_interval=5, keepalives_count=3, tcp_user_timeout=20_000,
-                application_name="mulligan", options=_options(self._url),
+                application_name="mulligan", options=_options(self._url, asks),
             )  # fmt: skip
         except psycopg.OperationalError:
             self._pause = min(max(2 * self._pause, FIRST), LONGEST)
@@ -143,7 +143,7 @@ class Pool:
         try:
             with lock:
                 connection = self._idle.pop() if self._idle else None
-            connection = connection or self.connect()
+            connection = connection or self.connect(asks=True)
             yield connection
         finally:
             if connection is not None:
@@ -189,10 +189,18 @@ def leave_behind(connection: object) -> None:
     _left_behind.append(connection)
 
 
-def _options(url: str) -> str:
-    """Time-outs of a session; what the URL says for itself comes last, and counts."""
+# A plan made once serves all days: to weigh every day for each question takes longer than to answer it.
+_PLANNED = ("plan_cache_mode=force_generic_plan", "jit=off", "timezone=UTC")
+# Questions are put in the order in which they are to be looked up, row by row and by an index. How many rows there will
+# be PostgreSQL cannot know beforehand, and where it takes them for many it reads whole tables, by several processes.
+_AS_WRITTEN = (
+    "join_collapse_limit=1", "enable_hashjoin=off", "enable_mergejoin=off", "max_parallel_workers_per_gather=0"
+)  # fmt: skip
+
+
+def _options(url: str, asks: bool) -> str:
+    """Settings of a session; what the URL says for itself comes last, and counts."""
     given = dict(parse_qsl(urlsplit(url).query)).get("options", "")
     limits = {"statement_timeout": STATEMENT, "lock_timeout": LOCK, "idle_in_transaction_session_timeout": STATEMENT}
-    # A plan made once serves all days: to weigh every day for each question takes longer than to answer it.
-    own = ("-c plan_cache_mode=force_generic_plan", "-c timezone=UTC")
-    return " ".join([*(f"-c {name}={value}" for name, value in limits.items()), *own, given]).strip()
+    own = (*(f"{name}={value}" for name, value in limits.items()), *_PLANNED, *(_AS_WRITTEN if asks else ()))
+    return " ".join([*(f"-c {each}" for each in own), given]).strip()
