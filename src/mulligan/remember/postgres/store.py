@@ -45,8 +45,8 @@ _TURN = (
 )
 FEW_PATTERNS = 64
 """Of very many, by their words: how alike they are is then told as everywhere."""
-FEW_RUNS = (4, exemplars.MOST - 4)
-"""Of the latest that used a tool: mostly the first few say enough."""
+ENOUGH = 2 * exemplars.MOST
+"""Calls of the latest runs that used a tool that are read at first: mostly they say enough."""
 _LATEST = f"""
     WITH latest AS (
         SELECT u.run, u.started AS began, r.principal, r.started, r.kept / {DAY} AS day FROM used u
@@ -57,7 +57,7 @@ _LATEST = f"""
     LEFT JOIN LATERAL (
         SELECT seq, body FROM steps WHERE tenant = ? AND run = l.run AND day = l.day AND seq > e.last - ?
         AND name = ? AND outcome = 'success' AND length(body) < ? ORDER BY seq DESC LIMIT ?) c ON true
-    ORDER BY l.began DESC, l.run DESC, c.seq DESC
+    ORDER BY l.began DESC, l.run DESC, c.seq DESC LIMIT ?
 """
 
 
@@ -235,35 +235,24 @@ class PostgresStore(DatabaseStore):
         return similar.nearest(text, [(pattern, similar.unpacked(bits)) for pattern, bits in rows])
 
     def _latest(self, read: learning.Read, tenant: str, tool: str) -> Iterator[learning.Latest]:
-        """A few runs at a time, with what is asked of them: to ask of each by itself takes longer than to find it."""
+        """Runs with what is asked of them: to ask of each by itself takes longer than to find it."""
         start = 0
-        for count in FEW_RUNS:
-            rows = read(
-                _LATEST,
-                (
-                    tenant,
-                    tool,
-                    count,
-                    start,
-                    tenant,
-                    tenant,
-                    exemplars.SCANNED,
-                    tool,
-                    exemplars.LARGEST,
-                    exemplars.MOST,
-                ),
-            )
+        within = (tenant, tenant, exemplars.SCANNED, tool, exemplars.LARGEST, exemplars.MOST)
+        for most in (ENOUGH, 2**31):
+            rows = read(_LATEST, (tenant, tool, exemplars.MOST - start, start, *within, most))
             runs: dict[tuple[Any, ...], list[Any]] = {}
             for *about, seq, body in rows:
                 runs.setdefault(tuple(about), []).extend([] if seq is None else [(seq, body)])
+            if len(rows) == most:
+                runs.popitem()  # of which there may be more
             for (run, principal, started, last), calls in runs.items():
                 yield learning.Latest(
                     run, principal, started, last,
                     lambda after, calls=calls: [each for each in calls if each[0] > after],  # type: ignore[misc]
                 )  # fmt: skip
-            if len(runs) < count:
+            start += len(runs)
+            if len(rows) < most:
                 return
-            start += count
 
     def prune(
         self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None

@@ -31,7 +31,7 @@ def kept(text: str) -> str:
 
 def read(text: str) -> str:
     """The text as it was."""
-    return text.translate(_BACK) if _STANDING_IN.search(text) else text
+    return text if text.isascii() or not _STANDING_IN.search(text) else text.translate(_BACK)
 
 
 class _Dumper(StrDumper):
