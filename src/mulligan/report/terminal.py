@@ -215,7 +215,7 @@ def _overcome(link: Link, by: int) -> str:
 def _ending(ending: Ending, frame: Frame, is_overcome: bool) -> Iterator[str]:
     """Why recovery went no further, where nothing says so yet, and what it left to others."""
     if is_overcome:
-        yield frame.under(f"> left to the model: {line(ending.why, 160)}")
+        yield frame.under(f"> not made again: {line(ending.why, 160)}")
     if ending.spiral:
         yield frame.under(f"> {line(ending.spiral, 160)}")
     for each in ending.offered:
