@@ -108,6 +108,21 @@ def test_an_unknown_outcome_is_told():
     assert "It may have taken effect" in told
 
 
+def test_nobody_is_told_to_do_twice_what_may_have_happened():
+    words = "Request timed out after 30 s"
+    kept = classify(source="tool", tool="pay", text=words, arguments={"invoice": "INV-1"}, is_error=True)
+    store = MemoryStore(lambda: NOW)
+    for number in range(3):
+        run = Run(id=f"run_{number}", agent="till", started=NOW - 60_000, ended=NOW, end="finished")
+        shared = {"run": run.id, "name": "pay", "arguments": {"invoice": "INV-1"}, "started": NOW - 60_000}
+        steps = [Step(seq=1, call=1, outcome="failure", failure=kept, **shared), Step(seq=2, call=2, **shared)]
+        store.append(LOCAL, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1, "ann")
+    assert [fix.sort for fix in store.fixes(LOCAL, FixQuery())] == ["retry"]
+    told = asking(store).call("suggest_fix", {"tool": "pay", "error": words, "arguments": {"invoice": "INV-1"}})
+    assert "It may have taken effect" in told
+    assert "worked before" not in told
+
+
 def test_failures_of_late_are_told_the_latest_first():
     lines = asking(filled()).call("recent_failures", {"limit": 2, "tool": "search"}).splitlines()
     assert lines[0] == "What failed in the last 24h, the latest first:"

@@ -14,7 +14,7 @@ from mulligan import calls
 from mulligan.capture.advice import advise
 from mulligan.classify.fingerprint import fingerprint
 from mulligan.classify.taxonomy import KINDS
-from mulligan.failure import Failure, SettingsError
+from mulligan.failure import Failure, Ran, SettingsError
 from mulligan.prompt.questions import Answers
 from mulligan.records import Fix, History, Lesson, Pattern, Precedent, Recovery, Status, Step
 from mulligan.recover.policy import Policy
@@ -148,7 +148,14 @@ class Knowledge:
             known = store.fixes(
                 self._tenant, FixQuery.about(tool, failure, arguments, now=self._now(), limit=SUGGESTED)
             )
-            told += [self._fix(each) for each in known if each.id not in covered and each.state != "revoked"]
+            told += [
+                self._fix(each)
+                for each in known
+                if each.id not in covered
+                and each.state != "revoked"
+                # Nobody says here what the tool does: where it may have happened, it is not to be done twice.
+                and not (each.sort == "retry" and failure.ran is Ran.UNKNOWN)
+            ]
         told += [self._lesson(each) for each in self._seeds(store, tool, failure)]
         return words.advised(failure, tool, [each for each in told if each])
 
