@@ -203,6 +203,54 @@ def test_what_one_agent_learned_another_is_told(tmp_path):
         store.close()
 
 
+def test_what_is_on_a_shelf_keeps_no_agent_waiting_for_a_server_that_hangs(monkeypatch, tmp_path):
+    monkeypatch.setattr(remote, "SHELF", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        clock = Clock()
+        store = RemoteStore(f"http://127.0.0.1:{silent.getsockname()[1]}", spool=tmp_path, monotonic=clock)
+        begun = time.monotonic()
+        for ask in (
+            lambda: store.get(LOCAL, "session", "s"),
+            lambda: store.put(LOCAL, "session", "s", b""),
+            lambda: store.swap(LOCAL, "session", "s", None, b""),
+        ):
+            with pytest.raises(StoreError, match="no answer in time"):
+                ask()
+        assert time.monotonic() - begun < 5
+        store.close()
+
+
+def test_a_failed_call_waits_for_no_server_that_hangs_and_says_no_more_than_that(monkeypatch, tmp_path, caplog):
+    servers = pytest.importorskip("servers")
+    monkeypatch.setattr(remote, "SHELF", 0.1)
+    hangs = threading.Event()
+    with servers.served(tmp_path) as running:
+        asked = running.server.store.get
+
+        def get(*args):
+            if hangs.is_set():
+                time.sleep(3)
+            return asked(*args)
+
+        monkeypatch.setattr(running.server.store, "get", get)
+        m = mulligan.Mulligan(store=f"http://127.0.0.1:{running.port}", home=str(tmp_path / "home"))
+
+        @m.tool(effects="none")
+        def half(number: int) -> float:
+            raise ValueError("there is no half of it")
+
+        m.tool(effects="none")(len)([])
+        assert m.flush(20)
+        hangs.set()
+        begun = time.monotonic()
+        with pytest.raises(ValueError, match="no half"):
+            half(4)
+        assert time.monotonic() - begun < 2.5
+        assert "Traceback" not in caplog.text
+        assert "a question of recovery failed" not in caplog.text
+        m.close()
+
+
 def test_the_library_records_to_a_server_and_asks_it(tmp_path):
     servers = pytest.importorskip("servers")
     with servers.served(tmp_path) as running:

@@ -56,7 +56,8 @@ class Recall:
         with self._opened() as store:
             if store is None:
                 return ()
-            self._note_schema(store, tool, schema)
+            with contextlib.suppress(StoreError):  # it is noted at the next failure; the recorder says what to do
+                self._note_schema(store, tool, schema)
             return self._known(store, tool, failure, arguments, schema)
 
     def advice(self, tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:

@@ -68,6 +68,8 @@ SEND = 10.0
 """Seconds that a batch may take to be kept."""
 ASK = 0.3
 """Seconds within which memory answers, or has nothing to say: an agent is waiting."""
+SHELF = 1.0
+"""Seconds that an agent waits for what is kept of its session or a tool's schema: it can do without."""
 READ = 60.0
 """Seconds that a person's question may take."""
 FIRST, LONGEST = 0.2, 10.0
@@ -109,6 +111,8 @@ class RemoteStore:
             raise SettingsError(f"{url!r} has no port that there can be.") from None
         self._headers = {"User-Agent": "mulligan"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._client = _client(spool) if spool is not None else new_id("client")
+        self._is_of_an_agent = spool is not None
+        """Who records is an agent, or works for one; people's commands only ask."""
         self._threads = threading.local()
         self._made: weakref.WeakSet[_Held] = weakref.WeakSet()
         self._monotonic = monotonic
@@ -193,10 +197,10 @@ class RemoteStore:
             raise Unkept(f"{self.url} does not know that: {said}")
         raise self._missed(f"{self.url} cannot keep anything just now ({status}: {said})", _retry_after(answer))
 
-    def _ask(self, method: str, *args: Any) -> Any:
+    def _ask(self, method: str, *args: Any, timeout: float = READ, waits: bool = False) -> Any:
         """A question of `wire.METHODS`."""
         about = wire.METHODS[method]
-        answer = self._request(f"/v1/store/{method}", wire.packed(args), wire.TYPE, READ, waits=False)
+        answer = self._request(f"/v1/store/{method}", wire.packed(args), wire.TYPE, timeout, waits=waits)
         try:
             return wire.unpacked(self._read(answer), about.gives) if about.gives is not None else self._read(answer)
         except Unkept as error:
@@ -352,18 +356,24 @@ class RemoteStore:
 
     # Shelf
 
+    def _shelved(self, method: str, *args: Any) -> Any:
+        """An agent is not kept waiting by a server that hangs, nor twice by one that is away."""
+        if self._is_of_an_agent:
+            return self._ask(method, *args, timeout=SHELF, waits=True)
+        return self._ask(method, *args)
+
     def get(self, tenant: str, kind: str, key: str) -> bytes | None:
-        return self._ask("get", kind, key)  # type: ignore[no-any-return]
+        return self._shelved("get", kind, key)  # type: ignore[no-any-return]
 
     def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
-        self._ask("put", kind, key, value)
+        self._shelved("put", kind, key, value)
 
     def swap(
         self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes, noted: Noted | None = None
     ) -> bool:
         if noted is not None:
             raise StoreError(f"what is noted of {self.url} is noted there. Do it where it runs.")
-        return bool(self._ask("swap", kind, key, known, value))
+        return bool(self._shelved("swap", kind, key, known, value))
 
     def keys(self, tenant: str, kind: str) -> list[str]:
         return self._ask("keys", kind)  # type: ignore[no-any-return]
