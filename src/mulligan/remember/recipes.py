@@ -43,6 +43,8 @@ class Learned(msgspec.Struct, frozen=True):
 def learned(tallies: Sequence[Tally]) -> list[Learned]:
     """The recipes of one pattern, that which explains the most first."""
     tried = [each for each in tallies if each.form.sort == "recipe"]
+    if not tried:
+        return []
     places = {name: 1 << at for at, name in enumerate({name for each in tried for name in each.form.names})}
     # Which calls, as bits of one number: one set is part of another where it adds no bit to it.
     sets = [sum({places[name] for name in each.form.names}) for each in tried]
@@ -118,9 +120,16 @@ def _order(form: Form, samples: Samples) -> list[str]:
 
 def _usual(values: Sequence[Any]) -> tuple[Any, int]:
     """The most frequent value; 1 and 1.0 are one number here, and a list is the same in any order."""
-    keys = [encode(_key(value)) for value in values]
+    kinds = {type(value) for value in values}
+    keys: Sequence[Any]
+    if kinds == {str}:
+        keys = values
+    elif kinds <= {int, float}:
+        keys = list(map(float, values))
+    else:
+        keys = [encode(_key(value)) for value in values]
     key, times = Counter(keys).most_common(1)[0]
-    return values[len(keys) - 1 - keys[::-1].index(key)], times
+    return next(value for value, each in zip(reversed(values), reversed(keys), strict=True) if each == key), times
 
 
 def _key(value: Any) -> Any:

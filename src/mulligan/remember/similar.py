@@ -7,6 +7,7 @@ Comparing two is one operation on two integers, so that all patterns of a tool c
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import mul, truediv
 from zlib import crc32
 
 BITS = 1024
@@ -46,21 +47,27 @@ class Sketches:
     """Known texts by their names, ready to be compared with a new one."""
 
     def __init__(self, known: Iterable[tuple[str, int]]) -> None:
-        self._known = [(name, bits, bits.bit_count()) for name, bits in known if bits]
+        pairs = [(name, bits) for name, bits in known if bits]
+        self._names = [name for name, _ in pairs]
+        self._bits = [bits for _, bits in pairs]
+        self._sizes = [bits.bit_count() for bits in self._bits]
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._names)
 
     def nearest(self, text: str, limit: int = 8, threshold: float = ALIKE) -> list[tuple[float, str]]:
         """The most alike, the most alike first; nothing is a good answer."""
         asked = sketch(text)
         # In the order of likeness, and told by whole numbers: only the few that are told are worth a root.
-        ranks = [(shared := (asked & bits).bit_count()) * shared / size for _, bits, size in self._known]
+        shared = list(map(int.bit_count, map(asked.__and__, self._bits)))
+        ranks = list(map(truediv, map(mul, shared, shared), self._sizes))
         best = sorted(ranks, reverse=True)[:limit]
         least = max(0.99 * threshold * threshold * asked.bit_count(), best[-1] if len(best) == limit else 0.0)
-        near = [each for each, rank in zip(self._known, ranks, strict=True) if rank >= least]
-        found = [(alike, name) for name, bits, _ in near if (alike := likeness(asked, bits)) >= threshold]
-        return sorted(found, key=lambda each: (-each[0], each[1]))[:limit]
+        near = [place for place, rank in enumerate(ranks) if rank >= least]
+        found = [(likeness(asked, self._bits[place]), self._names[place]) for place in near]
+        return sorted(
+            ((alike, name) for alike, name in found if alike >= threshold), key=lambda each: (-each[0], each[1])
+        )[:limit]
 
 
 def nearest(
