@@ -146,16 +146,19 @@ class Votes:
             if query.text and not own:
                 texts = {pattern_id(trial.step.name, trial.fingerprint): patterns.worded(trial.step)[1]
                          for trial, _ in reversed(votes)}  # fmt: skip
-                kinds = {pattern_id(trial.step.name, trial.fingerprint): trial.step.failure.kind
-                         for trial, _ in reversed(votes) if trial.step.failure is not None}  # fmt: skip
                 known = [(id, similar.sketch(texts[id])) for id in groups]
-                near = [each for each in similar.nearest(query.text, known) if query.kind in ("", kinds[each[1]])]
+                near = [each for each in similar.nearest(query.text, known) if self._is_of(each[1], query.kind)]
                 asked += [(likeness, groups[id]) for likeness, id in near[: recipes.ALIKE]]
 
         if not any(tallies for _, tallies in asked) and query.is_question:
             return exemplars.drawn(query, self._worked(query)) if query.shape else []
 
         return recipes.answered(asked, query, self.known(votes, query, seen))
+
+    def _is_of(self, pattern: str, kind: str) -> bool:
+        """Whether failures of a pattern are of this kind, as far as theirs is known: that of the first of them."""
+        met = self._histories.tallies().get(pattern) if kind else None
+        return met is None or met.pattern().kind == kind
 
     def known(
         self, votes: Sequence[tuple[Trial, Vote]], query: FixQuery, seen: Sequence[tuple[str, bytes]]
@@ -181,13 +184,15 @@ class Votes:
     def _worked(self, query: FixQuery) -> list[Shape]:
         """The latest calls of a tool that worked."""
         tool = query.tool or ""
-        return exemplars.capped(
-            shape_of(step.arguments)
-            for history in self._histories.asked(RunQuery(tool=tool), set())[: exemplars.MOST]
-            if history.run.id != query.without and not self._is_revoked(history.run, tool)
-            for step in reversed(history.steps)
-            if step.name == tool and step.outcome == "success" and len(encode(step)) < exemplars.LARGEST
-        )
+        found: list[Shape] = []
+        for history in self._histories.asked(RunQuery(tool=tool), set())[: exemplars.MOST]:
+            if len(found) >= exemplars.MOST:
+                break
+            if history.run.id != query.without and not self._is_revoked(history.run, tool):
+                worked = [step for step in reversed(history.steps) if step.name == tool and step.outcome == "success"
+                          and len(encode(step)) < exemplars.LARGEST]  # fmt: skip
+                found += [shape_of(step.arguments) for step in worked[: exemplars.MOST]]
+        return exemplars.capped(found)
 
     def evidence(self, fix: str, limit: int) -> list[Evidence]:
         votes = [(vote, trial.tried) for trial, vote in self.all() if trial.fix == fix]
