@@ -19,7 +19,7 @@ from mulligan.classify.taxonomy import (
     TOOL_UNKNOWN_TOOL,
 )
 from mulligan.failure import Failure, Kind, Ran
-from mulligan.recover import bounds, schema
+from mulligan.recover import bounds, earlier, schema
 from mulligan.recover.confidence import SURENESS
 from mulligan.recover.provenance import is_privileged
 from mulligan.recover.repair import MOST, Suggestion, suggest
@@ -629,6 +629,12 @@ def test_what_stands_in_the_record_of_a_value_is_suggested_in_its_place():
     seen = [Seen("list", {}, "success", {"lamp": "i_1", "kettle": "i_2"})]
     (only,) = asked({"item": "kettle"}, None, "kettle not found", kind=TOOL_NOT_FOUND, seen=seen, effects="none")
     assert (only.arguments, only.automatic) == ({"item": "i_2"}, False)
+
+
+def test_of_very_large_answers_a_part_is_looked_at():
+    rows = [[{"title": f"t{n}", "item": f"i_{n}"} for n in range(1000)] for _ in range(1000)]
+    seen = [Seen("list", {}, "success", rows) for _ in range(20)]
+    assert sum(len(each.leaves) for each in earlier._records(seen)) <= earlier.LEAVES
 
 
 def test_two_records_of_a_value_leave_it_open_which_is_meant():

@@ -141,10 +141,11 @@ def guesses(
     found = harvest(seen)
     made: list[Guess] = []
     suspects = list(_suspects(arguments, error))
+    records = list(_records(seen))
     for path, value in suspects:
         made += _same(path, value, found)
         made += _formed(path, value, tool, seen)
-        made += _recorded(path, value, seen)
+        made += _recorded(path, value, records)
         made += _answered(path, value, seen)
         made += _near(path, value, found)
     for path, value in suspects:
@@ -265,40 +266,53 @@ def _is_word(text: str) -> bool:
     return " " not in text and "/" not in text
 
 
-def _recorded(path: Path, value: str, seen: Sequence[Seen]) -> list[Guess]:
+class Record(NamedTuple):
+    """An object of an answer: its plain values, under what, and both without case and signs."""
+
+    call: int
+    tool: str
+    leaves: list[tuple[str, str, str, str]]
+
+
+def _recorded(path: Path, value: str, records: Sequence[Record]) -> list[Guess]:
     """What an answer of this run has in the same record as the value that was given: the id of the item of that title.
 
-    Or under that very name: `{"kettle": "8834460"}`.
+    Or under that very name: `{"kettle": "8834460"}`. The latest answer that says one thing counts.
     """
     name, spelt = _name(path), plain(value)
-    left = LEAVES
-    for call in reversed(seen[-CALLS:]) if len(spelt) > 1 else ():
-        found: dict[str, str] = {}
-        for record in _records(_read(call.result), 0) if call.outcome == "success" else ():
-            left -= 1 + len(record)
-            if left < 0:
-                return []
-            told = {field: str(leaf) for field, leaf in record.items() if _is_scalar(leaf)}
-            if any(plain(leaf) == spelt and not _fits(field, name) for field, leaf in told.items()):
-                found.update((leaf, field) for field, leaf in told.items() if _fits(field, name))
-            found.update((leaf, field) for field, leaf in told.items() if plain(field) == spelt and _is_known(leaf))
-        found.pop(value, None)
-        if len(found) == 1:
-            ((answer, field),) = found.items()
-            return [
-                Guess(path, answer, "same record", f"{field} in the record of {value[:40]} that {call.tool} answered")
-            ]
+    found: dict[int, dict[str, tuple[str, str]]] = {}
+    for call, tool, leaves in records if len(spelt) > 1 else ():
+        if any(other == spelt and not _fits(field, name) for field, _, _, other in leaves):
+            found.setdefault(call, {}).update(
+                (leaf, (field, tool)) for field, leaf, _, _ in leaves if _fits(field, name)
+            )
+        for field, leaf, key, _ in leaves:
+            if key == spelt and _is_known(leaf):
+                found.setdefault(call, {})[leaf] = field, tool
+    for answers in found.values():
+        answers.pop(value, None)
+        if len(answers) == 1:
+            ((answer, (field, tool)),) = answers.items()
+            evidence = f"{field} in the record of {value[:40]} that {tool} answered"
+            return [Guess(path, answer, "same record", evidence)]
     return []
 
 
-def _records(value: Any, depth: int) -> Iterator[Mapping[str, Any]]:
-    """The objects inside a result."""
-    if depth > 12:
-        return
-    if isinstance(value, Mapping):
-        yield {name: inner for name, inner in islice(value.items(), LEAVES) if isinstance(name, str)}
-    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
-        yield from _records(inner, depth + 1)
+def _records(seen: Sequence[Seen]) -> Iterator[Record]:
+    """The objects in the answers of this run, the latest first, as far as they are looked at."""
+    left = LEAVES
+    for age, call in enumerate(reversed(seen[-CALLS:])):
+        rest: list[Any] = [_read(call.result)] if call.outcome == "success" else []
+        while rest and left > 0:
+            value = rest.pop()
+            inside = list(islice(value.items(), left)) if isinstance(value, Mapping) else []
+            told = [(name, str(leaf)) for name, leaf in inside if isinstance(name, str) and _is_scalar(leaf)]
+            if told:
+                yield Record(age, call.tool, [(name, leaf, plain(name), plain(leaf)) for name, leaf in told])
+            elif isinstance(value, list | tuple):
+                inside = [("", inner) for inner in value[:left]]
+            left -= 1 + len(inside)
+            rest.extend(inner for _, inner in reversed(inside) if isinstance(inner, Mapping | list | tuple))
 
 
 def _is_scalar(value: Any) -> bool:
