@@ -321,3 +321,28 @@ def test_notes_are_those_of_the_current_run_and_are_told_once(played: Rehearsal)
             assert mulligan.notes() == []
         assert len(mulligan.notes()) == 1
         assert mulligan.notes() == []
+
+
+def test_a_run_may_be_entered_again_while_it_is_open_by_any_thread(played: Rehearsal) -> None:
+    @mulligan.tool
+    def double(number: int) -> int:
+        return 2 * number
+
+    def elsewhere() -> None:
+        with run:
+            double(3)
+
+    with mulligan.run("agent") as run:
+        with run:
+            double(1)
+        assert run.is_open
+        double(2)
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        assert run.is_open
+        double(4)
+    double(5)
+
+    assert [len(history.steps) for history in played.runs] == [4, 1]
+    assert [history.run.end for history in played.runs] == ["finished", "finished"]

@@ -307,3 +307,9 @@ def unquoted(text: str) -> str:
 
 def foreign(text: str) -> int:
     return sum(len(hit[2].strip()) for hit in QUOTATION.finditer(text))
+
+
+def test_an_argument_that_is_to_go_is_said_to_be_left_out():
+    dropped = Change(path="unit", how="drop", before="C", after=None, from_="schema")
+    assert WORDS.suggestion(Recovery(remedy=Remedy.REPAIR, changes=(dropped,))) == "This may work: unit left out."
+    assert "unit left out" in WORDS.note("weather", [dropped])

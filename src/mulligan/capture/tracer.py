@@ -76,6 +76,8 @@ class ActiveRun:
     remembers: int | None = None
     """Steps that are kept in mind, where the run may go on for days: its status is then that of these."""
     _at_end: dict[str, Callable[[], None]] | None = None
+    _entered: list[Token[Here | None]] | None = None
+    """A way back for each `with` that is inside it, in whichever thread."""
     _counted: set[int] | None = None
     """Attempts inside which tokens were counted already."""
 
@@ -102,7 +104,6 @@ class ActiveRun:
         self._telling: list[Step] = []
         self.has_begun = False
         self.has_failures = False
-        self._token: Token[Here | None] | None = None
 
     @property
     def status(self) -> Status:
@@ -304,13 +305,28 @@ class ActiveRun:
         return Inside(self.kit, self)
 
     def __enter__(self) -> Self:
-        self._token = self.kit.here.set(Here(self, None, self.kit.layer(), is_open=False))
+        token = self.kit.here.set(Here(self, None, self.kit.layer(), is_open=False))
+        with _lock:
+            if self._entered is None:
+                self._entered = []
+            self._entered.append(token)
         return self.begin()
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._token is not None:
-            reset(self.kit.here, self._token)
-        self.finish(error)
+        # It may be entered again while it is open, by the same thread or by others: the last to leave ends it.
+        with _lock:
+            entered = self._entered or []
+            for token in reversed(entered):
+                try:
+                    self.kit.here.reset(token)
+                except ValueError:
+                    continue  # that of another thread or task
+                entered.remove(token)
+                break
+            else:
+                del entered[-1:]  # left in another context than it was entered in
+        if not entered:
+            self.finish(error)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()

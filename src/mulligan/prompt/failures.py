@@ -131,6 +131,8 @@ class Failures(Guard):
         path = self._line(changed.path, PATH)
         if changed.how != "rename" and (kind := self._secret(changed.path)):
             return f"another {path or kind}"
+        if changed.how == "drop":
+            return f"{path} left out"
         before, after = self._shown(changed.before), self._shown(changed.after)
         if before == after:  # a cast: what was changed is the type
             return f"{path} as {_TYPES.get(type(changed.after), 'another type')} {after}"
