@@ -13,7 +13,7 @@ from mulligan import calls, prompt
 from mulligan.classify.classifier import classify
 from mulligan.classify.taxonomy import KINDS
 from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.records import Change, Precedent
+from mulligan.records import Change, Precedent, Recovery
 from mulligan.redaction import FOREIGN, clean, faults
 
 WORDS = prompt.Prompt()
