@@ -363,3 +363,19 @@ def test_many_failures_are_redacted_as_each_of_them_would_be(odd):
 
     assert kept == [redacted(event, redactor) for event in batch]
     assert (kept[1] == batch[1]) is not bool(odd)
+
+
+@given(
+    st.lists(st.tuples(st.none() | PIECES | st.just(7), st.none() | GIVEN), max_size=8),
+    st.sampled_from(["local", "shared"]),
+)
+def test_runs_are_redacted_the_same_by_a_gate_that_knows_their_names(said, level):
+    redactor = Redactor(level=level, key=b"k" * 32)
+    gate = Gate(redactor)
+
+    for context, metadata in said:
+        run = RunEnded(Run(id="run_a", agent="bot", context=context, metadata=metadata))
+        told = redactor.record(context if context is None else str(context), metadata)
+        assert all_redacted([run], gate) == [redacted(run, redactor)]
+        kept = all_redacted([run], gate)[0].run
+        assert (kept.context, kept.metadata) == told

@@ -184,13 +184,12 @@ class Gate:
         names = (run.version, run.environment)
         ids = (run.id, run.session, run.parent)
         if (
-            run.context is None
-            and run.metadata is None
-            and _kept_as_is(run.agent, redactor)
+            _kept_as_is(run.agent, redactor)
             and all(each is None or _kept_as_is(each, redactor) for each in names)
             and all(each is None or _id(each) is each for each in ids)
+            and self._says_nothing(run.context, run.metadata)
         ):
-            return run  # as most are: nothing of it is anybody's text
+            return run  # as most are
         named = _named(run.metadata, redactor, "model")
         context, metadata, *told = redactor.record(_maybe(run.context), _fields(run.metadata), *named.values())
         return msgspec.structs.replace(
@@ -204,6 +203,20 @@ class Gate:
             context=context,
             metadata=_with_names(metadata, named, told),
         )
+
+    def _says_nothing(self, context: Any, metadata: Any) -> bool:
+        """Whether there is nothing to hide in what is told of a run."""
+        if context is None and metadata is None:
+            return True
+        texts: list[str] = []
+        if context is not None and type(context) is str:
+            texts.append(context)
+        elif context is not None:
+            return False
+        if not self._looks_once or (metadata is not None and not self._holds_texts_only(metadata, texts)):
+            return False
+        text = "\n".join(texts)
+        return len(text) <= 2 * SHORT and text.isascii() and not might_hold(text)
 
     def steps(self, batch: Sequence[Step]) -> list[Step]:
         """Many steps. Most hold nothing to hide, which one look at many of them together shows."""
@@ -228,14 +241,15 @@ class Gate:
     def _look_through(
         self, kept: list[Step], numbers: list[int], texts: list[str], starts: list[int], first: int, last: int
     ) -> None:
-        """Looks at the texts of these steps together, and where there may be anything at each by itself."""
+        """Looks at the texts of these steps together; where there may be anything at fewer, and in the end at each."""
         text = "\n".join(texts[starts[first] : starts[last]])
         if len(text) <= 2 * SHORT and text.isascii() and not might_hold(text):
             return
         if last - first == 1:
             kept[numbers[first]] = self.step(kept[numbers[first]])[0]
             return
-        size = 1 if len(text) <= 2 * SHORT else max(1, (last - first) * SHORT // len(text))
+        count = last - first
+        size = max(1, count // 5 if len(text) <= 2 * SHORT else count * SHORT // len(text))
         for place in range(first, last, size):
             self._look_through(kept, numbers, texts, starts, place, min(place + size, last))
 
