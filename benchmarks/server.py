@@ -3,8 +3,9 @@
     python benchmarks/server.py [--batches 20]
 
 CPU is that of the server's process, from the system's own books; what sends is another process and is not counted.
-Beside it a floor is measured in the same run: `python -c pass` for the start. Phoenix is measured too where it is
-installed (pip install arize-phoenix). Exit 1 if a target is missed, 2 if it cannot be measured.
+Beside it floors are measured in the same run: for the start `python -c pass`, for what is sent `server_floor.py`, which
+gets each batch first: a slow machine makes both slow, and a slow server has a larger ratio. Phoenix is measured too
+where it is installed (pip install arize-phoenix). Exit 1 if a target is missed, 2 if it cannot be measured.
 """
 
 from __future__ import annotations
@@ -50,20 +51,10 @@ WORDS = "find the open orders of last week and tell me which of them have not be
 
 
 class Server:
-    """A server of our own, in a process of its own, on a new store."""
+    """A server in a process of its own, on a new store."""
 
-    def __init__(self, folder: Path) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "mulligan",
-            "serve",
-            "--no-auth",
-            "--port",
-            "0",
-            "--store",
-            str(folder / "s.db"),
-        ]
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, *arguments]
         begun = time.perf_counter()
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
@@ -85,7 +76,13 @@ class Server:
         return data
 
     def cpu(self) -> float:
-        """Seconds of CPU of all its threads so far."""
+        """Seconds of CPU of all its threads so far; to the nanosecond, where the system counts so."""
+        try:
+            threads = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+            if spent := sum(int(thread.read_text().split()[0]) for thread in threads):
+                return spent / 1e9
+        except (OSError, ValueError):
+            pass  # in ticks then
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICK
 
@@ -158,15 +155,17 @@ def exports(count: int, chance: random.Random) -> list[bytes]:
     return [as_protobuf(made[start : start + ITEMS]) for start in range(0, count * ITEMS, ITEMS)]
 
 
-def measured(server: Server, path: str, sort: str, bodies: list[bytes]) -> float:
-    """Microseconds of CPU an item, once the first quarter has made everything warm."""
+def measured(servers: list[Server], path: str, sort: str, bodies: list[bytes]) -> list[float]:
+    """Microseconds of CPU an item of each server, once the first quarter has made everything warm."""
     first = max(1, len(bodies) // 4)
-    for body in bodies[:first]:
-        server.ask("POST", path, body, sort)
-    before = server.cpu()
-    for body in bodies[first:]:
-        server.ask("POST", path, body, sort)
-    return (server.cpu() - before) / (len(bodies[first:]) * ITEMS) * 1e6
+    before = [0.0] * len(servers)
+    for number, body in enumerate(bodies):
+        if number == first:
+            before = [server.cpu() for server in servers]
+        for server in servers:
+            server.ask("POST", path, body, sort)
+    count = (len(bodies) - first) * ITEMS
+    return [(server.cpu() - spent) / count * 1e6 for server, spent in zip(servers, before, strict=True)]
 
 
 def installed() -> tuple[int, float]:
@@ -242,20 +241,27 @@ def main() -> None:
         sys.exit(2)
     chance = random.Random(7)
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(Path(folder))
+        server = Server("-m", "mulligan", "serve", "--no-auth", "--port", "0", "--store", f"{folder}/s.db")
+        beside = Server(str(Path(__file__).with_name("server_floor.py")), f"{folder}/floor.db")
+        both = [beside, server]
         try:
             time.sleep(1)
             idle = server.megabytes()
-            own = measured(server, "/v1/batch", "application/json", batches(count, chance))
-            otlp = measured(server, "/v1/traces", "application/x-protobuf", exports(count, chance))
+            own_floor, own = measured(both, "/v1/batch", "application/json", batches(count, chance))
+            otlp_floor, otlp = measured(both, "/v1/traces", "application/x-protobuf", exports(count, chance))
             full = server.megabytes()
         finally:
             server.close()
+            beside.close()
     packages, megabytes = installed()
     floor = statistics.median(start_of_python() for _ in range(3))
     rows = [
         ("own ingest, CPU us an item", own, OWN),
         ("OTLP, CPU us a span", otlp, OTLP),
+        ("floor of own ingest, CPU us", own_floor, None),
+        ("floor of OTLP, CPU us", otlp_floor, None),
+        ("own ingest, times its floor", own / own_floor, None),
+        ("OTLP, times its floor", otlp / otlp_floor, None),
         ("idle, MB", idle, IDLE),
         (f"after {2 * count * ITEMS:,} items, MB", full, None),
         ("packages", packages, PACKAGES),

@@ -26,7 +26,7 @@ from mulligan.events import (
 )
 from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.records import Change, Compaction, Lesson, Recovery, Run, Step, decode, encode
-from mulligan.redaction import Redactor
+from mulligan.redaction import Redactor, plain
 from mulligan.success import Form, Success, frozen
 
 CANARY = "canary-7f3a9c"
@@ -375,7 +375,7 @@ def test_runs_are_redacted_the_same_by_a_gate_that_knows_their_names(said, level
 
     for context, metadata in said:
         run = RunEnded(Run(id="run_a", agent="bot", context=context, metadata=metadata))
-        told = redactor.record(context if context is None else str(context), metadata)
+        told = redactor.record(context if context is None else str(context), plain(metadata))
         assert all_redacted([run], gate) == [redacted(run, redactor)]
         kept = all_redacted([run], gate)[0].run
         assert (kept.context, kept.metadata) == told
