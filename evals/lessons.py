@@ -24,8 +24,8 @@ from collections import Counter, defaultdict
 
 import memory
 import repair_worlds as worlds
-from memory import DATA, FOLDS, NOW, Row, _answer, fold_of, scenario
-from repair import _oracles
+from memory import FOLDS, NOW, _answer, fold_of, scenario
+from repair_rows import DATA, Row, history_of, need, oracles_of
 from repair_worlds import told
 
 from mulligan.calls import TOOL
@@ -46,12 +46,7 @@ def main() -> None:
     options.add_argument("--show", action="store_true", help="each lesson with what became of it")
     options.add_argument("--data", type=pathlib.Path, default=DATA)
     given = options.parse_args()
-    if not (given.data / "calls-dev.jsonl.gz").exists():
-        print(f"There is no {given.data.name} folder beside the checkout, so there is nothing to measure.")
-        return
-    if not worlds.is_installed():
-        print("This needs BFCL's simulators: pip install --no-deps bfcl-eval mpmath")
-        sys.exit(2)
+    need(given.data)
     evaluation = Lessons(given.data)
     if given.best:
         evaluation.best()
@@ -129,16 +124,7 @@ class Lessons(memory.Evaluation):
         lesson = found[0]
         self.lessons[lesson.id] = lesson
         arguments = row["parameters"] if isinstance(row["parameters"], dict) else {}
-        history = [
-            {
-                "tool": each["tool"],
-                "arguments": each["parameters"],
-                "outcome": each["outcome"],
-                "result": each["result_excerpt"],
-                "error": each["error"],
-            }
-            for each in rows[max(0, at - 200) : at]
-        ]
+        history = history_of(rows, at)
         tools = worlds.tools_of(row["task_id"]) if world is not None else None
         made = advise(
             row["tool"],
@@ -150,7 +136,7 @@ class Lessons(memory.Evaluation):
             recall=_answer([_fix(lesson)]),
         ).suggestions
         applied = [each for each in made if each.source == "memory" and _is_whole(each, lesson)]
-        oracles = list(_oracles(row, rows, world is not None))
+        oracles = list(oracles_of(row, rows, world is not None))
         by_run = bool(applied) and self._is_right(applied[0], row, rows, at, oracles, world)
         filled = self._filled(lesson, row, rows, at, world)
         right = by_run or (filled is not None and self._is_right(filled, row, rows, at, oracles, world))

@@ -24,26 +24,21 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-DATA = ROOT.parent / "shared" / "data"
-sys.path.insert(0, str(ROOT / "src"))
+import repair_worlds as worlds
+from repair_rows import DATA, Row, counts_once, history_of, is_name_alone, is_repaired, lines, need, oracles_of
+from repair_worlds import told
 
-import repair_worlds as worlds  # noqa: E402
-from repair import _counts, _is_name_alone, _is_right, _oracles, lines  # noqa: E402
-from repair_worlds import told  # noqa: E402
+from mulligan.capture.advice import advise
+from mulligan.classify.classifier import classify
+from mulligan.classify.fingerprint import template
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.failure import Failure
+from mulligan.records import Fix, Run, Step, pattern_id
+from mulligan.recover.repair import Suggestion
+from mulligan.remember import similar
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import DAY, LOCAL, FixQuery
 
-from mulligan.capture.advice import advise  # noqa: E402
-from mulligan.classify.classifier import classify  # noqa: E402
-from mulligan.classify.fingerprint import template  # noqa: E402
-from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded  # noqa: E402
-from mulligan.failure import Failure  # noqa: E402
-from mulligan.records import Fix, Run, Step, pattern_id  # noqa: E402
-from mulligan.recover.repair import Suggestion  # noqa: E402
-from mulligan.remember import similar  # noqa: E402
-from mulligan.remember.sqlite import SqliteStore  # noqa: E402
-from mulligan.remember.store import DAY, LOCAL, FixQuery  # noqa: E402
-
-Row = dict[str, Any]
 FOLDS = 4
 SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 1.0)
 SOURCES = ("schema", "run", "fixes", "recipes", "exemplars")
@@ -57,12 +52,7 @@ def main() -> None:
     options.add_argument("--alike", action="store_true", help="compare ways to tell whether two failures are alike")
     options.add_argument("--data", type=pathlib.Path, default=DATA)
     given = options.parse_args()
-    if not (given.data / "calls-dev.jsonl.gz").exists():
-        print(f"There is no {given.data.name} folder beside the checkout, so there is nothing to measure.")
-        return
-    if not worlds.is_installed():
-        print("This needs BFCL's simulators: pip install --no-deps bfcl-eval mpmath")
-        sys.exit(2)
+    need(given.data)
     evaluation = Evaluation(given.data, Alike() if given.alike else None)
     folds = range(1) if given.quick else range(FOLDS)
     for share in (1.0,) if given.quick or given.alike else SHARES:
@@ -169,7 +159,7 @@ class Evaluation:
             counts = self.curve[share]
             counts["calls"] += 1
             counts["worked"] += row["outcome"] == "success"
-            if row["outcome"] == "failure" and _counts(row, label, unique):
+            if row["outcome"] == "failure" and counts_once(row, label, unique):
                 self._one(row, rows, at, label, world, store, share)
             if world is not None and isinstance(row["parameters"], dict):
                 world.call(row["tool"], row["parameters"])
@@ -193,18 +183,9 @@ class Evaluation:
         known = store.fixes(LOCAL, query)
         self.asking.append(time.process_time() - began)
         tools = worlds.tools_of(row["task_id"]) if world is not None else None
-        history = [
-            {
-                "tool": each["tool"],
-                "arguments": each["parameters"],
-                "outcome": each["outcome"],
-                "result": each["result_excerpt"],
-                "error": each["error"],
-            }
-            for each in rows[max(0, at - 200) : at]
-        ]
+        history = history_of(rows, at)
         name = label["class"] if label else "none"
-        oracles = list(_oracles(row, rows, world is not None))
+        oracles = list(oracles_of(row, rows, world is not None))
         if self.alike is not None:
             for way, likeness, fix in self.alike.nearest(store, row["tool"], failure, arguments):
                 recall = _answer([fix])
@@ -256,7 +237,7 @@ class Evaluation:
             counts["automatic"] += bool(automatic)
             counts["automatic right"] += bool(automatic) and bool(made[0].automatic) and rights[0]
             counts["automatic meant"] += bool(automatic) and (
-                (bool(made[0].automatic) and rights[0]) or _is_name_alone(automatic[0], _arguments(row))
+                (bool(made[0].automatic) and rights[0]) or is_name_alone(automatic[0], _arguments(row))
             )
             counts["automatic by memory"] += sum(each.source == "memory" for each in automatic)
             counts["leaked"] += leaked
@@ -274,7 +255,7 @@ class Evaluation:
         self, each: Suggestion, row: Row, rows: list[Row], at: int, oracles: list[tuple[str, Row]], world: Any
     ) -> bool:
         if not each.first:
-            return _is_right(each.tool, each.arguments, row, rows, at, oracles, world)
+            return is_repaired(each.tool, each.arguments, row, rows, at, oracles, world)
         if world is None:
             return _is_what_they_did(each, row, rows, at)
         tried = world.copy()

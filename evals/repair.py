@@ -22,31 +22,34 @@ number, and what these shares say is held against what was right on the others. 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import pathlib
 import re
-import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from typing import Any
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-DATA = ROOT.parent / "shared" / "data"
-sys.path.insert(0, str(ROOT / "src"))
+import repair_worlds as worlds
+from repair_rows import (
+    DATA,
+    Row,
+    counts_once,
+    history_of,
+    is_equal,
+    is_name_alone,
+    is_repaired,
+    leaves,
+    lines,
+    need,
+    oracles_of,
+)
+from repair_worlds import told
 
-import repair_worlds as worlds  # noqa: E402
-from repair_worlds import told  # noqa: E402
-
-from mulligan.capture.advice import Advice, advise  # noqa: E402
-from mulligan.classify.classifier import classify  # noqa: E402
-from mulligan.failure import Remedy  # noqa: E402
-from mulligan.recover.dialect import mapped  # noqa: E402
-from mulligan.recover.repair import Suggestion  # noqa: E402
-from mulligan.recover.schema import judged  # noqa: E402
-from mulligan.recover.values import is_empty  # noqa: E402
-
-Row = dict[str, Any]
+from mulligan.capture.advice import Advice, advise
+from mulligan.classify.classifier import classify
+from mulligan.failure import Remedy
+from mulligan.recover.dialect import mapped
+from mulligan.recover.repair import Suggestion
+from mulligan.recover.schema import judged
 
 
 def main() -> None:
@@ -55,12 +58,7 @@ def main() -> None:
     options.add_argument("--show", help="print the rows of one group of misses, for your eyes only")
     options.add_argument("--data", type=pathlib.Path, default=DATA)
     given = options.parse_args()
-    if not (given.data / "calls-dev.jsonl.gz").exists():
-        print(f"There is no {given.data.name} folder beside the checkout, so there is nothing to measure.")
-        return
-    if not worlds.is_installed():
-        print("This needs BFCL's simulators: pip install --no-deps bfcl-eval mpmath")
-        sys.exit(2)
+    need(given.data)
     report = Report(given.misses, given.show)
     recorded(given.data, report)
     schema_cases(given.data, report)
@@ -124,11 +122,6 @@ class Report:
         print(f"    mean distance of what was said from what was right: {error:.3f}")
 
 
-def lines(path: pathlib.Path) -> Iterator[Row]:
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-        yield from map(json.loads, file)
-
-
 # Recorded calls
 
 
@@ -147,21 +140,11 @@ def recorded(data: pathlib.Path, report: Report) -> None:
             if row["dataset"] == "bfcl-multi-turn" and world is None:
                 world = worlds.World(row["task_id"])
             label = classes.get((row["run_id"], row["seq"]))
-            if row["outcome"] == "failure" and _counts(row, label, unique):
+            if row["outcome"] == "failure" and counts_once(row, label, unique):
                 _one(row, rows, at, label, world, counts, report, repaired)
             if world is not None and isinstance(row["parameters"], dict):
                 world.call(row["tool"], row["parameters"])
     _print_recorded(counts, report)
-
-
-def _counts(row: Row, label: Row | None, unique: set[str]) -> bool:
-    if label is not None:
-        return bool(label["first"])
-    key = json.dumps([row.get(name) for name in ("dataset", "task_id", "model", "tool", "parameters", "error")])
-    if key in unique:
-        return False
-    unique.add(key)
-    return True
 
 
 def _one(
@@ -176,26 +159,17 @@ def _one(
 ) -> None:
     arguments = row["parameters"] if isinstance(row["parameters"], dict) else {}
     tools = worlds.tools_of(row["task_id"]) if world is not None else None
-    history = [
-        {
-            "tool": each["tool"],
-            "arguments": each["parameters"],
-            "outcome": each["outcome"],
-            "result": each["result_excerpt"],
-            "error": each["error"],
-        }
-        for each in rows[max(0, at - 200) : at]
-    ]
+    history = history_of(rows, at)
     schema = tools.get(row["tool"]) if tools else None
     advice = advise(
         row["tool"], arguments, row["error"] or "", classify=classify, schema=schema, tools=tools, run=history
     )
     name = label["class"] if label else "none"
-    oracles = list(_oracles(row, rows, world is not None))
+    oracles = list(oracles_of(row, rows, world is not None))
     group = counts[row["dataset"]]
     group["failures"] += 1
     group[f"class {name}"] += 1
-    rights = [_is_right(each.tool, each.arguments, row, rows, at, oracles, world) for each in advice.suggestions[:3]]
+    rights = [is_repaired(each.tool, each.arguments, row, rows, at, oracles, world) for each in advice.suggestions[:3]]
     first = advice.suggestions[0] if advice.suggestions else None
     where = f"{row['run_id']}:{row['seq']}"
     if first is not None and oracles:
@@ -203,7 +177,7 @@ def _one(
     if first is not None and first.automatic:
         group["automatic"] += 1
         group["automatic right"] += rights[0]
-        group["automatic meant"] += rights[0] or _is_name_alone(first, arguments)
+        group["automatic meant"] += rights[0] or is_name_alone(first, arguments)
         group["by oracle"] += bool(oracles)
         group["by oracle right"] += bool(oracles) and rights[0]
         if row["run_id"] not in repaired:
@@ -214,12 +188,12 @@ def _one(
         if world is not None and _mutates(first.tool, first.arguments, world):
             group["mutating"] += 1
             group["mutating wrong"] += not rights[0]
-            group["mutating not meant"] += not (rights[0] or _is_name_alone(first, arguments))
+            group["mutating not meant"] += not (rights[0] or is_name_alone(first, arguments))
         if not rights[0]:
-            if world is not None and _is_name_alone(first, arguments):
+            if world is not None and is_name_alone(first, arguments):
                 group[f"strict: {_became(first, oracles, world)}"] += 1
             report.miss(
-                "wrong, but for its name" if _is_name_alone(first, arguments) else "wrong",
+                "wrong, but for its name" if is_name_alone(first, arguments) else "wrong",
                 where,
                 name,
                 row["tool"],
@@ -250,11 +224,6 @@ def _became(first: Suggestion, oracles: list[tuple[str, Row]], world: worlds.Wor
     return "the agent or the truth has other values" if oracles else "it changes state, and nobody asked again"
 
 
-def _is_name_alone(first: Suggestion, arguments: Row) -> bool:
-    """Whether only junk around the tool's name was taken away: class A by hand, whatever the agent did later."""
-    return first.family.startswith("tool ") and first.arguments == arguments
-
-
 def _sub_family(row: Row, arguments: Row) -> str:
     if not re.fullmatch(r"[A-Za-z_.]+", row["tool"]):
         return "tool name"
@@ -280,9 +249,9 @@ def _suggested(
     known = json.dumps(
         [arguments, schema, row["error"], [(each["parameters"], each["result_excerpt"]) for each in rows[:at]]]
     )
-    new = [value for value in _leaves(oracle[1]) if value not in set(_leaves(arguments))]
+    new = [value for value in leaves(oracle[1]) if value not in set(leaves(arguments))]
     is_reachable = all(json.dumps(value).strip('"') in known for value in new)
-    hit = any(_equal(each.tool, each.arguments, *oracle) for each in advice.suggestions[:3])
+    hit = any(is_equal(each.tool, each.arguments, *oracle) for each in advice.suggestions[:3])
     group["edited hit"] += hit
     group["reachable"] += is_reachable
     group["reachable hit"] += hit and is_reachable
@@ -291,75 +260,6 @@ def _suggested(
             "not among 3", where, row["tool"], arguments, row["error"], "wanted", oracle,
             [(each.tool, each.arguments, each.confidence) for each in advice.suggestions[:3]],
         )  # fmt: skip
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        for inner in value.values():
-            yield from _leaves(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _leaves(inner)
-    else:
-        yield value
-
-
-def _oracles(row: Row, rows: list[Row], is_bfcl: bool) -> Iterator[tuple[str, Row]]:
-    """The agent's own later correction, and the ground truth of the turn for the same tool."""
-    if row.get("repaired_by_seq") is not None:
-        for each in rows:
-            if each["seq"] == row["repaired_by_seq"] and isinstance(each["parameters"], dict):
-                yield each["tool"], each["parameters"]
-    if is_bfcl:
-        bare = re.match(r"[A-Za-z_]+", row["tool"])
-        for tool, arguments in worlds.truths(row["task_id"], row.get("turn")):
-            if bare is not None and tool == bare.group():
-                yield tool, arguments
-
-
-def _equal(tool: str, arguments: Row, other: str, wanted: Row, world: worlds.World | None = None) -> bool:
-    if tool != other:
-        return False
-    if world is not None:
-        arguments, wanted = world.bound(tool, arguments), world.bound(tool, wanted)
-    return json.dumps(_plain(arguments), sort_keys=True) == json.dumps(_plain(wanted), sort_keys=True)
-
-
-def _plain(value: Any) -> Any:
-    """The same with 1 for 1.0."""
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _is_right(
-    tool: str,
-    arguments: Row,
-    row: Row,
-    rows: list[Row],
-    at: int,
-    oracles: list[tuple[str, Row]],
-    world: worlds.World | None,
-) -> bool:
-    done = [
-        (each["tool"], each["parameters"])
-        for each in rows[at:]
-        if each["outcome"] == "success" and isinstance(each["parameters"], dict)
-    ]
-    if any(_equal(tool, arguments, *oracle, world) for oracle in (*oracles, *done)):
-        return True
-    if world is None or oracles:
-        return False
-    given = row["parameters"] if isinstance(row["parameters"], dict) else {}
-    kept = json.dumps(arguments)
-    if any(json.dumps(value).strip('"') not in kept for value in _leaves(given) if not is_empty(value)):
-        return False
-    tried = world.copy()
-    before = tried.state()
-    worked, _ = tried.call(tool, arguments)
-    return worked and tried.state() == before
 
 
 def _mutates(tool: str, arguments: Row, world: worlds.World) -> bool:
