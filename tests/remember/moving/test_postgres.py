@@ -11,12 +11,13 @@ from moving_house import both, copy, fill, killed_at, rows, write
 from mulligan.failure import StoreError
 from mulligan.figures import StatsQuery
 from mulligan.remember.moving.between import Move
-from mulligan.remember.postgres import security as postgres_security
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import DAY, LOCAL, FixQuery, PatternQuery, Question, Retention, RunQuery
 from mulligan.remember.urls import open_store
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
+
+from mulligan.remember.postgres import security as postgres_security  # noqa: E402 - psycopg first
 
 
 def test_every_row_of_every_table_goes_to_postgresql_and_comes_back(postgres_url, tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from mulligan.failure import StoreError
-from mulligan.remember.moving.sides import NUMBER, OWN, Row, Table, where_of
+from mulligan.remember.moving.sides import NUMBER, OWN, Row, Table, tenants_of, where_of
 from mulligan.remember.postgres import security
 from mulligan.remember.postgres.connection import PostgresConnection
 from mulligan.remember.postgres.pool import parts_of, shown, told
@@ -86,14 +86,7 @@ class PostgresSide:
         return {name: _table(name, columns) for name, columns in sorted(found.items())}
 
     def tenants(self) -> list[str]:
-        found: set[str] = set()
-        for name in self.tables():
-            # One look at an index for each tenant, not for each row.
-            tenant = self._one(f"SELECT min(tenant) FROM {name}")
-            while tenant is not None:
-                found.add(tenant)
-                tenant = self._one(f"SELECT min(tenant) FROM {name} WHERE tenant > %s", (tenant,))
-        return sorted(found)
+        return tenants_of(self.tables(), self._one, "%s")
 
     def count(self, table: Table, tenant: str) -> int:
         return int(self._one(f"SELECT count(*) FROM {table.name} WHERE {_where(table)}", (tenant,)))

@@ -5,7 +5,7 @@ Which tables there are is asked of the database, so that one that is added later
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from mulligan.remember.tables import ORDERED
@@ -70,3 +70,15 @@ class Side(Protocol):
 
 def where_of(table: Table) -> str:
     return f"tenant = ? AND key <> '{OWN}'" if table.name == "meta" else "tenant = ?"
+
+
+def tenants_of(tables: Iterable[str], one: Callable[[str, Sequence[Any]], Any], mark: str) -> list[str]:
+    """Whose rows there are. `one` answers with a single value; `mark` stands where a value goes."""
+    found: set[str] = set()
+    for name in tables:
+        # One look at an index for each tenant, not for each row.
+        tenant = one(f"SELECT min(tenant) FROM {name}", ())
+        while tenant is not None:
+            found.add(tenant)
+            tenant = one(f"SELECT min(tenant) FROM {name} WHERE tenant > {mark}", (tenant,))
+    return sorted(found)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.failure import StoreError
-from mulligan.remember.moving.sides import NUMBER, OWN, Row, Table, where_of
+from mulligan.remember.moving.sides import NUMBER, OWN, Row, Table, tenants_of, where_of
 from mulligan.remember.sqlite import BUSY_MS, SqliteStore, told
 from mulligan.remember.tables import APPLICATION, HALF, MIGRATIONS, ORDERED
 
@@ -54,14 +54,7 @@ class SqliteSide:
         return Table(name, tuple(sorted([*numbers, *(column for column, _ in columns)])), tuple(key))
 
     def tenants(self) -> list[str]:
-        found: set[str] = set()
-        for name in self.tables():
-            # One look at an index for each tenant, not for each row.
-            tenant = self._one(f"SELECT min(tenant) FROM {name}")
-            while tenant is not None:
-                found.add(tenant)
-                tenant = self._one(f"SELECT min(tenant) FROM {name} WHERE tenant > ?", (tenant,))
-        return sorted(found)
+        return tenants_of(self.tables(), self._one, "?")
 
     def count(self, table: Table, tenant: str) -> int:
         return int(self._one(f"SELECT count(*) FROM {table.name} WHERE {where_of(table)}", (tenant,)))
