@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +16,7 @@ from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.prompt import Prompt
 from mulligan.records import Run, Step
 from mulligan.redaction import Redactor
+from mulligan.remember import recall as memory
 from mulligan.remember import schemas
 from mulligan.remember.place import Place
 from mulligan.remember.recall import Recall
@@ -65,6 +69,44 @@ def test_whoever_only_asks_makes_no_file(recall, place):
     assert recall.fixes("search", TOO_MANY, {"k": 60}, "s1") == ()
     assert "mulligan records the tool calls" in recall.pitfalls(Prompt(), ["search"], 800)
     assert not place.is_there()
+
+
+@pytest.fixture
+def database(recall, recorder, place, monkeypatch):
+    """A store that is told to be a database elsewhere, and can hang."""
+    fill(place)
+    store = place.opened()
+    let_go, hangs = threading.Event(), threading.Event()
+    asked = store.fixes
+
+    def fixes(*args):
+        if hangs.is_set():
+            let_go.wait(20)
+        return asked(*args)
+
+    monkeypatch.setattr(store, "fixes", fixes)
+    monkeypatch.setattr(recorder, "store", store)
+    monkeypatch.setattr(place, "is_elsewhere", True)
+    yield hangs
+    let_go.set()
+    if recall._late is not None:
+        recall._late.join(20)
+    store.close()
+
+
+def test_a_database_that_hangs_keeps_no_failed_call_waiting_and_is_not_asked_twice(recall, database, monkeypatch):
+    said = contextvars.ContextVar("said", default="nobody")
+    said.set("helper")
+    monkeypatch.setattr(recall, "_agent", said.get)
+    (fix,) = recall.fixes("search", TOO_MANY, {"k": 60}, "")
+    assert [change.after for change in fix.changes] == [10]
+    monkeypatch.setattr(memory, "PATIENCE", 0.05)
+    database.set()
+    begun = time.monotonic()
+    for _ in range(20):
+        assert recall.fixes("search", TOO_MANY, {"k": 60}, "") == ()
+    assert time.monotonic() - begun < 5
+    assert sum(each.name == "mulligan-memory" for each in threading.enumerate()) == 1
 
 
 def test_what_is_no_failure_of_a_known_form_is_not_asked_about(recall, place):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from mulligan.failure import Failure, StoreError
 from mulligan.prompt import Prompt
@@ -19,6 +21,10 @@ SETTLE = 0.25
 """Seconds that a failed call waits for its own record to be kept before it asks what is known."""
 WITHIN = 0.1
 """Seconds after which memory answers with what it has found."""
+PATIENCE = 1.0
+"""Seconds that a failed call waits for a database. One that hangs says nothing, for as long as it likes."""
+
+T = TypeVar("T")
 
 
 class Recall:
@@ -34,6 +40,8 @@ class Recall:
         self._keeps_up = True
         self._schemas: dict[str, str] = {}
         """By tool, those that are noted."""
+        self._late: threading.Thread | None = None
+        """Who still waits for an answer that nobody waited for any longer."""
 
     def precedents(self, tool: str, failure: Failure, run: str) -> Sequence[Precedent]:
         """What overcame the same failure before, once what this run has recorded is kept too."""
@@ -41,6 +49,9 @@ class Recall:
         store = self._recorder.store
         if store is None or not failure.fingerprint:
             return ()
+        return self._in_time(lambda: self._recalled(store, tool, failure, run))
+
+    def _recalled(self, store: Store, tool: str, failure: Failure, run: str) -> Sequence[Precedent]:
         found = store.recall(LOCAL, Question(tool=tool, fingerprint=failure.fingerprint, run=run))
         learned = [
             Precedent(how="recipe", between=tuple(each.tool for each in fix.first), first=fix.first,
@@ -53,12 +64,43 @@ class Recall:
 
     def fixes(self, tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
         """What memory knows to have helped: of other runs, so that nothing has to be waited for."""
+        return self._in_time(lambda: self._fixes(tool, failure, arguments, schema))
+
+    def _fixes(self, tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
         with self._opened() as store:
             if store is None:
                 return ()
             with contextlib.suppress(StoreError):  # it is noted at the next failure; the recorder says what to do
                 self._note_schema(store, tool, schema)
             return self._known(store, tool, failure, arguments, schema)
+
+    def _in_time(self, question: Callable[[], Sequence[T]]) -> Sequence[T]:
+        """An answer of a file, or of a server (which keeps time itself), at once; of a database, or none, in time."""
+        place = self._place
+        if place is None or not place.is_elsewhere or is_remote(place.url):
+            return question()
+        if self._late is not None and self._late.is_alive():
+            return ()
+        answers: list[Sequence[T]] = []
+        faults: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                answers.append(question())
+            except StoreError:
+                pass  # the recorder meets the same, and says what to do
+            except BaseException as error:  # noqa: BLE001 - raised where it was asked
+                faults.append(error)
+
+        here = contextvars.copy_context()  # which agent asks
+        asking = threading.Thread(target=here.run, args=(ask,), name="mulligan-memory", daemon=True)
+        asking.start()
+        asking.join(PATIENCE)
+        if asking.is_alive():
+            self._late = asking
+        for fault in faults:
+            raise fault
+        return answers[0] if answers else ()
 
     def advice(self, tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
         """The same for whoever only asks: nothing is noted, and a store that is not there is not made."""
