@@ -308,6 +308,22 @@ def test_the_same_asked_in_less_or_in_other_words_does(before, after):
     assert (link.failed, link.overcame, link.how) == (1, 2, "agent")
 
 
+@pytest.mark.parametrize(
+    ("code", "before", "after", "is_overcome"),
+    [
+        ("execution_failed", {"order": "W123"}, {"order": "W124"}, False),
+        ("execution_failed", {"path": "src/a1.py", "mode": "r"}, {"path": "src/a2.py", "mode": "r"}, False),
+        ("not_found", {"order": "W123"}, {"order": "#W123"}, True),
+        ("execution_failed", {"command": "make tset"}, {"command": "make test"}, True),
+        ("execution_failed", {"order": "W123", "depth": 5}, {"order": "W123", "depth": 2}, True),
+    ],
+)
+def test_a_tool_that_broke_is_not_overcome_by_a_call_about_another_thing(code, before, after, is_overcome):
+    failure = Failure.of(Kind("tool", code, Remedy.TELL), "it broke", fingerprint="f")
+    steps = [step(1, arguments=before, failure=failure), step(2, arguments=after)]
+    assert bool(calls.overcame(steps)) is is_overcome
+
+
 def test_a_link_says_what_recovery_called_first():
     after = Recovery(remedy=Remedy.REPAIR, first=("login",))
     (link,) = calls.overcame([step(1, failure=REFUSED_HERE), step(2, 1, 2, after=after)])

@@ -40,6 +40,8 @@ RECENT = 24
 """How many of the latest successes are remembered with their arguments while something is not overcome."""
 BRIEF = 80
 """Characters of a text argument, and members of a list, beyond which it is not remembered there."""
+BROKEN = frozenset({"execution_failed", "api_error", "invalid_response", "unknown"})
+"""Where a tool broke and said nothing of its arguments, to call it about another thing corrects nothing."""
 TOLD = 2000
 """Characters of a text whose words are compared."""
 TOOL = "(tool)"
@@ -366,6 +368,8 @@ def _corrects(call: Call, failed: Call) -> bool:
     if is_waited_for and one.type != "model":
         # The other side was at fault, and not the arguments: the next page, or another order, is another thing.
         return _asks_no_more(last.arguments, call.last.arguments)
+    if kind in BROKEN and one.type != "model" and _is_of_another(last.arguments, call.last.arguments):
+        return False
     threshold = ALIKE_WHEN_REJECTED if kind == "invalid_arguments" else ALIKE
     return alike(failed.last.arguments, call.last.arguments) >= threshold
 
@@ -384,6 +388,18 @@ def _is_part(before: Any, after: Any) -> bool:
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return False
     return all(key in after and same(value, after[key]) for key, value in before.items())
+
+
+def _is_of_another(before: Any, after: Any) -> bool:
+    """Whether two calls differ in nothing but whom they are about: identifiers, paths, addresses."""
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping) or before.keys() != after.keys():
+        return False
+    differing = [(before[key], after[key]) for key in before if not same(before[key], after[key])]
+    return bool(differing) and all(_is_name(old) and _is_name(new) for old, new in differing)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= BRIEF and not value.isalpha() and len(value.split()) == 1
 
 
 def _asks_no_more(before: Any, after: Any) -> bool:
