@@ -15,7 +15,7 @@ import msgspec
 
 from mulligan import calls
 from mulligan.calls import Call, Done, Standing, wilson
-from mulligan.records import LAST_PART, OPEN, Change, Fix, FixState, Link, Record, Step, fix_id
+from mulligan.records import LAST_PART, OPEN, Change, Fix, FixState, Link, Record, Step, fix_id, pattern_id
 from mulligan.remember.store import DAY, Evidence, Revocation
 
 IMPORT = "import"
@@ -294,6 +294,14 @@ def tallied(votes: Iterable[tuple[Trial, Vote]]) -> dict[str, Tally]:
     for trial, vote in votes:
         together.setdefault(trial.fix, (Tally.of(trial), []))[1].append((trial.tried, vote))
     return {id: tally.anew(counted(some)) for id, (tally, some) in together.items()}
+
+
+def grouped(votes: Iterable[tuple[Trial, Vote]]) -> dict[str, list[Tally]]:
+    """Tallies by pattern, the latest first."""
+    groups: dict[str, list[Tally]] = {}
+    for tally in sorted(tallied(votes).values(), key=lambda each: -each.last):
+        groups.setdefault(pattern_id(tally.tool, tally.fingerprint), []).append(tally)
+    return groups
 
 
 # When it is proof enough

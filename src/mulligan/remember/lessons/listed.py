@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mulligan.prompt import Prompt
-from mulligan.records import Fix, Lesson, LessonSource, LessonVerdict, encode, pattern_id
+from mulligan.records import Fix, Lesson, LessonSource, LessonVerdict, encode
 from mulligan.remember import fixes, forgetting, patterns, recipes
 from mulligan.remember.fixes import Trial, Vote
 from mulligan.remember.lessons import making
@@ -45,7 +45,7 @@ class LessonList:
     def asked(self, facts: Facts, query: LessonQuery) -> list[Lesson]:
         by_pattern = FixQuery(tool=query.tool, now=query.now)
         records: dict[str, tuple[Fix, tuple[str, ...]]] = {}
-        for group in _groups(facts.votes).values():
+        for group in fixes.grouped(facts.votes).values():
             records.update(recipes.recorded(group, by_pattern, facts.known))
         found = []
         for kept in self._kept.values():
@@ -85,7 +85,7 @@ class LessonList:
         """How many patterns were looked at, and the ids of lessons that are news."""
         words = Prompt()
         news: list[str] = []
-        groups = _groups(facts.votes)
+        groups = fixes.grouped(facts.votes)
         for id, group in sorted(groups.items()):
             tally = facts.patterns.get(id)
             if tally is None:
@@ -110,13 +110,6 @@ class LessonList:
             and not (what.text is not None and forgetting.holds(encode(kept), what.text))
             and (kept.lesson.source != "learned" or kept.lesson.edited)
         }
-
-
-def _groups(votes: Sequence[tuple[Trial, Vote]]) -> dict[str, list[fixes.Tally]]:
-    groups: dict[str, list[fixes.Tally]] = {}
-    for tally in sorted(fixes.tallied(votes).values(), key=lambda each: -each.last):
-        groups.setdefault(pattern_id(tally.tool, tally.fingerprint), []).append(tally)
-    return groups
 
 
 def _counted(lesson: Lesson, parts: Sequence[str], facts: Facts, now: int) -> Lesson:

@@ -135,10 +135,7 @@ class Votes:
     def fixes(self, query: FixQuery, seen: Sequence[tuple[str, bytes]]) -> list[Fix]:
         """What is known to help, the likeliest first. `seen` are the schemas of tools, as they are on the shelf."""
         votes = [each for each in self.all() if not query.without or each[1].run != query.without]
-        groups: dict[str, list[Tally]] = {}
-        for tally in sorted(fixes.tallied(votes).values(), key=lambda each: -each.last):
-            if query.tool is None or tally.tool == query.tool:
-                groups.setdefault(pattern_id(tally.tool, tally.fingerprint), []).append(tally)
+        groups = fixes.grouped(each for each in votes if query.tool in (None, each[0].step.name))
         asked = [(1.0, each) for each in groups.values()]
         if query.fingerprint and query.tool is not None:
             own = groups.get(pattern_id(query.tool, query.fingerprint), [])
