@@ -221,6 +221,15 @@ def test_the_doctor_says_which_schema_a_store_has_and_which_table_how_large(type
     assert "schema    " in types("doctor", "--store", store)[1]
 
 
+def test_the_doctor_counts_what_is_in_the_log_of_a_store_that_others_write_to(types, tmp_path):
+    kept = SqliteStore(tmp_path / "busy.db")
+    run = Run(id="run_a", started=1, ended=2, end="finished")
+    kept.append(LOCAL, [RunStarted(run), RunEnded(run)], "journal", 2)
+    told = json.loads(types("doctor", "--store", str(tmp_path / "busy.db"), "--json")[1])
+    kept.close()
+    assert told["bytes"] >= sum(each["bytes"] for each in told["tables"])
+
+
 def test_the_doctor_of_a_store_that_was_never_used_finds_nothing_ill_and_makes_no_file(types, tmp_path):
     code, out, _ = types("doctor", "--store", str(tmp_path / "never.db"))
     assert code == 0

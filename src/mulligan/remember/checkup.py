@@ -42,16 +42,17 @@ def of_sqlite(path: Path) -> Checkup:
         connection.execute("PRAGMA query_only=ON")
         schema = schema_of(connection, path)
         log = path.with_name(path.name + "-wal")
+        page = _one(connection, "PRAGMA page_size")
         facts = {
             "mode": _one(connection, "PRAGMA journal_mode"),
             "log_bytes": log.stat().st_size if log.exists() else 0,
-            "free_bytes": _one(connection, "PRAGMA freelist_count") * _one(connection, "PRAGMA page_size"),
+            "free_bytes": _one(connection, "PRAGMA freelist_count") * page,
         }
         return Checkup(
             engine=f"SQLite {sqlite3.sqlite_version}",
             schema=schema,
             newest=len(MIGRATIONS),
-            bytes=path.stat().st_size,
+            bytes=_one(connection, "PRAGMA page_count") * page,  # what is in the log only belongs to it too
             tables=_sizes(connection),
             facts=facts,
             ills=due(schema),
