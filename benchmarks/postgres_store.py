@@ -23,6 +23,7 @@ import psycopg
 from mulligan.figures import DAY
 from mulligan.remember.postgres import security
 from mulligan.remember.postgres.store import PostgresStore
+from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.tables import ORDERED
 
 LARGE = {"shared_buffers": "512MB", "maintenance_work_mem": "256MB", "max_wal_size": "4GB"}
@@ -67,6 +68,7 @@ def filled(
 
 def copy(path: Path, url: str, owner: str, now: int, show: Callable[[str], None]) -> None:
     """All of the file, into a database that is empty. `owner` is its URL for one whom row-level security lets COPY."""
+    SqliteStore(path).close()  # brought up to date, where an earlier version made it
     PostgresStore(url, clock=lambda: now).close()
     with contextlib.closing(sqlite3.connect(path)) as source, psycopg.connect(owner, autocommit=True) as made:
         made.execute("SET statement_timeout = 0")

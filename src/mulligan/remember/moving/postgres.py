@@ -61,7 +61,9 @@ class PostgresSide:
             raise
 
     def _connect(self, url: str) -> psycopg.Connection[Any]:
-        made = psycopg.connect(url, autocommit=True, application_name="mulligan copy", options=OPTIONS)
+        made = psycopg.connect(
+            url, autocommit=True, client_encoding="UTF8", application_name="mulligan copy", options=OPTIONS
+        )
         self._open.append(made)
         return PostgresConnection(made).made  # texts that PostgreSQL has no room for are read and kept as everywhere
 

@@ -22,6 +22,8 @@ from mulligan.remember.postgres.values import COLUMNS, Column, adapted
 from mulligan.remember.rows import STEP, step_row
 from mulligan.remember.store import DAY
 
+GROWTH = 4
+"""How many times as often a connection has been used when its plans are made anew."""
 FETCHED = 2000
 """Rows of a long answer that are read at a time."""
 
@@ -88,9 +90,21 @@ class PostgresConnection:
         self._many: dict[Insert | Lookup, _Many] = {}
         self._streams = itertools.count()
         self._meant: str | None = None
+        self._uses, self._planned = 0, 0
+
+    def plan_anew(self) -> None:
+        """At the beginning of a use, ever more seldom: a plan made for an empty table does not suit a full one.
+
+        PostgreSQL itself makes plans anew when it has counted a table, a minute later or an hour.
+        """
+        self._uses += 1
+        if self._uses >= GROWTH * self._planned:
+            self._planned = self._uses
+            self.made.execute("DISCARD PLANS")
 
     def mean(self, tenant: str) -> None:
         """Asks for this tenant from now on; where it did so before, nothing has to be said."""
+        self.plan_anew()
         if tenant != self._meant:
             self._meant = None
             security.mean(self.made, (tenant,), is_local=False)

@@ -121,7 +121,7 @@ class Pool:
             raise StoreError(f"{self.where} cannot be reached. It is tried again in a moment.")
         try:
             made = psycopg.connect(
-                self._url, autocommit=True, connect_timeout=CONNECT, client_encoding="UTF8",
+                self._url, autocommit=True, connect_timeout=CONNECT, client_encoding="UTF8", prepare_threshold=1,
                 keepalives=1, keepalives_idle=30, keepalives_interval=5, keepalives_count=3, tcp_user_timeout=20_000,
                 application_name="mulligan", options=_options(self._url, asks),
             )  # fmt: skip

@@ -149,6 +149,7 @@ class PostgresStore(DatabaseStore):
         with self._lock, told(self.where):
             writer = self._ours()
             try:
+                writer.plan_anew()
                 writer.made.execute("BEGIN")
                 security.mean(writer.made, tenants, is_local=True)
                 self._take_turns(writer, tenants)

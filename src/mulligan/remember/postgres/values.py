@@ -31,7 +31,7 @@ def kept(text: str) -> str:
 
 def read(text: str) -> str:
     """The text as it was."""
-    return text if text.isascii() or not _STANDING_IN.search(text) else text.translate(_BACK)
+    return text.translate(_BACK) if _STANDING_IN.search(text) else text
 
 
 class _Dumper(StrDumper):
@@ -46,12 +46,12 @@ class _BinaryDumper(StrBinaryDumper):
 
 class _Loader(TextLoader):
     def load(self, data: Any) -> Any:
-        return read(super().load(data))
+        text = str(data, "utf-8")  # the encoding of every session of ours
+        return text if text.isascii() else read(text)
 
 
 class _BinaryLoader(TextBinaryLoader):
-    def load(self, data: Any) -> Any:
-        return read(super().load(data))
+    load = _Loader.load
 
 
 class _WholeLoader(NumericLoader):
