@@ -188,15 +188,22 @@ def test_a_batch_of_many_failures_takes_as_many_statements_as_one_of_few(store, 
     def failures(count: int, of: str) -> list[Any]:
         return [event for n in range(count) for event in failed(f"run_{of}{n}", f"f-{n}", f"tool-{n}")]
 
-    for place in range(2):
+    for place in range(4):  # after which no plans are made anew for a while
         store.append(LOCAL, failures(3, f"first{place}"), f"first{place}", 1)
     told = statements(monkeypatch)
     store.append(LOCAL, failures(4, "small"), "small", 1)  # three that have been met before, and a new one
     of_small = len(told)
     store.append(LOCAL, failures(200, "large"), "large", 1)
     assert len(told) - of_small <= of_small + 1 < 45
-    assert store.stats(LOCAL, StatsQuery(now=9)).total.recovered == 210
-    assert store.pattern(LOCAL, pattern_id("tool-1", "f-1")).count == 4
+    assert store.stats(LOCAL, StatsQuery(now=9)).total.recovered == 216
+    assert store.pattern(LOCAL, pattern_id("tool-1", "f-1")).count == 6
+
+
+def test_a_plan_made_for_an_empty_table_is_made_anew_as_it_fills(store, monkeypatch):
+    told = statements(monkeypatch)
+    for place in range(20):
+        store.append(LOCAL, batch(f"run_{place}"), f"j{place}", 1)
+    assert told.count("DISCARD PLANS") == 3
 
 
 def test_several_processes_lose_nothing_of_each_others_sums(url):
