@@ -211,7 +211,7 @@ def test_beyond_its_capacity_the_oldest_are_dropped_and_counted(monkeypatch):
 
     assert recorder.flush(PATIENCE)
     assert recorder.dropped == 50
-    assert [each.seq for each in store._steps_of(LOCAL, "run_a")] == list(range(51, 151))
+    assert [each.seq for each in store._room(LOCAL).histories.steps_of("run_a")] == list(range(51, 151))
 
 
 def test_listeners_are_told_of_what_was_kept_and_their_faults_are_logged_once(caplog):
@@ -399,7 +399,7 @@ def test_beyond_its_capacity_memory_spills_into_the_journal_and_is_caught_up(pla
     store.error = None
     recorder.keep(success("run_a", 1001, alone=False))
     assert recorder.flush(PATIENCE)
-    assert [each.seq for each in store._steps_of(LOCAL, "run_a")] == list(range(1, 1002))
+    assert [each.seq for each in store._room(LOCAL).histories.steps_of("run_a")] == list(range(1, 1002))
     assert recorder.dropped == 0
     recorder(RunEnded(Run(id="run_a", started=5, ended=9, end="finished")))
     assert recorder.close(PATIENCE)
@@ -407,7 +407,7 @@ def test_beyond_its_capacity_memory_spills_into_the_journal_and_is_caught_up(pla
 
 
 def kept_of(store: Any, runs: list[str]) -> list[str]:
-    return [run for run in runs if store._steps_of(LOCAL, run)]
+    return [run for run in runs if store._room(LOCAL).histories.steps_of(run)]
 
 
 def test_when_too_much_waits_the_oldest_successes_are_dropped_and_counted_and_failures_stay(place, monkeypatch, caplog):
