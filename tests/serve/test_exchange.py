@@ -195,6 +195,26 @@ def test_an_export_comes_back_as_it_was_in_another_store(types, store, tmp_path)
     assert kept(tmp_path / "other.db") == kept(store)
 
 
+@pytest.mark.parametrize("words", [("import",), ("scan", "--import")])
+def test_runs_go_into_a_server_that_asks_for_a_token(types, store, tmp_path, monkeypatch, words):
+    servers = pytest.importorskip("servers")
+    from mulligan.serve.api.doors import Rules
+
+    file = str(tmp_path / "runs.jsonl")
+    types("export", "--store", store, "-o", file)
+    rules = Rules(hosts=frozenset({"team.example.com"}), is_local=False)
+    with servers.served(tmp_path / "server", rules=rules) as running:
+        address = f"http://127.0.0.1:{running.port}"
+        code, _, err = types(*words, "--store", address, file)
+        assert (code, "MULLIGAN_TOKEN" in err) == (2, True)
+        _, secret = running.server.tokens.create("admin", 0)
+        running.server.tokens.refresh()
+        monkeypatch.setenv("MULLIGAN_TOKEN", secret)
+        code, _, err = types(*words, "--store", address, file)
+        assert code != 2, err
+        assert len(running.store.runs(LOCAL, RunQuery())) > 0
+
+
 def test_an_export_that_hides_more_changes_nothing_in_the_store_it_came_from(types, store, tmp_path):
     before = kept(store)
     types("export", "--store", store, "-o", tmp_path / "out.jsonl")

@@ -30,6 +30,7 @@ from mulligan.remember.urls import open_store, shown
 from mulligan.report import terminal
 from mulligan.serve.cli.options import as_json, moment, now, opened, print_json, settings_with, store_option
 from mulligan.serve.hooks.state import KIND, beginning_of
+from mulligan.settings import Settings
 
 BATCH = 1000
 """Records that are kept together."""
@@ -158,7 +159,7 @@ def import_(files: tuple[str, ...], wanted: str | None, store: str | None, as_js
     the same command goes on where it was. Secrets are taken out before anything is kept.
     """
     settings = settings_with(store)
-    kept = _for_writing(settings.store_url)
+    kept = _for_writing(settings)
     reading = Reading(classify_of(settings), keeps_results=True)
     importer = Importer(kept, redactor_of(settings))
     try:
@@ -212,10 +213,10 @@ def _import(path: Path, wanted: str | None, importer: Importer, reading: Reading
         raise SettingsError(f"{path}: {error}.".replace("..", ".")) from None
 
 
-def _for_writing(url: str) -> Store:
-    if url.startswith("memory:"):
+def _for_writing(settings: Settings) -> Store:
+    if settings.store_url.startswith("memory:"):
         raise SettingsError("a store in memory is gone when the command ends. Name a file: --store PATH")
-    return open_store(url)
+    return open_store(settings.store_url, settings.fsync, settings.token)
 
 
 @click.command(

@@ -119,7 +119,7 @@ def scan(
     logs = Logs(paths, moment(past))
     if html:
         _check(html)
-    kept = open_store(settings.store_url) if keeps else None
+    kept = open_store(settings.store_url, settings.fsync, settings.token) if keeps else None
     importer = Importer(kept, redactor) if kept is not None else None
     reading = Reading(classify_of(settings), keeps_results=keeps)
     counted = Scan()
