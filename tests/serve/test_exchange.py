@@ -215,6 +215,21 @@ def test_runs_go_into_a_server_that_asks_for_a_token(types, store, tmp_path, mon
         assert len(running.store.runs(LOCAL, RunQuery())) > 0
 
 
+def test_what_a_server_has_is_exported_by_whoever_may_read(types, store, tmp_path, monkeypatch):
+    servers = pytest.importorskip("servers")
+    file = tmp_path / "runs.jsonl"
+    types("export", "--store", store, "-o", str(file))
+    with servers.served(tmp_path / "server") as running:
+        address = f"http://127.0.0.1:{running.port}"
+        for role, words in (("admin", ("import", str(file))), ("read", ("export", "-o", str(tmp_path / "back.jsonl")))):
+            _, secret = running.server.tokens.create(role, 0)
+            running.server.tokens.refresh()
+            monkeypatch.setenv("MULLIGAN_TOKEN", secret)
+            code, _, err = types(*words, "--store", address)
+            assert code == 0, err
+    assert len((tmp_path / "back.jsonl").read_text().splitlines()) == len(file.read_text().splitlines())
+
+
 def test_an_export_that_hides_more_changes_nothing_in_the_store_it_came_from(types, store, tmp_path):
     before = kept(store)
     types("export", "--store", store, "-o", tmp_path / "out.jsonl")

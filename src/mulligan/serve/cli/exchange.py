@@ -26,7 +26,7 @@ from mulligan.parts import classify_of, redactor_of
 from mulligan.records import History, encode
 from mulligan.redaction import Redactor
 from mulligan.remember.store import LOCAL, Store
-from mulligan.remember.urls import open_store, shown
+from mulligan.remember.urls import is_remote, open_store, shown
 from mulligan.report import terminal
 from mulligan.serve.cli.options import as_json, moment, now, opened, print_json, settings_with, store_option
 from mulligan.serve.hooks.state import KIND, beginning_of
@@ -245,7 +245,7 @@ def export(
     kept = opened(settings)
     if kept is None:
         raise SettingsError(f"there are no runs in {shown(settings.store_url)} yet. Name another store with --store.")
-    redactor = redactor_of(settings, level, _key(kept) if level == "shared" else b"")
+    redactor = redactor_of(settings, level, _key(kept, settings.store_url) if level == "shared" else b"")
     begun = moment(past)
     runs = steps = 0
     header = exported.Header(mulligan="export", version=exported.VERSION, level=level, exported=now(), since=begun)
@@ -279,8 +279,10 @@ def hidden(history: History, redactor: Redactor) -> History:
     )
 
 
-def _key(kept: Store) -> bytes:
+def _key(kept: Store, url: str) -> bytes:
     """By which equal values can be told in all exports of one store, and by nobody else."""
+    if is_remote(url):  # which keeps its own to itself: equal values can be compared within one export
+        return os.urandom(32)
     key = kept.get(LOCAL, "key", "export")
     if key is None:
         key = os.urandom(32)
