@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
 from mulligan import forks
 from mulligan import settings as settings_file
+from mulligan.capture import traces
 from mulligan.capture.advice import Advice, advise
 from mulligan.capture.answers import Empty, Errors
 from mulligan.capture.kit import MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording
@@ -294,10 +295,13 @@ class Mulligan:
         metadata: dict[str, Any] | None = None,
         mode: Mode | None = None,
         record: Recording | None = None,
+        traceparent: str | traces.Headers | None = None,
     ) -> ActiveRun:
         """Traces a piece of work: `with mulligan.run("support-agent") as run:`. `context` is what it is about.
 
         `mode` and `record` hold for every call in it; where a tool has its own, the stricter of the two does.
+        `traceparent` is what another program sent of its trace: the header, or all headers of the request. What is to
+        be sent on stands in `run.headers`.
         """
         for name, value, choices in (("mode", mode, MODES), ("record", record, RECORDINGS[::-1])):
             if value is not None:
@@ -310,6 +314,11 @@ class Mulligan:
             about["environment"] = environment
         if session is not None:
             about["session"] = self._stream().nameable(session) if isinstance(session, str) else session.id
+        if traceparent is not None:
+            came = traces.above(traceparent)
+            about["traceparent"] = came.traceparent
+            if came.parent is not None:
+                about["parent"] = came.parent
         return ActiveRun(kit, agent, limits=Limits(mode, record) if mode or record else NO_LIMITS, **about)
 
     def turns(self, limit: int = 10) -> Turns:

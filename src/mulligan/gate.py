@@ -182,7 +182,7 @@ class Gate:
     def run(self, run: Run) -> Run:
         redactor = self._redactor
         names = (run.version, run.environment)
-        ids = (run.id, run.session, run.parent)
+        ids = (run.id, run.session, run.parent, run.traceparent)
         if (
             _kept_as_is(run.agent, redactor)
             and all(each is None or _kept_as_is(each, redactor) for each in names)
@@ -200,6 +200,7 @@ class Gate:
             environment=_maybe_name(run.environment, redactor),
             session=None if run.session is None else _id(run.session),
             parent=None if run.parent is None else _id(run.parent),
+            traceparent=None if run.traceparent is None else _id(run.traceparent),
             context=context,
             metadata=_with_names(metadata, named, told),
         )

@@ -140,6 +140,8 @@ class Run(Record, frozen=True):
     started: int = 0
     ended: int | None = None
     end: End | None = None
+    traceparent: str | None = None
+    """Which span of another program it was begun under, as that one said (W3C)."""
 
 
 class Link(Record, frozen=True):

@@ -92,3 +92,19 @@ def test_what_we_export_comes_back_as_what_it_was(told, tmp_path):
     assert sorted((run["agent"], run["status"], run["attempts"]) for run in found) == [
         ("helper", "recovered", 2), ("helper", "success", 1),
     ]  # fmt: skip
+
+
+def test_spans_stand_in_the_trace_that_came_in_and_runs_inside_a_run_under_it():
+    kept, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    m = mulligan.Mulligan(store="memory:")
+    m.listen(Otel(provider, MeterProvider([])))
+    with m.run("outer", traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), m.run("inner"):
+        pass
+    assert m.flush(10)
+    m.close()
+    inner, outer = sorted(kept.get_finished_spans(), key=lambda span: span.name)
+    assert {f"{span.context.trace_id:032x}" for span in (inner, outer)} == {"0af7651916cd43dd8448eb211c80319c"}
+    assert f"{outer.parent.span_id:016x}" == "b7ad6b7169203331"
+    assert outer.parent.is_remote
+    assert inner.parent.span_id == outer.context.span_id

@@ -13,6 +13,7 @@ from typing import Any, Self, get_args
 import msgspec
 
 from mulligan import calls, forks
+from mulligan.capture import traces
 from mulligan.capture.keeping import shapes
 from mulligan.capture.kit import NO_LIMITS, Here, Kit, Limits, reset
 from mulligan.classify.taxonomy import KINDS, ORCHESTRATION_UNCAUGHT_EXCEPTION
@@ -78,6 +79,8 @@ class ActiveRun:
     _at_end: dict[str, Callable[[], None]] | None = None
     _entered: list[Token[Here | None]] | None = None
     """A way back for each `with` that is inside it, in whichever thread."""
+    _above: ActiveRun | None = None
+    """The run inside which it was begun."""
     _counted: set[int] | None = None
     """Attempts inside which tokens were counted already."""
 
@@ -86,6 +89,7 @@ class ActiveRun:
     ) -> None:
         here = None if is_outside else kit.here.get()
         if here is not None:
+            self._above = here.run
             limits = limits.within(here.run.limits)
             about.setdefault("parent", here.run.id)
             about.setdefault("session", here.run.record.session)
@@ -111,6 +115,23 @@ class ActiveRun:
         with _lock:
             steps = list(self._telling)
         return calls.status(self.record, steps, calls.overcame(steps))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """`traceparent` and `tracestate` to send with a request, so that what is begun there names this run."""
+        return traces.below(self.id, *self._trace())
+
+    @property
+    def traceparent(self) -> str:
+        """The first of these headers, for whoever takes one alone."""
+        return self.headers["traceparent"]
+
+    def _trace(self) -> tuple[str, str | None]:
+        """The outermost run, and the header that came in, of this run or of one around it."""
+        run = self
+        while run.record.traceparent is None and run._above is not None:
+            run = run._above
+        return run.id, run.record.traceparent
 
     def links(self) -> list[Link]:
         """What overcame what in this run so far."""

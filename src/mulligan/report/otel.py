@@ -16,7 +16,7 @@ from mulligan.records import Run, Step, encode
 
 try:
     from opentelemetry import metrics, trace
-    from opentelemetry.trace import SpanKind, Status, StatusCode
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 except ImportError:
     raise MissingExtra("OpenTelemetry needs its API: pip install 'mulligan[otel]'") from None
 
@@ -60,13 +60,22 @@ class Otel:
         span = self._open.get(run.id)
         if span is None:
             span = self._open[run.id] = self._tracer.start_span(
-                f"invoke_agent {run.agent}".strip(), kind=SpanKind.INTERNAL, start_time=_nanos(started),
+                f"invoke_agent {run.agent}".strip(), self._around(run), SpanKind.INTERNAL, start_time=_nanos(started),
                 attributes={"gen_ai.operation.name": "invoke_agent", "mulligan.run.id": run.id},
             )  # fmt: skip
             if len(self._open) > OPEN:
                 _, oldest = self._open.popitem(last=False)
                 oldest.end()
         return span
+
+    def _around(self, run: Run) -> Any:
+        """Under which span a run stands: one of another program, that of the run around it, or whatever is current."""
+        if run.traceparent is not None:
+            _, trace_id, span_id, flags = run.traceparent.split("-")
+            there = SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags, 16)))
+            return trace.set_span_in_context(NonRecordingSpan(there))
+        outer = self._open.get(run.parent) if run.parent is not None else None
+        return trace.set_span_in_context(outer) if outer is not None else None
 
     def _end(self, run: Run) -> None:
         span = self._of(run, run.started)

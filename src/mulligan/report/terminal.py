@@ -153,6 +153,8 @@ def _about(about: Run, now: int) -> Iterator[tuple[str, str]]:
         yield "context", line(about.context)
     if about.parent:
         yield "parent", line(about.parent)
+    if about.traceparent:
+        yield "trace", line(about.traceparent)
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.started / 1000))
     lasted = f", lasted {duration((about.ended - about.started) / 1000)}" if about.ended else ""
     yield "started", f"{when} ({ago(about.started, now)}){lasted}"

@@ -137,3 +137,13 @@ def test_of_a_batch_that_is_refused_nothing_is_kept(serving, anybody):
     assert anybody.post("/v1/batch", sent).status == 400
 
     assert serving.store.run(LOCAL, "run_a") is None
+
+
+def test_the_trace_that_began_a_run_is_kept_and_one_that_is_none_is_refused(serving, anybody):
+    header = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+    assert anybody.post("/v1/runs", {"id": "theirs", "traceparent": header}).status == 200
+    refused = anybody.post("/v1/runs", {"id": "other", "traceparent": "00-x"})
+
+    assert serving.person().get("/v1/runs/theirs").json["run"]["traceparent"] == header
+    assert (refused.status, refused.json["field"]) == (400, "traceparent")

@@ -83,6 +83,7 @@ class Intake:
             environment=sent.environment,
             session=sent.session,
             parent=sent.parent,
+            traceparent=sent.traceparent,
             context=sent.context,
             metadata=sent.metadata,
             started=sent.started if sent.started is not None else begun,

@@ -15,6 +15,7 @@ MANY = 10_000
 YEAR_9999 = 253_402_300_799_999
 Id = Annotated[str, Meta(min_length=1, max_length=200, description="An opaque id of your own.")]
 Name = Annotated[str, Meta(max_length=200)]
+Trace = Annotated[str, Meta(pattern="^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
 Number = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Moment = Annotated[int, Meta(ge=0, le=YEAR_9999, description="UTC milliseconds.")]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
@@ -87,6 +88,9 @@ class SentRun(Sent, frozen=True):
     environment: Annotated[Name | None, Meta(description="production, staging, a laptop.")] = None
     session: Annotated[Name | None, Meta(description="The conversation it is part of.")] = None
     parent: Annotated[Name | None, Meta(description="The id of the run that began this one.")] = None
+    traceparent: Annotated[Trace | None, Meta(description="The W3C's: the span of another program it began under.")] = (
+        None
+    )
     context: Annotated[str | None, Meta(description="What the agent was trying to do.")] = None
     metadata: Annotated[dict[str, Any] | None, Meta(description="Whatever else; model names the model.")] = None
     started: Annotated[Moment | None, Meta(description="UTC milliseconds; now, if not said.")] = None
