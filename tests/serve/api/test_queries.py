@@ -157,6 +157,12 @@ def test_where_values_are_hidden_models_are_still_told_apart_by_their_names(tmp_
         assert b"private words" not in running.person().get("/v1/runs/r").body
 
 
+def test_an_export_leaves_out_no_run(filled):
+    told = filled.person().post("/v1/export", {"since": 0})
+    ids = [json.loads(line)["run"]["id"] for line in told.body.splitlines()]
+    assert sorted(ids) == sorted(run["id"] for run in runs())  # more than go at a time
+
+
 def test_csv_says_above_its_rows_where_they_go_on(filled):
     person, ids = filled.person(), []
     there = f"/v1/runs?format=csv&limit=7&now={NOW}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
@@ -88,7 +89,7 @@ class Asking:
         found = iter(self._server.store.export(who.tenant, max(0, min(since, YEAR_9999))))
 
         def some() -> list[History]:
-            return [each for each, _ in zip(found, range(EXPORTED), strict=False)]
+            return list(itertools.islice(found, EXPORTED))
 
         async def lines() -> AsyncIterator[bytes]:
             while histories := await self._server.ask(some):
