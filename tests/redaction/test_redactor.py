@@ -8,7 +8,7 @@ import string
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mulligan.redaction import Redactor
@@ -344,6 +344,9 @@ PLAIN = st.recursive(
 
 
 @given(TEXTS, st.sampled_from(["local", "shared"]))
+@example(f"verification code is 493817{PEM}", "local")
+@example(f"no such user: ann.lee@mail.example.org{PEM}", "shared")
+@example("export DB_PASSWORD=correcthorse7user_id 4111111111111111", "local")
 def test_redacting_twice_is_redacting_once(text, level):
     redactor = Redactor(level=level)
     once = redactor.text(text)

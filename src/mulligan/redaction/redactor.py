@@ -18,6 +18,8 @@ _DONE = Expression(r"\[redacted [a-z0-9_]{1,40}\]|\[(?:str \d{1,9} chars|int|flo
 _BETWEEN = Expression(rf"({_DONE.pattern})")
 _WHOLE = 20_000
 """Characters: more than are left of any text."""
+FLOOD = 60
+"""Findings of a record after which nobody looks once more."""
 PERSONAL = naming.words(
     """email phone card iban ssn national_id personal_number card_number account_number routing_number tax_id
     social_security passport_number"""
@@ -170,8 +172,10 @@ class Redactor:
                 return self._copies(parts, known)
             known.settle()
             parts = self._copies(parts, known)
-            if not known.spread:
-                break  # else once more: what was taken out may have hidden the name of what is left
+            # Once more, where what was taken out may have hidden the name of what is left, or stood against it; but a
+            # flood of findings is not to cost twice.
+            if not known.spread and not 0 < sum(len(found) for _, found in known.texts.values()) <= FLOOD:
+                break
             known = self._known(parts)
         return parts
 
