@@ -18,7 +18,7 @@ from mulligan.failure import Failure, Kind, Remedy, SettingsError, StoreError
 from mulligan.records import Run, Step
 from mulligan.remember import remote
 from mulligan.remember.remote import RemoteStore, Unkept
-from mulligan.remember.store import LOCAL, FixQuery, Question
+from mulligan.remember.store import LOCAL, FixQuery, Forget, Question
 
 EVENTS = [StepEnded(Step(run="r", seq=1, call=1, name="s")), RunEnded(Run(id="r", end="finished"))]
 ASKED = Question(tool="search", fingerprint="f")
@@ -280,3 +280,10 @@ def test_a_project_cannot_name_a_server(tmp_path):
     (tmp_path / "mulligan.toml").write_text('token = "x"\n')
     with pytest.raises(SettingsError, match="MULLIGAN_TOKEN"):
         settings.read(environment={}, folder=tmp_path, user_file=tmp_path / "none.toml")
+
+
+def test_what_cannot_be_forgotten_is_refused_before_the_server_is_asked():
+    store = RemoteStore("http://127.0.0.1:9")
+
+    with pytest.raises(StoreError, match="at least 4 characters"):
+        store.forget(LOCAL, Forget(text="zzz"))

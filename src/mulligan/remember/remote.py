@@ -38,7 +38,7 @@ from mulligan.records import (
     encode,
     new_id,
 )
-from mulligan.remember import wire
+from mulligan.remember import forgetting, wire
 from mulligan.remember.store import (
     Act,
     AuditQuery,
@@ -267,6 +267,7 @@ class RemoteStore:
         return self._ask("prune", policy, now, dry_run)  # type: ignore[no-any-return]
 
     def forget(self, tenant: str, what: Forget) -> Forgotten:
+        forgetting.check(what)  # here, or its refusal would read as if the server could not write just now
         return self._ask("forget", what)  # type: ignore[no-any-return]
 
     def erase(self, tenant: str) -> int:
