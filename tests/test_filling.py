@@ -38,7 +38,7 @@ def kept(path: Path) -> dict[str, Any]:
         tables = {name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in names}
         indices = sorted(connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL"))
     connection.close()
-    for name in ("journals", "principals", "votes", "fixes", "fixed", "unlearned"):  # what is learned is not filled
+    for name in ("journals", "principals", "votes", "fixes", "fixed", "unlearned", "sketches"):  # not filled
         del tables[name]
     tables["runs"] = [(*row[:9], *row[10:]) for row in tables["runs"]]
     sums = {tuple(key): figures.unpack(cell, rest) for *key, cell, rest in tables.pop("rollups")}
