@@ -5,15 +5,16 @@
 
 The stores are filled by their own writer: runs of ten calls to 200 tools, one call in ten of which fails in one of some
 hundred ways a tool has, and is then overcome by another argument, by a call that had been missing, or not at all. Then
-2,000 failures are asked about in three rounds, each in one of four ways; what is told is the CPU time of the thread, of
-each question the middle one. The ways to tell whether two wordings are alike are compared beside it, each on one new
-wording and 256 known ones; how often each is right is told by `evals/memory.py --alike`. Learning is measured in rounds
-that alternate with rounds without it.
+2,000 failures are asked about, each in one of four ways, in nine rounds in which the stores alternate; what is told is
+the CPU time of the thread, of each question the middle one. The ways to tell whether two wordings are alike are
+compared beside it, each on one new wording and 256 known ones; how often each is right is told by
+`evals/memory.py --alike`. Learning is measured in rounds that alternate with rounds without it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import random
@@ -23,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import partial
 from importlib import import_module
@@ -46,7 +47,7 @@ NOW = 1_790_000_000_000
 BATCH = 100
 """Runs that are kept together."""
 ASKED = 2000
-ROUNDS = 3
+ROUNDS = 9
 """In which each is asked; the middle one counts. A slow question is slow each time, a busy machine now and then."""
 TARGET = 2.0
 """Milliseconds of CPU, p99 at a million calls."""
@@ -132,6 +133,9 @@ def fill(store: SqliteStore, calls: int, show: Callable[[str], None] = lambda te
 
 # Asking
 
+Clock = Callable[[], float]
+"""Seconds of CPU so far, of whoever takes part in an answer."""
+
 
 def questions() -> dict[str, list[Callable[[Store], object]]]:
     """Failures, asked about in each way that the cascade can take."""
@@ -167,29 +171,32 @@ def _precedents(question: Question, store: Store) -> object:
     return store.recall(LOCAL, question)
 
 
-def asked(store: Store, clock: Callable[[], float] = time.thread_time) -> dict[str, tuple[float, float, int]]:
-    """Milliseconds of CPU, or by another clock: p50, p99, and how many questions had an answer."""
+def asked(stores: Mapping[int, tuple[Store, Clock]]) -> dict[int, dict[str, tuple[float, float, int]]]:
+    """Of each store, milliseconds by its clock: p50, p99, and how many questions had an answer."""
     # Whoever asks has not just made a million records: what that left behind is not looked through while we measure.
     gc.collect()
     gc.freeze()
-    found: dict[str, tuple[float, float, int]] = {}
-    every_one: list[float] = []
+    found: dict[int, dict[str, tuple[float, float, int]]] = {size: {} for size in stores}
+    every_one: dict[int, list[float]] = {size: [] for size in stores}
     for name, every in questions().items():
-        for ask in every[:50]:
-            ask(store)
-        rounds: list[list[float]] = []
-        for _ in range(ROUNDS):
-            taken, answered = [], 0
-            for ask in every:
-                began = clock()
-                answer = ask(store)
-                taken.append(1000 * (clock() - began))
-                answered += bool(answer)
-            rounds.append(taken)
-        spent = [statistics.median(each) for each in zip(*rounds, strict=True)]
-        found[name] = _figures(spent, answered)
-        every_one += spent
-    found[ALL] = _figures(every_one, sum(answered for _, _, answered in found.values()))
+        rounds: dict[int, list[list[float]]] = {size: [] for size in stores}
+        answered = dict.fromkeys(stores, 0)
+        for number in range(ROUNDS + 1):
+            for size, (store, clock) in stores.items():
+                taken, answered[size] = [], 0
+                for ask in every if number else every[:50]:  # the first warms up
+                    began = clock()
+                    answer = ask(store)
+                    taken.append(1000 * (clock() - began))
+                    answered[size] += bool(answer)
+                if number:
+                    rounds[size].append(taken)
+        for size in stores:
+            spent = [statistics.median(each) for each in zip(*rounds[size], strict=True)]
+            found[size][name] = _figures(spent, answered[size])
+            every_one[size] += spent
+    for size, told in found.items():
+        told[ALL] = _figures(every_one[size], sum(answered for _, _, answered in told.values()))
     return found
 
 
@@ -299,10 +306,9 @@ def main() -> None:
     given = options.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="mulligan-recall-"))
     folder.mkdir(parents=True, exist_ok=True)
-    told: dict[str, Any] = {"recall": {}}
+    told: dict[str, Any] = {}
     try:
-        for calls in given.calls:
-            told["recall"][calls] = _measured(folder, calls, given.store, given.keep)
+        told["recall"] = _measured(folder, given.calls, given.store, given.keep)
         told["alike"] = ways()
         told["learning"] = learning_adds(folder)
     finally:
@@ -315,7 +321,27 @@ def main() -> None:
     sys.exit(1 if _misses(told, given.calls) else 0)
 
 
-def _measured(folder: Path, calls: int, where: str, stays: bool) -> dict[str, tuple[float, float, int]]:
+def _measured(
+    folder: Path, sizes: Sequence[int], where: str, stays: bool
+) -> dict[int, dict[str, tuple[float, float, int]]]:
+    paths = {calls: _filled(folder, calls) for calls in sizes}
+    with contextlib.ExitStack() as opened:
+        if where == "sqlite":
+            return asked({calls: (opened.enter_context(_opened(path, calls)), time.thread_time)
+                          for calls, path in paths.items()})  # fmt: skip
+        import postgres_store  # those who ask PostgreSQL have the extra
+
+        url = opened.enter_context(postgres_store.server(where, folder / "postgresql" if stays else None))
+        stores: dict[int, tuple[Store, Clock]] = {}
+        for calls, path in paths.items():
+            store = opened.enter_context(postgres_store.filled(url, folder if stays else None, path, NOW))
+            store.run(LOCAL, "none")  # so that there is a process of the server that answers
+            stores[calls] = store, postgres_store.Clock(store)
+        return asked(stores)
+
+
+def _filled(folder: Path, calls: int) -> Path:
+    """A file with so many calls: that of the last time, or a new one."""
     path = folder / f"recall_{calls}.db"
     part = path.with_suffix(".part")
     if not path.exists():
@@ -324,21 +350,17 @@ def _measured(folder: Path, calls: int, where: str, stays: bool) -> dict[str, tu
         fill(store, calls, lambda text: print(text, file=sys.stderr))
         store.close()
         part.rename(path)
-    if where != "sqlite":
-        import postgres_store  # those who ask PostgreSQL have the extra
+    return path
 
-        with postgres_store.filled(where, folder if stays else None, path, NOW) as other:
-            other.run(LOCAL, "none")  # so that there is a process of the server that answers
-            return asked(other, postgres_store.Clock(other))
-    store = SqliteStore(path, lambda: NOW)
-    try:
+
+@contextlib.contextmanager
+def _opened(path: Path, calls: int) -> Iterator[Store]:
+    with contextlib.closing(SqliteStore(path, lambda: NOW)) as store:
         kept = store.stats(LOCAL, StatsQuery(now=NOW)).total.attempts
         if kept < calls:
             print(f"error: {path} has {kept:,} calls, not {calls:,}. Remove it, and it is made anew.", file=sys.stderr)
             sys.exit(2)
-        return asked(store)
-    finally:
-        store.close()
+        yield store
 
 
 def _misses(told: dict[str, Any], sizes: Sequence[int]) -> bool:
