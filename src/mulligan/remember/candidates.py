@@ -17,8 +17,8 @@ from mulligan.remember.connection import Connection, Insert, Lookup
 
 MOST = 256
 """Patterns of a tool that a new one is compared with."""
-IN_HAND = 20_000
-"""Patterns of all tools that a process has in hand: some 5 MB."""
+IN_HAND = 50_000
+"""Patterns of all tools that a process has in hand: some 12 MB, where so many are asked about."""
 _ENTRY = struct.Struct(f"16s{similar.BITS // 8}s")
 _SKETCHES = Insert.instead("sketches", "tenant tool", "stamp body")
 _KNOWN = Lookup.of("sketches", "tenant tool", "body")
