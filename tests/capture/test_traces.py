@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextvars
+import gc
 import re
+import weakref
 
 import pytest
 from hypothesis import given
@@ -39,6 +42,19 @@ def test_a_run_that_nobody_began_begins_a_trace_which_runs_inside_it_are_part_of
     own, inside, other = (run.traceparent.split("-") for run in (outer, inner, another))
     assert own[1] == inside[1] != other[1]
     assert own[2] != inside[2]
+
+
+def test_runs_that_each_begin_the_next_do_not_keep_each_other_alive(played: Rehearsal) -> None:
+    """As jobs do that plan their successor: its context is theirs."""
+    with mulligan.run("job") as run:
+        first, trace = weakref.ref(run), run.traceparent.split("-")[1]
+        successor = contextvars.copy_context()
+    del run
+    with successor.run(mulligan.run, "its successor") as last:
+        del successor
+    gc.collect()
+    assert first() is None
+    assert last.traceparent.split("-")[1] == trace
 
 
 def test_headers_are_found_in_any_case_and_the_header_alone_will_do(played: Rehearsal) -> None:

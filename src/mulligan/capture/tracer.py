@@ -79,8 +79,8 @@ class ActiveRun:
     _at_end: dict[str, Callable[[], None]] | None = None
     _entered: list[Token[Here | None]] | None = None
     """A way back for each `with` that is inside it, in whichever thread."""
-    _above: ActiveRun | None = None
-    """The run inside which it was begun."""
+    _around: tuple[str, str | None] | None = None
+    """The trace of the run inside which it was begun. Not that run: a chain of them would keep each other alive."""
     _counted: set[int] | None = None
     """Attempts inside which tokens were counted already."""
 
@@ -89,7 +89,7 @@ class ActiveRun:
     ) -> None:
         here = None if is_outside else kit.here.get()
         if here is not None:
-            self._above = here.run
+            self._around = here.run.trace()
             limits = limits.within(here.run.limits)
             about.setdefault("parent", here.run.id)
             about.setdefault("session", here.run.record.session)
@@ -119,19 +119,18 @@ class ActiveRun:
     @property
     def headers(self) -> dict[str, str]:
         """`traceparent` and `tracestate` to send with a request, so that what is begun there names this run."""
-        return traces.below(self.id, *self._trace())
+        return traces.below(self.id, *self.trace())
 
     @property
     def traceparent(self) -> str:
         """The first of these headers, for whoever takes one alone."""
         return self.headers["traceparent"]
 
-    def _trace(self) -> tuple[str, str | None]:
+    def trace(self) -> tuple[str, str | None]:
         """The outermost run, and the header that came in, of this run or of one around it."""
-        run = self
-        while run.record.traceparent is None and run._above is not None:
-            run = run._above
-        return run.id, run.record.traceparent
+        if self.record.traceparent is not None:
+            return self.id, self.record.traceparent
+        return self._around or (self.id, None)
 
     def links(self) -> list[Link]:
         """What overcame what in this run so far."""
