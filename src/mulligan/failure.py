@@ -141,6 +141,10 @@ class StoreError(MulliganError):
     """A store that cannot be opened, read or written, and what to do about it."""
 
 
+class Unanswerable(StoreError):
+    """Something that no store can do, however often it is asked; and what to ask instead."""
+
+
 class LessonFileError(MulliganError):
     """A file of a lesson that cannot be read, with its line, or a folder that cannot be written."""
 

@@ -110,8 +110,17 @@ def test_there_is_a_bound_on_all_alerts_together():
     watch = Watch()
     told = watch.heard([step(QUOTA, f"tool-{number}") for number in range(100)], 1.0)
     assert len(told) == alerts.HOURLY
-    assert watch.suppressed == 100 - alerts.HOURLY
-    assert len(watch.heard([step(QUOTA, "tool-x")], 3700.0)) == 1
+    assert {alert.untold for alert in told} == {0}
+
+
+def test_the_next_alert_says_how_many_before_it_were_not_told():
+    watch = Watch()
+    watch.heard([step(QUOTA, f"tool-{number}") for number in range(100)], 1.0)
+    (told,) = watch.heard([step(QUOTA, "tool-x")], 3700.0)
+    assert told.untold == 100 - alerts.HOURLY
+    assert told.told.endswith("only a person can fix it; 70 alerts before this one were not told, there were so many")
+    (again,) = watch.heard([step(QUOTA, "tool-y")], 3701.0)
+    assert again.untold == 0
 
 
 def test_a_command_is_given_the_alert_on_its_standard_input(tmp_path):

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mulligan.failure import Kind, StoreError
+from mulligan.failure import Kind, Unanswerable
 from mulligan.records import Record, encode
 from mulligan.remember import schemas
 from mulligan.remember.store import Forget
@@ -25,9 +25,9 @@ T = TypeVar("T", bound=Record)
 def check(what: Forget) -> None:
     """Exactly one thing is to be forgotten, and a text is long enough to mean something."""
     if len(_given(what)) != 1:
-        raise StoreError("forgetting takes one of: a run, a tool, a session, a text.")
+        raise Unanswerable("forgetting takes one of: a run, a tool, a session, a text.")
     if what.text is not None and len(what.text) < SHORTEST:
-        raise StoreError(f"a text to forget has at least {SHORTEST} characters: {what.text!r} stands everywhere.")
+        raise Unanswerable(f"a text to forget has at least {SHORTEST} characters: {what.text!r} stands everywhere.")
 
 
 def _given(what: Forget) -> list[str]:

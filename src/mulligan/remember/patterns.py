@@ -12,7 +12,7 @@ import msgspec
 
 from mulligan import calls
 from mulligan.classify.fingerprint import template
-from mulligan.failure import StoreError
+from mulligan.failure import Unanswerable
 from mulligan.records import Example, History, Pattern, PatternState, Record, Step, pattern_id
 from mulligan.remember.store import DAY, Command, PatternQuery
 
@@ -160,13 +160,13 @@ def named(command: Command, known: Collection[str], decisions: Mapping[str, Deci
     if command.do != "merge":
         return command, pattern
     if command.into is None:
-        raise StoreError("merging takes two patterns: the one to count, and the one to count it with.")
+        raise Unanswerable("merging takes two patterns: the one to count, and the one to count it with.")
     into = whole_id(command.into, known)
     if into is None:
-        raise StoreError(f"there is no pattern {command.into}. `mulligan patterns` lists them.")
+        raise Unanswerable(f"there is no pattern {command.into}. `mulligan patterns` lists them.")
     into = root(into, decisions)
     if into == pattern:
-        raise StoreError(f"{command.pattern} and {command.into} are one pattern already.")
+        raise Unanswerable(f"{command.pattern} and {command.into} are one pattern already.")
     return msgspec.structs.replace(command, into=into), pattern
 
 

@@ -192,7 +192,7 @@ class RemoteStore:
             instead = NEEDED if status == 401 else OTHER
             raise self._missed(f"{self.url} refuses us: {said.rstrip('.')}. {instead}")
         if status in (400, 413, 415, 422):
-            raise Unkept(f"{self.url} refuses a record: {said}")
+            raise Unkept(f"{self.url} refuses this: {said}")
         if status == 404:
             raise Unkept(f"{self.url} does not know that: {said}")
         raise self._missed(f"{self.url} cannot keep anything just now ({status}: {said})", _retry_after(answer))

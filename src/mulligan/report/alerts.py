@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote, urlsplit
 
+from msgspec.structs import replace
+
 from mulligan.events import AnyEvent, RunEnded, StepEnded
 from mulligan.failure import Remedy, SettingsError
 from mulligan.records import Pattern, Record, Step, encode, pattern_id
@@ -59,6 +61,8 @@ class Alert(Record, frozen=True):
     pattern: str = ""
     link: str = ""
     """Where to look, if a server is known."""
+    untold: int = 0
+    """Alerts before this one that nobody was told of, because there were too many in an hour."""
 
 
 class Watch:
@@ -76,8 +80,8 @@ class Watch:
         """Calls that failed and may be made again, by run: other programs do not say that one was given up."""
         self._over: dict[str, None] = {}
         """Runs that have ended: what failed in them and was not made again was given up."""
-        self.suppressed = 0
-        """Alerts that were not told, because there were too many."""
+        self._untold = 0
+        """Alerts that were not told, because there were too many; the next one says so."""
 
     def heard(self, events: Iterable[AnyEvent], now: float) -> list[Alert]:
         """The alerts of a batch that was kept at this second."""
@@ -93,7 +97,7 @@ class Watch:
         for run in heard & self._over.keys() & self._open.keys():
             for step in self._open.pop(run).values():
                 found += self._given_up(step, now)
-        return [alert for alert in found if self._is_told(alert, now)]
+        return [self._counted(alert) for alert in found if self._is_told(alert, now)]
 
     def _of(self, step: Step, now: float) -> Iterable[Alert]:
         failure = step.failure
@@ -169,13 +173,21 @@ class Watch:
         while self._hour and self._hour[0] < now - 3600:
             self._hour.popleft()
         if len(self._hour) >= HOURLY:
-            self.suppressed += 1
+            self._untold += 1
             return False
         if len(self._told) >= REMEMBERED:
             self._told.clear()
         self._told[key] = now
         self._hour.append(now)
         return True
+
+    def _counted(self, alert: Alert) -> Alert:
+        """The alert with how many before it were left out."""
+        untold, self._untold = self._untold, 0
+        if not untold:
+            return alert
+        some = "an alert before this one was" if untold == 1 else f"{untold} alerts before this one were"
+        return replace(alert, untold=untold, told=f"{alert.told}; {some} not told, there were so many")
 
 
 def _keep(known: dict[str, T], name: str, value: T) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+import msgspec
+
 from mulligan.events import RunEnded, StepEnded
 from mulligan.records import History, Step
 from mulligan.remember.store import LOCAL, RunQuery, Store
@@ -13,6 +15,10 @@ BEGUN = 3_600_000
 """Milliseconds before the first look: a run that has gone on longer than that is not heard of."""
 RUNS = 200
 """Runs looked at each time."""
+MOST = 1000
+"""Runs looked at where many are new: at the first look, or after a rush."""
+OPEN = 50
+"""Runs that are under way and no longer among the newest, and are looked at all the same."""
 
 
 class Watch:
@@ -29,17 +35,52 @@ class Watch:
         self._query = query
         self._tool, self._kind, self._failures = tool, kind, failures
         self._tenant = tenant
-        self._told: set[tuple[str, int]] = set()
+        self._told: dict[str, set[int]] = {}
+        """What was told of each run that was met."""
+        self._open: dict[str, None] = {}
+        """Runs that are under way, those that were heard of last at the end."""
 
     def look(self, kept: Store) -> list[tuple[StepEnded | RunEnded, str]]:
         fresh: list[tuple[int, int, StepEnded | RunEnded, str]] = []
-        for history in kept.runs(self._tenant, self._query):
+        found = {history.run.id: history for history in self._newest(kept)}
+        for id in [each for each in self._open if each not in found]:
+            history = kept.run(self._tenant, id)
+            if history is not None:
+                found[id] = history
+            else:
+                del self._open[id]
+        for id, history in sorted(found.items(), key=lambda each: each[1].run.started):
+            told = self._told.setdefault(id, set())
+            before = len(told)
             for at, event in self._events(history):
-                key = (history.run.id, event.step.seq if isinstance(event, StepEnded) else 0)
-                if key not in self._told:
-                    self._told.add(key)
-                    fresh.append((at, key[1] or sys.maxsize, event, history.run.agent))
+                key = event.step.seq if isinstance(event, StepEnded) else 0
+                if key not in told:
+                    told.add(key)
+                    fresh.append((at, key or sys.maxsize, event, history.run.agent))
+            self._follow(history, is_fresh=len(told) > before)
         return [(event, agent) for _, _, event, agent in sorted(fresh, key=lambda each: each[:2])]
+
+    def _newest(self, kept: Store) -> Iterator[History]:
+        """The newest runs, and as many before them as were never met."""
+        query, seen = self._query, 0
+        while seen < MOST:
+            page = kept.runs(self._tenant, query)
+            yield from page
+            seen += len(page)
+            if len(page) < query.limit or page[-1].run.id in self._told:
+                return
+            query = msgspec.structs.replace(query, before=(page[-1].run.started, page[-1].run.id))
+
+    def _follow(self, history: History, is_fresh: bool) -> None:
+        """Whether a run is looked at when others have begun after it."""
+        id = history.run.id
+        if history.run.end is not None:
+            self._open.pop(id, None)
+        elif is_fresh or id not in self._open:
+            self._open.pop(id, None)
+            self._open[id] = None
+            if len(self._open) > OPEN:
+                del self._open[next(iter(self._open))]
 
     def _events(self, history: History) -> Iterator[tuple[int, StepEnded | RunEnded]]:
         for step in history.steps:

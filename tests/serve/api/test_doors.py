@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from servers import Client, served
 
@@ -160,4 +162,39 @@ def test_what_is_not_there_and_what_cannot_be_done_is_told(serving):
     assert serving.anybody().get("/nowhere").status == 404
     told = serving.anybody()("DELETE", "/v1/runs")
     assert told.status == 405
-    assert "POST" in told.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    ("path", "possible"),
+    [
+        ("/v1/runs", {"GET", "HEAD", "POST"}),
+        ("/v1/runs/run_a", {"GET", "HEAD"}),
+        ("/v1/lessons/les_0123456789ab", {"GET", "HEAD", "POST"}),
+        ("/v1/batch", {"POST"}),
+    ],
+)
+def test_what_cannot_be_done_names_everything_that_can(serving, path, possible):
+    told = serving.anybody()("DELETE", path)
+    assert (told.status, set(told.headers["allow"].split(", "))) == (405, possible)
+
+
+@pytest.mark.parametrize(
+    ("method", "said", "told"),
+    [
+        ("forget", [{"text": "abc"}], "a text to forget has at least 4 characters"),
+        ("forget", [{}], "forgetting takes one of"),
+        ("change", [{"pattern": "ID", "do": "merge", "into": "pat_none"}], "`mulligan patterns` lists them"),
+        ("change", [{"pattern": "ID", "do": "merge"}], "merging takes two patterns"),
+        ("keep_lesson", [{"id": "les_1", "tool": "s", "mistake": "m", "correction": "c"}], "12 digits"),
+    ],
+)
+def test_what_no_store_can_do_is_the_askers_fault_and_not_told_as_the_stores(serving, method, said, told):
+    failed = {"id": "r", "end": "finished", "steps": [{"name": "s", "failure": {"message": "no"}}]}
+    assert serving.anybody().post("/v1/runs", failed).status == 200
+    person = serving.person()
+    (pattern,) = person.get("/v1/patterns").json["patterns"]
+    body = json.dumps(said).replace('"ID"', json.dumps(pattern["id"])).encode()
+    answer = person.post(f"/v1/store/{method}", body=body)
+    assert (answer.status, answer.json["error"]) == (400, "invalid")
+    assert told in answer.json["message"]
+    assert "retry-after" not in answer.headers

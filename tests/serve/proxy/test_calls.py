@@ -9,6 +9,7 @@ import pytest
 from mcp_client import block, proxied, texts
 
 from mulligan import settings
+from mulligan.failure import Ran
 from mulligan.records import History
 from mulligan.remember.store import LOCAL, RunQuery
 from mulligan.remember.urls import open_store
@@ -42,6 +43,24 @@ def test_a_connection_is_a_run_of_the_client_and_its_calls_are_steps():
     assert history.steps[0].arguments == {"text": "hello"}
     assert history.steps[0].result == "hello"
     assert str(history.steps[1].failure.kind) == "tool/permission_denied"
+
+
+def test_a_tool_that_the_server_does_not_have_did_not_run():
+    with proxied() as client:
+        client.open().tools()
+        client.call("frobnicate", text="x")
+        client.call("fail", text="Unknown tool: frobnicate")
+        client.close()
+    unlisted, listed = only_run().steps
+    assert (unlisted.failure.kind, unlisted.failure.ran) == ("tool/unknown_tool", Ran.NO)
+    assert (listed.failure.kind, listed.failure.ran) == ("tool/unknown_tool", Ran.YES)
+
+
+def test_before_the_tools_are_known_their_words_prove_nothing():
+    with proxied() as client:
+        client.open().call("frobnicate", text="x")
+        client.close()
+    assert only_run().steps[0].failure.ran is not Ran.NO
 
 
 def test_without_a_handshake_the_client_is_known_by_what_each_request_says():

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from mulligan.calls import TOOL, wilson
-from mulligan.failure import StoreError
+from mulligan.failure import Unanswerable
 from mulligan.prompt import Prompt
 from mulligan.records import (
     LAST_PART,
@@ -205,9 +205,9 @@ def written(given: Lesson) -> Lesson:
         given = msgspec.structs.replace(given, source="file")
     texts = {name: presentable(getattr(given, name)) for name in TEXTS}
     if not texts["mistake"] or not texts["correction"]:
-        raise StoreError(f"a lesson says what the mistake is and what to do instead; {given.id} does not.")
+        raise Unanswerable(f"a lesson says what the mistake is and what to do instead; {given.id} does not.")
     if not re.fullmatch(r"les_[0-9a-f]{12}", given.id):
-        raise StoreError(f"{given.id[:40]!r} is no id of a lesson: les_ and 12 digits of 0-9 and a-f.")
+        raise Unanswerable(f"{given.id[:40]!r} is no id of a lesson: les_ and 12 digits of 0-9 and a-f.")
     tool, kind, fingerprint, fix = (
         on_one_line(each) for each in (given.tool, given.kind, given.fingerprint, given.fix)
     )

@@ -17,15 +17,15 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Match, Route
 
 from mulligan.events import AnyEvent
-from mulligan.failure import StoreError
+from mulligan.failure import StoreError, Unanswerable
 from mulligan.remember.store import Batch, Store
 from mulligan.serve.api import doors
 from mulligan.serve.api.committing import Committer
 from mulligan.serve.api.doors import Browsers, Caller, Doors, Rules
-from mulligan.serve.api.errors import Refused, away
+from mulligan.serve.api.errors import Refused, away, invalid
 from mulligan.serve.api.intake import Intake
 from mulligan.serve.api.questions import Questions
 from mulligan.serve.api.quotas import Quotas
@@ -92,6 +92,8 @@ class Server:
             here = contextvars.copy_context()  # who acts is known on the thread, too
             asked: Callable[[], T] = partial(here.run, partial(question, *args, **kwargs))
             return await asyncio.get_running_loop().run_in_executor(self._readers, asked)
+        except Unanswerable as error:
+            raise invalid(str(error)) from None
         except StoreError as error:
             raise away(str(error)) from None
 
@@ -127,6 +129,17 @@ Group = Callable[[Server], Iterable[BaseRoute]]
 """Routes that belong together: `/v1/*` of ingest, of queries, the pages of the dashboard."""
 
 
+def possible(request: Request) -> set[str]:
+    """The methods of a path, of all the routes that have it: a question and what is sent may have one path."""
+    routes = request.app.routes
+    return {
+        method
+        for each in routes
+        if isinstance(each, Route) and each.matches(request.scope)[0] is not Match.NONE
+        for method in each.methods or ()
+    }
+
+
 def app(server: Server, groups: Sequence[Group], says: Callable[[str], None] | None = None) -> Starlette:
     """The application of these groups of routes. `says` is told one line a request."""
 
@@ -139,7 +152,7 @@ def app(server: Server, groups: Sequence[Group], says: Callable[[str], None] | N
         status = error.status_code if isinstance(error, HTTPException) else 500
         if status == 405:
             refused = Refused(405, "wrong_method", f"{request.method} is not possible here.")
-            refused.headers = dict(getattr(error, "headers", None) or {})
+            refused.headers = {"Allow": ", ".join(sorted(possible(request)))}
         else:
             refused = Refused(status, "not_found", "there is nothing here. See /docs for what there is.")
         return doors.told(request, refused)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from mulligan.capture.answers import Judge
 from mulligan.capture.kit import Kit
 from mulligan.capture.wrap import ToolOptions, Wrapped
+from mulligan.classify.taxonomy import TOOL_UNKNOWN_TOOL
+from mulligan.failure import Failure, Ran
 from mulligan.recover.mend import strangers
 from mulligan.recover.schema import pinned
 from mulligan.serve.proxy import pins, teach
@@ -25,10 +28,31 @@ SOME_TOOL = "?"
 _DEFINITION = msgspec.json.Decoder(dict[str, Any])
 
 
+class Unlisted(Judge):
+    """Judges answers to a name that the server did not list: where they say that there is no such tool, nothing ran.
+
+    Of a listed one the same words prove nothing: it may hand calls on, and speak of another.
+    """
+
+    __slots__ = ()
+
+    def failure(
+        self, kit: Kit, result: Any, arguments: Mapping[str, Any], rejects: Collection[int] = ()
+    ) -> Failure | None:
+        failure = super().failure(kit, result, arguments, rejects)
+        if failure is not None and failure.kind == TOOL_UNKNOWN_TOOL:
+            return msgspec.structs.replace(failure, ran=Ran.NO)
+        return failure
+
+
 class Remote(Wrapped):
     """A tool of the server, as recovery sees it. Its schema is the server's, and looked at only when it is needed."""
 
     definition: Mapping[str, Any] = {}
+
+    def is_not_listed(self) -> None:
+        """The server has told what its tools are, and this is none of them."""
+        self._judge = Unlisted(self.options.type, self.name, self.options.errors, self.options.empty)
 
     def schema(self) -> Mapping[str, Any] | None:
         schema = self.definition.get("inputSchema")
@@ -102,7 +126,10 @@ class Tools:
         )
         if as_it_came:
             about = dataclasses.replace(about, mode="observe")
-        known = Known(name, self._wrapped(name, about, definition or {}), timeout_of(self.options, name), definition)
+        wrapped = self._wrapped(name, about, definition or {})
+        if definition is None and self._listed:
+            wrapped.is_not_listed()
+        known = Known(name, wrapped, timeout_of(self.options, name), definition)
         known.is_held = self._is_held(name)
         return known
 
