@@ -123,6 +123,16 @@ def test_which_of_many_runs_are_kept_is_told_at_once(store, write):
     assert store.known("theirs", asked) == store.known(LOCAL, []) == set()
 
 
+def test_which_runs_have_ended_is_told_for_many_at_once(store, write):
+    for number in range(6):
+        write(RunStarted(Run(id=f"run_{number}", started=number)))
+        if number % 2:
+            write(RunEnded(Run(id=f"run_{number}", started=number, ended=9, end="finished")))
+    asked = [f"run_{number}" for number in range(1200)]
+    assert store.ended(LOCAL, asked) == {"run_1", "run_3", "run_5"}
+    assert store.ended("theirs", asked) == store.ended(LOCAL, []) == set()
+
+
 def test_a_batch_is_kept_once_by_its_journal_and_offset(store):
     batch = [RunStarted(run()), StepEnded(step(1))]
 

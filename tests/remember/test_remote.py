@@ -151,6 +151,36 @@ def test_a_record_that_is_refused_is_the_records_trouble():
         store.close()
 
 
+HTML = b"<html><body>Not Found</body></html>"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "told"),
+    [
+        (404, {}, HTML, r"does not answer as `mulligan serve` does \(404\). Check the address"),
+        (404, {}, b'{"error": "not_found", "message": "there is nothing here."}', "Check the address"),
+        (400, {}, HTML, "Check the address"),
+        (405, {}, HTML, "Check the address"),
+        (200, {}, HTML, "Check the address"),
+        (200, {}, b"{}", "Check the address"),
+        (413, {}, HTML, "Let 5 MB through"),
+        (301, {"Location": "https://mulligan.example.com/"}, b"", "on to https://mulligan.example.com/ .*STORE"),
+        (302, {}, HTML, "MULLIGAN_STORE"),
+    ],
+)
+def test_who_is_no_server_of_ours_says_nothing_about_a_record_and_is_not_asked_again_at_once(
+    status, headers, body, told
+):
+    clock = Clock()
+    with answering((status, headers, body)) as (url, heard):
+        store = RemoteStore(url, monotonic=clock)
+        for _ in range(3):
+            with pytest.raises(StoreError, match=told):
+                store.append(LOCAL, EVENTS, "j", 1)
+        assert len(heard) == 1
+        store.close()
+
+
 def test_a_large_batch_goes_in_pieces_and_its_end_comes_last(monkeypatch):
     monkeypatch.setattr(remote, "PIECE", 300)
     many = [StepEnded(Step(run="r", seq=seq, call=seq, name="s", arguments={"x": "y" * 80})) for seq in range(1, 8)]

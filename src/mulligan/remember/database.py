@@ -139,12 +139,17 @@ class DatabaseStore(abc.ABC):
         return self._history(tenant, bodies.read(known[0][0], Run)) if known else None
 
     def known(self, tenant: str, ids: Sequence[str]) -> set[str]:
-        found: set[str] = set()
+        return {id for (id,) in self._of_runs(tenant, "id", ids)}
+
+    def ended(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        runs = [bodies.read(body, Run) for (body,) in self._of_runs(tenant, "body", ids)]
+        return {run.id for run in runs if run.end is not None}
+
+    def _of_runs(self, tenant: str, column: str, ids: Sequence[str]) -> Iterator[Sequence[Any]]:
         for start in range(0, len(ids), EXPORTED):
             some = ids[start : start + EXPORTED]
-            sql = f"SELECT id FROM runs WHERE tenant = ? AND id IN ({', '.join('?' * len(some))})"
-            found.update(id for (id,) in self._read(tenant, sql, (tenant, *some)))
-        return found
+            sql = f"SELECT {column} FROM runs WHERE tenant = ? AND id IN ({', '.join('?' * len(some))})"
+            yield from self._read(tenant, sql, (tenant, *some))
 
     def _history(self, tenant: str, run: Run) -> History:
         with self._asking(tenant) as connection:

@@ -38,6 +38,7 @@ from mulligan.records import (
     encode,
     new_id,
 )
+from mulligan.redaction import clean
 from mulligan.remember import forgetting, wire
 from mulligan.remember.store import (
     Act,
@@ -188,6 +189,12 @@ class RemoteStore:
             self._misses, self._away_until = 0, 0.0
             return data
         said = _message(data)
+        if 300 <= status < 400:
+            place = clean(answer.getheader("Location", "") or "nowhere", 200)
+            raise self._missed(f"{self.url} sends us on to {place} ({status}). Name that address: MULLIGAN_STORE")
+        if not said and status not in (401, 403, 429) and status < 500:
+            raise self._strange(status)
+        said = said or "no reason was given."
         if status in (401, 403):
             instead = NEEDED if status == 401 else OTHER
             raise self._missed(f"{self.url} refuses us: {said.rstrip('.')}. {instead}")
@@ -196,6 +203,13 @@ class RemoteStore:
         if status == 404:
             raise Unkept(f"{self.url} does not know that: {said}")
         raise self._missed(f"{self.url} cannot keep anything just now ({status}: {said})", _retry_after(answer))
+
+    def _strange(self, status: int) -> StoreError:
+        """An answer that is none of ours. It says nothing about what was sent: that waits."""
+        if status == 413:
+            return self._missed(f"what stands before {self.url} lets no more through (413). Let 5 MB through there.")
+        told = f"{self.url} does not answer as `mulligan serve` does ({status})"
+        return self._missed(f"{told}. Check the address, and what stands before the server.")
 
     def _ask(self, method: str, *args: Any, timeout: float = READ, waits: bool = False) -> Any:
         """A question of `wire.METHODS`."""
@@ -218,8 +232,15 @@ class RemoteStore:
 
     def _send(self, events: list[msgspec.Raw], journal: str, offset: int) -> int:
         body = encode({"client": self._client, "journal": journal, "offset": offset, "events": events})
-        data = self._read(self._request("/v1/batch", body, "application/json", SEND))
-        return int(msgspec.json.decode(data)["new"])
+        answer = self._request("/v1/batch", body, "application/json", SEND)
+        try:
+            return int(msgspec.json.decode(self._read(answer))["new"])
+        except (msgspec.MsgspecError, KeyError, TypeError, ValueError):
+            raise self._strange(answer.status) from None
+        except Unkept:
+            if answer.status == 404:  # of a server of ours, but not where it takes in records
+                raise self._strange(404) from None
+            raise
 
     def append_all(self, batches: Sequence[Batch]) -> list[int]:
         return [self.append(*each) for each in batches]
@@ -246,6 +267,9 @@ class RemoteStore:
 
     def known(self, tenant: str, ids: Sequence[str]) -> set[str]:
         return set(self._ask("known", list(ids)))
+
+    def ended(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        return set(self._ask("ended", list(ids)))
 
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
         return self._ask("find", prefix, limit)  # type: ignore[no-any-return]
@@ -411,11 +435,12 @@ def _client(spool: Path) -> str:
 
 
 def _message(data: bytes) -> str:
+    """What a server of ours says; nothing where it is none."""
     try:
         told = msgspec.json.decode(data)
         return f"{told.get('field', '')} {told['message']}".strip()[:300]
     except (msgspec.MsgspecError, KeyError, AttributeError, TypeError):
-        return "no reason was given."
+        return ""
 
 
 def _retry_after(answer: http.client.HTTPResponse) -> float | None:

@@ -332,6 +332,9 @@ class Records(Protocol):
     def known(self, tenant: str, ids: Sequence[str]) -> set[str]:
         """Which of these runs there are."""
 
+    def ended(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        """Which of these runs have ended. Whoever may only write asks it too: nothing of a run is in the answer."""
+
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
         """The runs whose id starts so, the newest first."""
 

@@ -51,6 +51,7 @@ METHODS: dict[str, Method] = {
     "offset": Method("ingest", (str,), int),
     "journals": Method("ingest", (), list[str]),
     "release": Method("ingest", (list[str],), None),
+    "ended": Method("ingest", (list[str],), list[str]),
     "get": Method("ingest", (str, str), bytes | None),
     "put": Method("ingest", (str, str, bytes), None),
     "swap": Method("ingest", (str, str, bytes | None, bytes), bool),

@@ -285,3 +285,40 @@ def test_a_name_of_a_class_of_its_own_is_told_like_any_other(tmp_path):
     path = left(tmp_path, in_short(success("run_a", **{Name("query"): "secret"})))
     (_, step), _ = events_of(frames(path))
     assert step.step.arguments == {"query": {"$str": 6}}
+
+
+def test_who_may_only_write_to_a_server_adopts_as_well(tmp_path):
+    from servers import served  # skips, with the reason, where the extra is not installed
+
+    from mulligan.remember.remote import RemoteStore
+
+    folder = tmp_path / "journals"
+    path = left(folder, event_frame(RunStarted(Run(id="run_a", started=1))))
+    with served(tmp_path) as serving:
+        serving.store.append(LOCAL, [RunEnded(Run(id="run_b", started=1, ended=2, end="finished"))], "j", 1)
+        other = left(folder, event_frame(RunStarted(Run(id="run_b", started=1))))
+        _, secret = serving.server.tokens.create("ingest", 0)
+        serving.server.tokens.refresh()
+        adopt(RemoteStore(f"http://127.0.0.1:{serving.port}", secret, folder), LOCAL, folder)
+        assert {id: each.run.end for id, each in histories(serving.store).items()} == {
+            "run_a": "abandoned",
+            "run_b": "finished",
+        }
+    assert not path.exists()
+    assert not other.exists()
+
+
+def test_a_journal_that_the_store_does_not_take_holds_up_no_other(tmp_path):
+    class Picky(MemoryStore):
+        def append(self, tenant, batch, journal, offset, principal=""):
+            if any(isinstance(each, StepEnded) and each.step.name == "bad" for each in batch):
+                raise ValueError("this is refused")
+            return super().append(tenant, batch, journal, offset, principal)
+
+    paths = [
+        left(tmp_path, event_frame(StepEnded(Step(run=f"run_{name}", seq=1, call=1, name=name))))
+        for name in ("good", "bad", "fine")
+    ]
+    with pytest.raises(ValueError, match="this is refused"):
+        adopt(Picky(), LOCAL, tmp_path)
+    assert [path.exists() for path in paths] == [False, True, False]

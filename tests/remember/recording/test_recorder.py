@@ -200,6 +200,41 @@ def test_an_event_that_the_store_alone_cannot_take_is_dropped_counted_and_holds_
     assert recorder.dropped == 2
 
 
+def test_a_store_that_goes_away_while_records_are_tried_one_by_one_loses_none():
+    class Leaving(Balky):
+        """Refuses batches, takes three records by themselves, and is then away for a while."""
+
+        taken = 0
+        left_for = 20
+
+        def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int) -> int:
+            if self.left_for and len(batch) > 1:
+                raise ValueError("this is refused")
+            if self.taken >= 3 and self.left_for:
+                self.left_for -= 1
+                raise StoreError("it is away")
+            self.taken += 1
+            return super().append(tenant, batch, journal, offset)
+
+    store = Leaving()
+    recorder = recorder_to(store)
+    for n in range(1, 11):
+        recorder(step(n))
+    assert recorder.flush(PATIENCE)
+    assert (kept(store), recorder.dropped) == (10, 0)
+
+
+def test_a_store_that_refuses_everything_is_not_asked_without_end(monkeypatch):
+    monkeypatch.setattr(recording, "AGAIN", 60.0)
+    store = Balky(ValueError("this is refused"))
+    recorder = recorder_to(store)
+    for n in range(1, 11):
+        recorder(step(n))
+    store.wait_until_asked(1 + 1)  # for a batch, and for one of it
+    assert not recorder.flush(0.5)
+    assert store.asked._value <= 10
+
+
 def test_beyond_its_capacity_the_oldest_are_dropped_and_counted(monkeypatch):
     monkeypatch.setattr(intake, "CAPACITY", 100)
     store = Balky(StoreError("full"))

@@ -143,6 +143,11 @@ class MemoryStore:
         with self._lock:
             return set(ids) & self._room(tenant).histories.runs.keys()
 
+    def ended(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        with self._lock:
+            runs = self._room(tenant).histories.runs
+            return {id for id in ids if id in runs and runs[id].end is not None}
+
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
         with self._lock:
             runs = [history.run for history in self._room(tenant).histories.every()]

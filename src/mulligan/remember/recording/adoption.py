@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.failure import StoreError
 from mulligan.records import Run, decode, encode
 from mulligan.remember.recording.journal import (
     HEAD,
@@ -137,9 +138,10 @@ def thinned(journal: Journal) -> tuple[Journal, int]:
 def adopt(store: Store, tenant: str, folder: Path) -> int:
     """Brings what dead processes left in their journals into the store; how many events were not there yet.
 
-    A journal that cannot be read is left where it is, for whoever comes next.
+    A journal that cannot be read, or that the store does not take, is left where it is, for whoever comes next.
     """
     adopted = 0
+    refused: Exception | None = None
     if not folder.is_dir():
         return 0
     for orphan in orphans(folder):
@@ -150,6 +152,12 @@ def adopt(store: Store, tenant: str, folder: Path) -> int:
             log.warning("%s; it was left for it", error)
         except OSError as error:
             log.warning("%s cannot be adopted (%s); it was left", orphan.path, error.strerror or error)
+        except StoreError:
+            raise  # it is away, for the others too
+        except Exception as error:  # noqa: BLE001 - of this one: the others need not wait for it
+            refused = refused or error
+    if refused is not None:
+        raise refused
     return adopted
 
 
@@ -193,7 +201,9 @@ def _adopted(store: Store, tenant: str, orphan: Orphan) -> int:
         count += 1
     if batch:
         store.append(tenant, batch, orphan.name, offset)
-    ends = [_abandoned(run, last_seen) for run in open_runs.values() if not _has_ended(store, tenant, run)]
+    # Another process may have ended one: a run may go on in a child.
+    ended = store.ended(tenant, list(open_runs)) if open_runs else set()
+    ends = [_abandoned(run, last_seen) for run in open_runs.values() if run.id not in ended]
     if ends:
         store.append(tenant, ends, orphan.name, offset + 1)  # one byte on: it is news, even where all else was kept
     return count
@@ -202,8 +212,3 @@ def _adopted(store: Store, tenant: str, orphan: Orphan) -> int:
 def _abandoned(run: Run, last_seen: dict[str, int]) -> RunEnded:
     """Begun here and ended nowhere: it ended with its process, when that was last heard of."""
     return RunEnded(msgspec.structs.replace(run, ended=last_seen.get(run.id, run.started), end="abandoned"))
-
-
-def _has_ended(store: Store, tenant: str, run: Run) -> bool:
-    """Whether another process has ended it: a run may go on in a child."""
-    return any(each.id == run.id and each.end is not None for each in store.find(tenant, run.id))

@@ -26,6 +26,9 @@ from mulligan.remember.store import LOCAL, Store
 
 EXIT = 2.0
 """Seconds. Leaving the process never takes longer than this because of us."""
+AGAIN, SHARE = 0.5, 5
+"""A store that has refused every record by itself is offered them again after so many seconds, or after so many times
+as long as that took."""
 
 
 class Recorder:
@@ -56,6 +59,8 @@ class Recorder:
 
     def _reset(self) -> None:
         self.store: Store | None = None
+        self._not_before = 0.0
+        """When a store that takes no record at all is tried again."""
         self._learner = Learner()
         self._closing = threading.RLock()
         self._arriving = threading.Lock()
@@ -123,6 +128,8 @@ class Recorder:
         """One batch into the store; it stays in memory, or in the journal, until it is there."""
         intake = self._intake
         intake.make_room(self.store is not None)
+        if time.monotonic() < self._not_before:
+            return False
         batch, journal, upto = intake.next_batch()
         try:
             store = self._opened()
@@ -186,11 +193,17 @@ class Recorder:
         """
         sound = [each for each in batch if self._is_encodable(each)]
         if len(sound) == len(batch):
-            refused = [each for each in batch if not self._is_kept_alone(each)]
-            if len(refused) == len(batch):
-                return False  # it takes nothing at all: it is the store that is broken
-            # Once more, now that it has taken something: it may have come back in the middle of the first round.
-            bad = {id(each) for each in refused if not self._is_kept_alone(each)}
+            begun = time.monotonic()
+            try:
+                refused = [each for each in batch if not self._is_kept_alone(each)]
+                if len(refused) == len(batch):
+                    now = time.monotonic()
+                    self._not_before = now + max(AGAIN, SHARE * (now - begun))
+                    return False  # it takes nothing at all: it is the store that is broken
+                # Once more, now that it has taken something: it may have come back in the middle of the first round.
+                bad = {id(each) for each in refused if not self._is_kept_alone(each)}
+            except MulliganError:
+                return False  # it went away in the middle, which says nothing of a record
             sound = [each for each in batch if id(each) not in bad]
         if len(sound) == len(batch):
             return False
@@ -210,6 +223,8 @@ class Recorder:
         try:
             # Under a journal of its own: the batch it belongs to comes again, and what it holds is known by its ids.
             self.store.append(self._tenant, self._events([waiting]), new_id("journal"), 1)
+        except MulliganError:
+            raise
         except Exception:  # noqa: BLE001 - whatever it is, it is this record's
             return False
         return True
