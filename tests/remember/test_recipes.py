@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from mulligan.records import Ahead
 from mulligan.remember import recipes
-from mulligan.remember.fixes import Form, Tally
+from mulligan.remember.fixes import Crowd, Form, Tally, Verdict
+from mulligan.remember.store import FixQuery
 
 
-def tally(*names: str, worked: int = 1, tried: int | None = None) -> Tally:
+def tally(*names: str, worked: int = 1, tried: int | None = None, agents: dict[str, int] | None = None) -> Tally:
     form = Form(sort="recipe", names=names)
-    tried = worked if tried is None else tried
-    return Tally(id=f"fix_{'_'.join(names)}", tool="start", fingerprint="f", form=form, tried=tried, worked=worked)
+    return Tally(
+        id=f"fix_{'_'.join(names)}", tool="start", fingerprint="f", form=form, worked=worked,
+        tried=worked if tried is None else tried, agents=agents or {},
+    )  # fmt: skip
 
 
 def told(found: list[recipes.Learned]) -> list[Any]:
-    return [(each.tally.form.names, each.tally.worked, each.tally.tried) for each in found]
+    return [(each.own.form.names, each.worked, each.tried) for each in found]
 
 
 def test_the_shortest_set_of_calls_that_was_enough_is_the_recipe_and_longer_ones_bear_it_out():
@@ -41,6 +47,67 @@ def test_one_lucky_run_does_not_hide_what_most_needed():
 def test_what_failed_after_the_same_calls_counts_against_it():
     known = [tally("press", worked=6, tried=10), tally("press", "status", worked=0, tried=2)]
     assert told(recipes.learned(known)) == [(("press",), 6, 12)]
+
+
+tallies = st.lists(
+    st.builds(
+        lambda names, worked, failed, agents: tally(*names, worked=worked, tried=worked + failed, agents=agents),
+        st.lists(st.sampled_from("abcdef"), min_size=1, max_size=6, unique=True),
+        st.sampled_from([0, 1, 1, 1, 2, 9]),
+        st.integers(0, 2),
+        st.dictionaries(st.sampled_from([f"agent_{number}" for number in range(12)]), st.integers(1, 3)),
+    ),
+    max_size=20,
+    unique_by=lambda each: each.id,
+)
+
+
+def by_definition(known: list[Tally]) -> list[Any]:
+    """What a recipe is, said set by set."""
+
+    def above(row: Tally) -> list[Tally]:
+        return [each for each in known if set(row.form.names) <= set(each.form.names)]
+
+    def is_enough(row: Tally) -> bool:
+        is_short = 0 < len(row.form.names) <= recipes.LONGEST
+        return is_short and row.worked > 0 and row.worked >= 0.2 * sum(each.worked for each in above(row))
+
+    enough = [row for row in known if is_enough(row)]
+    found: dict[frozenset[str], Tally] = {}
+    for row in sorted(enough, key=lambda each: each.id, reverse=True):
+        if not any(set(other.form.names) < set(row.form.names) for other in enough):
+            found[frozenset(row.form.names)] = row
+    sums = [(row, sum(each.worked for each in above(row)), sum(each.tried for each in above(row)))
+            for row in found.values()]  # fmt: skip
+    sums.sort(key=lambda each: (-each[1], len(each[0].form.names), each[0].id))
+    return [(row.form.names, worked, tried) for row, worked, tried in sums]
+
+
+@given(tallies)
+def test_recipes_are_those_sets_of_calls_that_were_enough_and_of_which_no_part_was(known):
+    assert told(recipes.learned(known)) == by_definition(known)
+
+
+@given(tallies, tallies, st.sampled_from(["", "agent_0", "agent_7"]), st.booleans())
+def test_a_few_fixes_are_the_first_of_all_of_them_and_no_others_are_put_together(own, alike, agent, revokes):
+    groups = [(1.0, own), (0.7, [tally(*each.form.names, "z", worked=each.worked) for each in alike])]
+    verdicts = {each.id: Verdict(revoked=1) for each in own[::2]} if revokes else {}
+    asked: list[str] = []
+
+    def samples(ids: Any) -> dict[str, Any]:
+        asked.extend(ids)
+        return {}
+
+    known = recipes.Known(Crowd(), verdicts, samples, {}, lambda each, since: each)
+    query = FixQuery(tool="start", fingerprint="f", agent=agent, now=1, limit=1000)
+    every = recipes.answered(groups, query, known)
+    assert not {each.id for each in every} & verdicts.keys()
+    order = [(-each.likeness, agent not in each.agents, -each.worked, each.tried, each.id) for each in every]
+    assert order == sorted(order)
+    asked.clear()
+    few = recipes.answered(groups, FixQuery(tool="start", fingerprint="f", agent=agent, now=1, limit=3), known)
+    assert few == every[:3]
+    assert len(asked) <= 3 * recipes.PARTS
 
 
 def sample(**press: Any) -> list[tuple[str, dict[str, Any]]]:

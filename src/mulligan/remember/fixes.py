@@ -26,6 +26,8 @@ OWN = "local"
 CHANGES = 4
 """Changes of one fix. More is another call, not the same one put right."""
 RECENT = 20
+AGENTS = 10
+"""Who is told to have been helped by a fix, of very many."""
 HOUR = DAY // 24
 Sort = Literal["change", "recipe", "retry"]
 
@@ -399,9 +401,14 @@ def told(tally: Tally, state: tuple[FixState, str], likeness: float = 1.0) -> Fi
         imported=tally.imported,
         principals=len(tally.principals),
         days=len(tally.days),
-        agents=dict(sorted(tally.agents.items(), key=lambda item: (-item[1], item[0]))[:10]),
+        agents=told_agents(tally.agents),
         last=tally.last,
         state=state[0],
         why=state[1],
         likeness=likeness,
     )
+
+
+def told_agents(agents: Mapping[str, int]) -> dict[str, int]:
+    """Those for whom it worked the most often, as others hear of them."""
+    return dict(sorted(agents.items(), key=lambda item: (-item[1], item[0]))[:AGENTS])

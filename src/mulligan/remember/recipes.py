@@ -7,13 +7,14 @@ point. The shortest set of calls that was enough by itself is what was missing; 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Literal
 
 import msgspec
 
 from mulligan.records import Ahead, Fix, FixState, encode
-from mulligan.remember.fixes import Crowd, Form, Tally, Verdict, judged, rejudged, told
+from mulligan.remember.fixes import Crowd, Form, Tally, Verdict, judged, rejudged, told, told_agents
 from mulligan.remember.store import FixQuery
 
 LONGEST = 4
@@ -34,58 +35,104 @@ Samples = Sequence[Sequence[tuple[str, dict[str, Any]]]]
 
 
 class Learned(msgspec.Struct, frozen=True):
-    """A recipe with the tallies that bear it out; the first is that of the recipe alone."""
+    """A fix with the tallies that its record comes from: its own, and of a recipe also those that bear it out."""
 
-    tally: Tally
-    parts: tuple[str, ...]
+    own: Tally
+    parts: tuple[Tally, ...]
+    worked: int
+    tried: int
+
+    @classmethod
+    def of(cls, own: Tally, parts: tuple[Tally, ...]) -> Learned:
+        return cls(own, parts, sum(each.worked for each in parts), sum(each.tried for each in parts))
+
+    @property
+    def whole(self) -> Tally:
+        """All of its record: it is put together only for those that are told."""
+        return _merged(self.own, self.parts) if self.own.form.sort == "recipe" else self.own
+
+    def has_helped(self, agent: str) -> bool:
+        """Whether it is told to have worked for this agent."""
+        if not any(each.agents.get(agent) for each in self.parts):
+            return False
+        return agent in told_agents(self.parts[0].agents if len(self.parts) == 1 else _counts(self.parts, "agents"))
 
 
 def learned(tallies: Sequence[Tally]) -> list[Learned]:
-    """The recipes of one pattern, that which explains the most first."""
+    """The recipes of one pattern, that which explains the most first.
+
+    Sets of calls are not held against each other: of each call the rows that have it are the bits of one number, and
+    what has all calls of a set is what these numbers have in common.
+    """
     tried = [each for each in tallies if each.form.sort == "recipe"]
-    if not tried:
-        return []
-    places = {name: 1 << at for at, name in enumerate({name for each in tried for name in each.form.names})}
-    # Which calls, as bits of one number: one set is part of another where it adds no bit to it.
-    sets = [sum({places[name] for name in each.form.names}) for each in tried]
-    rows = [(each.worked, own) for each, own in zip(tried, sets, strict=True) if each.worked]
-    short = [(each, own) for each, own in zip(tried, sets, strict=True)
-             if each.worked and len(each.form.names) <= LONGEST]  # fmt: skip
-    worked = {own: sum(count for count, other in rows if own | other == other) for own in {own for _, own in short}}
-    # Else luck: nearly everybody did more, and had to.
-    likely = [(each, own) for each, own in short if each.worked >= BORNE_OUT * worked[own]]
-    enough = {own for _, own in likely}
-    found: dict[int, Learned] = {}
-    for row, own in likely:
-        # A shorter one that was enough often enough: what this one does besides is beside the point.
-        if any(other != own and other | own == own for other in enough):
+    having: dict[str, int] = {}
+    for place, row in enumerate(tried):
+        for name in row.form.names:
+            having[name] = having.get(name, 0) | 1 << place
+    likely: list[tuple[Tally, int, int]] = []
+    """Rows with their place, and with the rows above them: those that have all their calls. The same calls, the same
+    rows above.
+    """
+    alone: dict[int, int] = {}
+    """By the rows above, those that have these calls and no others."""
+    counts: dict[int, int] = {}
+    for place, row in enumerate(tried):
+        if not row.worked or len(row.form.names) > LONGEST:
             continue
-        above = [each for each, other in zip(tried, sets, strict=True) if own | other == other]
-        made = Learned(_merged(row, above), tuple(each.id for each in above))
-        if own not in found or _rank(made) < _rank(found[own]):
-            found[own] = made
-    return sorted(found.values(), key=_rank)
+        above = (1 << len(tried)) - 1
+        for name in row.form.names:
+            above &= having[name]
+        if above not in counts:
+            counts[above] = sum(tried[each].worked for each in _places(above))
+        if row.worked >= BORNE_OUT * counts[above]:  # else luck: nearly everybody did more, and had to
+            likely.append((row, 1 << place, above))
+            alone[above] = alone.get(above, 0) | 1 << place
+    beside = 0
+    """Rows of which a shorter one was enough often enough: what they do besides is beside the point."""
+    for above, same in alone.items():
+        beside |= above & ~same
+    best: dict[int, Tally] = {}
+    for row, place, above in likely:
+        if not place & beside and (above not in best or _shortness(row) < _shortness(best[above])):
+            best[above] = row
+    found = [Learned.of(row, tuple(tried[each] for each in _places(above))) for above, row in best.items()]
+    return sorted(found, key=lambda each: (-each.worked, *_shortness(each.own)))
 
 
-def _rank(each: Learned) -> tuple[int, int, str]:
-    return -each.tally.worked, len(each.tally.form.names), each.tally.id
+def _places(bits: int) -> Iterator[int]:
+    while bits:
+        last = bits & -bits
+        yield last.bit_length() - 1
+        bits ^= last
+
+
+def _shortness(row: Tally) -> tuple[int, str]:
+    return len(row.form.names), row.id
 
 
 def _merged(row: Tally, above: Sequence[Tally]) -> Tally:
     """The record of a set of calls: that of all runs in which they were made, whatever else was."""
-    whole = Tally(id=row.id, tool=row.tool, fingerprint=row.fingerprint, form=row.form)
-    days: set[int] = set()
+    return Tally(
+        id=row.id,
+        tool=row.tool,
+        fingerprint=row.fingerprint,
+        form=row.form,
+        tried=sum(each.tried for each in above),
+        worked=sum(each.worked for each in above),
+        imported=sum(each.imported for each in above),
+        principals=_counts(above, "principals"),
+        agents=_counts(above, "agents"),
+        days=sorted({day for each in above for day in each.days})[-20:],
+        recent=sorted(vote for each in above for vote in each.recent)[-20:],
+    )
+
+
+def _counts(above: Sequence[Tally], of: Literal["principals", "agents"]) -> dict[str, int]:
+    whole: dict[str, int] = {}
     for each in above:
-        whole.tried += each.tried
-        whole.worked += each.worked
-        whole.imported += each.imported
-        days.update(each.days)
-        for name, count in each.principals.items():
-            whole.principals[name] = whole.principals.get(name, 0) + count
-        for name, count in each.agents.items():
-            whole.agents[name] = whole.agents.get(name, 0) + count
-    whole.days = sorted(days)[-20:]
-    whole.recent = sorted(vote for each in above for vote in each.recent)[-20:]
+        counts: dict[str, int] = getattr(each, of)
+        for name, count in counts.items():
+            whole[name] = whole.get(name, 0) + count
     return whole
 
 
@@ -166,58 +213,68 @@ class Known(msgspec.Struct, frozen=True):
 
 def answered(groups: Sequence[tuple[float, Sequence[Tally]]], query: FixQuery, known: Known) -> list[Fix]:
     """Fixes and recipes with their records, the likeliest first: the same answer whoever keeps the tallies."""
-    found = [each for likeness, tallies in groups for each in _judged(likeness, tallies, query, known)]
-    found.sort(key=lambda each: _order_of(each[0], query))
-    return _whole(found[: max(query.limit, 0)], known)
+    found = _in_order(groups, query)
+    told = (each for likeness, one in found if (each := _judged(likeness, one, query, known)) is not None)
+    return _whole(list(islice(told, max(query.limit, 0))), known)
 
 
 def recorded(tallies: Sequence[Tally], query: FixQuery, known: Known) -> dict[str, tuple[Fix, tuple[str, ...]]]:
     """The fixes of one pattern by their ids, with their records and the ids of the tallies that these come from."""
-    return {fix.id: (fix, tuple(each.id for each in parts)) for fix, _, parts in _judged(1.0, tallies, query, known)}
+    found = (_judged(1.0, each, query, known) for each in _learned(tallies))
+    return {told[0].id: (told[0], tuple(each.id for each in told[1].parts)) for told in found if told is not None}
 
 
 def best(
     tallies: Sequence[Tally], query: FixQuery, known: Known, is_worth: Callable[[Fix], bool]
 ) -> tuple[list[Fix], Fix | None]:
     """The fixes of one pattern without the calls that come first, and the likeliest that is worth it, with them."""
-    found = sorted(_judged(1.0, tallies, query, known), key=lambda each: _order_of(each[0], query))
+    every = (_judged(likeness, each, query, known) for likeness, each in _in_order([(1.0, tallies)], query))
+    found = [each for each in every if each is not None]
     chosen = next((each for each in found if is_worth(each[0])), None)
-    return [fix for fix, _, _ in found], _whole([chosen], known)[0] if chosen is not None else None
+    return [fix for fix, _ in found], _whole([chosen], known)[0] if chosen is not None else None
 
 
-def _judged(
-    likeness: float, tallies: Sequence[Tally], query: FixQuery, known: Known
-) -> list[tuple[Fix, Tally, Sequence[Tally]]]:
-    found: list[tuple[Fix, Tally, Sequence[Tally]]] = []
-    plain = [(each, (each,)) for each in tallies if each.form.sort != "recipe" and each.worked]
-    by_id = {each.id: each for each in tallies}
-    of_recipes = [(each.tally, tuple(by_id[id] for id in each.parts)) for each in learned(tallies)]
-    for each, parts in (*plain, *of_recipes):
-        if likeness < 1 and each.worked < RUNS:
-            continue  # what helped once against something else is chance
-        fix = told(each, _state(each, parts, query, known), likeness)
-        if query.state is not None and fix.state != query.state:
-            continue
-        if query.is_question and fix.state == "revoked":
-            continue
-        found.append((fix, each, parts))
-    return found
+def _learned(tallies: Sequence[Tally]) -> list[Learned]:
+    """The fixes of one pattern, recipes and others."""
+    plain = [Learned.of(each, (each,)) for each in tallies if each.form.sort != "recipe" and each.worked]
+    return [*plain, *learned(tallies)]
 
 
-def _order_of(fix: Fix, query: FixQuery) -> tuple[float, bool, int, int, str]:
-    return -fix.likeness, not fix.agents.get(query.agent), -fix.worked, fix.tried, fix.id
+def _in_order(groups: Sequence[tuple[float, Sequence[Tally]]], query: FixQuery) -> list[tuple[float, Learned]]:
+    """The likeliest first. What helped once against something else is chance."""
+    found = [
+        (likeness, each)
+        for likeness, tallies in groups
+        for each in _learned(tallies)
+        if likeness >= 1 or each.worked >= RUNS
+    ]
+
+    def order(one: tuple[float, Learned]) -> tuple[float, bool, int, int, str]:
+        likeness, each = one
+        return -likeness, not each.has_helped(query.agent), -each.worked, each.tried, each.own.id
+
+    return sorted(found, key=order)
 
 
-def _whole(chosen: Sequence[tuple[Fix, Tally, Sequence[Tally]]], known: Known) -> list[Fix]:
+def _judged(likeness: float, each: Learned, query: FixQuery, known: Known) -> tuple[Fix, Learned] | None:
+    """A fix with its record, unless it is not asked for."""
+    whole = each.whole
+    state, why = _state(whole, each.parts, query, known)
+    if (query.state is not None and state != query.state) or (query.is_question and state == "revoked"):
+        return None
+    return told(whole, (state, why), likeness), each
+
+
+def _whole(chosen: Sequence[tuple[Fix, Learned]], known: Known) -> list[Fix]:
     """Fixes with the calls that come first: they are worked out for those that are told, of all of them at once."""
-    sources = {fix.id: _sources(tally, parts) for fix, tally, parts in chosen if tally.form.sort == "recipe"}
+    sources = {fix.id: _sources(each.own, each.parts) for fix, each in chosen if each.own.form.sort == "recipe"}
     made = known.samples([id for ids in sources.values() for id in ids]) if sources else {}
     whole = []
-    for fix, tally, _ in chosen:
+    for fix, each in chosen:
         if fix.id in sources:
             some = [sample for id in sources[fix.id] for sample in made.get(id, ())]
             latest = [done for _, done in sorted(some, key=lambda sample: -sample[0])]
-            fix = msgspec.structs.replace(fix, first=ahead(tally.form, latest))
+            fix = msgspec.structs.replace(fix, first=ahead(each.own.form, latest))
         whole.append(fix)
     return whole
 
