@@ -7,8 +7,9 @@ point. The shortest set of calls that was enough by itself is what was missing; 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Literal
 
 import msgspec
@@ -38,13 +39,15 @@ class Learned(msgspec.Struct, frozen=True):
     """A fix with the tallies that its record comes from: its own, and of a recipe also those that bear it out."""
 
     own: Tally
-    parts: tuple[Tally, ...]
+    parts: Sequence[Tally]
     worked: int
     tried: int
 
     @classmethod
-    def of(cls, own: Tally, parts: tuple[Tally, ...]) -> Learned:
-        return cls(own, parts, sum(each.worked for each in parts), sum(each.tried for each in parts))
+    def of(cls, own: Tally, parts: Sequence[Tally]) -> Learned:
+        if len(parts) == 1:
+            return cls(own, parts, own.worked, own.tried)
+        return cls(own, parts, sum([each.worked for each in parts]), sum([each.tried for each in parts]))
 
     @property
     def whole(self) -> Tally:
@@ -53,9 +56,10 @@ class Learned(msgspec.Struct, frozen=True):
 
     def has_helped(self, agent: str) -> bool:
         """Whether it is told to have worked for this agent."""
-        if not any(each.agents.get(agent) for each in self.parts):
-            return False
-        return agent in told_agents(self.parts[0].agents if len(self.parts) == 1 else _counts(self.parts, "agents"))
+        for each in self.parts:
+            if agent in each.agents:
+                return agent in told_agents(_counts(self.parts, "agents"))
+        return False
 
 
 def learned(tallies: Sequence[Tally]) -> list[Learned]:
@@ -66,44 +70,42 @@ def learned(tallies: Sequence[Tally]) -> list[Learned]:
     """
     tried = [each for each in tallies if each.form.sort == "recipe"]
     having: dict[str, int] = {}
-    for place, row in enumerate(tried):
+    place = 1
+    for row in tried:
         for name in row.form.names:
-            having[name] = having.get(name, 0) | 1 << place
-    likely: list[tuple[Tally, int, int]] = []
-    """Rows with their place, and with the rows above them: those that have all their calls. The same calls, the same
-    rows above.
-    """
-    alone: dict[int, int] = {}
-    """By the rows above, those that have these calls and no others."""
-    counts: dict[int, int] = {}
-    for place, row in enumerate(tried):
-        if not row.worked or len(row.form.names) > LONGEST:
-            continue
-        above = (1 << len(tried)) - 1
-        for name in row.form.names:
-            above &= having[name]
-        if above not in counts:
-            counts[above] = sum(tried[each].worked for each in _places(above))
-        if row.worked >= BORNE_OUT * counts[above]:  # else luck: nearly everybody did more, and had to
-            likely.append((row, 1 << place, above))
-            alone[above] = alone.get(above, 0) | 1 << place
+            having[name] = having.get(name, 0) | place
+        place <<= 1
+    every = place - 1
+    enough: dict[int, tuple[int, Tally]] = {}
+    """By the rows above a set of calls, which have all of them: those that have no others, and the first of these."""
+    place = 1
+    for row in tried:
+        names = row.form.names
+        if row.worked and len(names) <= LONGEST:
+            above = every
+            for name in names:
+                above &= having[name]
+            # Else luck: nearly everybody did more, and had to.
+            if above == place or row.worked >= BORNE_OUT * sum([each.worked for each in _at(above, tried)]):
+                same, first = enough.get(above, (0, None))
+                enough[above] = same | place, row if first is None else min(first, row, key=_shortness)
+        place <<= 1
     beside = 0
-    """Rows of which a shorter one was enough often enough: what they do besides is beside the point."""
-    for above, same in alone.items():
-        beside |= above & ~same
-    best: dict[int, Tally] = {}
-    for row, place, above in likely:
-        if not place & beside and (above not in best or _shortness(row) < _shortness(best[above])):
-            best[above] = row
-    found = [Learned.of(row, tuple(tried[each] for each in _places(above))) for above, row in best.items()]
+    for above, (same, _) in enough.items():
+        beside |= above ^ same
+    # Where a shorter set was enough often enough, what a longer one does besides is beside the point.
+    found = [Learned.of(row, _at(above, tried)) for above, (same, row) in enough.items() if not same & beside]
     return sorted(found, key=lambda each: (-each.worked, *_shortness(each.own)))
 
 
-def _places(bits: int) -> Iterator[int]:
-    while bits:
-        last = bits & -bits
-        yield last.bit_length() - 1
-        bits ^= last
+def _at(places: int, rows: Sequence[Tally]) -> list[Tally]:
+    """The rows at the places whose bits are set."""
+    found = []
+    while places:
+        last = places & -places
+        found.append(rows[last.bit_length() - 1])
+        places ^= last
+    return found
 
 
 def _shortness(row: Tally) -> tuple[int, str]:
@@ -143,12 +145,16 @@ def ahead(form: Form, samples: Samples) -> tuple[Ahead, ...]:
         made = [arguments for sample in samples for tool, arguments in sample if tool == name]
         constant: dict[str, Any] = {}
         varying: list[str] = []
-        given = Counter(key for arguments in made for key in arguments)
-        for key, count in given.items():
-            if count < CONSTANT * len(made):
+        given: dict[str, list[Any]] = {}
+        for arguments in made:
+            for key, value in arguments.items():
+                given.setdefault(key, []).append(value)
+        most, least = CONSTANT * len(made), min(RUNS, len(made))
+        for key, values in given.items():
+            if len(values) < most:
                 continue  # most did without it
-            value, times = _usual([arguments[key] for arguments in made if key in arguments])
-            if times >= max(CONSTANT * len(made), min(RUNS, len(made))) and value is not None and _is_told(value):
+            value, times = _usual(values)
+            if times >= most and times >= least and value is not None and _is_told(value):
                 constant[key] = value
             else:
                 varying.append(key)
@@ -167,7 +173,9 @@ def _order(form: Form, samples: Samples) -> list[str]:
 
 def _usual(values: Sequence[Any]) -> tuple[Any, int]:
     """The most frequent value; 1 and 1.0 are one number here, and a list is the same in any order."""
-    kinds = {type(value) for value in values}
+    if len(values) == 1:
+        return values[0], 1
+    kinds = set(map(type, values))
     keys: Sequence[Any]
     if kinds == {str}:
         keys = values
@@ -175,7 +183,10 @@ def _usual(values: Sequence[Any]) -> tuple[Any, int]:
         keys = list(map(float, values))
     else:
         keys = [encode(_key(value)) for value in values]
-    key, times = Counter(keys).most_common(1)[0]
+    counts: dict[Any, int] = {}
+    for key in keys:
+        counts[key] = counts.get(key, 0) + 1
+    key, times = max(counts.items(), key=itemgetter(1))
     return next(value for value, each in zip(reversed(values), reversed(keys), strict=True) if each == key), times
 
 
