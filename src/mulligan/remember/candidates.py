@@ -22,7 +22,7 @@ IN_HAND = 50_000
 _ENTRY = struct.Struct(f"16s{similar.BITS // 8}s")
 _SKETCHES = Insert.instead("sketches", "tenant tool", "stamp body")
 _KNOWN = Lookup.of("sketches", "tenant tool", "body")
-_ASKED = "SELECT stamp, CASE WHEN stamp = ? THEN NULL ELSE body END FROM sketches WHERE tenant = ? AND tool = ?"
+_ASKED = "SELECT stamp, body FROM sketches WHERE tenant = ? AND tool = ?"
 Read = Callable[..., list[Any]]
 
 
@@ -75,16 +75,16 @@ class Candidates:
         self._in_hand: dict[tuple[str, str], tuple[int, similar.Sketches]] = {}
         self._count = 0
 
-    def of(self, read: Read, tenant: str, tool: str) -> similar.Sketches:
-        stamp, known = self._in_hand.get((tenant, tool), _NONE)
-        rows = read(_ASKED, (stamp, tenant, tool))
-        if not rows:
-            return _NONE[1]
-        ((now, body),) = rows
-        if body is not None:
+    def of(self, read: Read, tenant: str, tool: str, stamp: int) -> similar.Sketches:
+        """Those of a tool whose row has this stamp now, or had it a moment ago."""
+        in_hand, known = self._in_hand.get((tenant, tool), _NONE)
+        if in_hand == stamp:
+            return known
+        for now, body in read(_ASKED, (tenant, tool)):
             known = similar.Sketches((name.decode(), similar.unpacked(bits)) for name, bits in _ENTRY.iter_unpack(body))
             self._take((tenant, tool), now, known)
-        return known
+            return known
+        return _NONE[1]
 
     def _take(self, place: tuple[str, str], stamp: int, known: similar.Sketches) -> None:
         """The latest to be read are in hand."""

@@ -192,15 +192,13 @@ class DatabaseStore(abc.ABC):
             def read(sql: str, values: Iterable[Any] = ()) -> list[Any]:
                 return connection.execute(sql, tuple(values)).fetchall()
 
-            return learning.answer(read, tenant, query, time.monotonic, self._near, self._latest)
+            return learning.answer(read, tenant, query, time.monotonic, self._ways())
 
-    def _near(self, read: learning.Read, tenant: str, tool: str, text: str) -> list[tuple[float, str]]:
-        """Patterns of a tool that have a fix and are like this text, the most alike first."""
-        return self._candidates.of(read, tenant, tool).nearest(text)
+    def _ways(self) -> learning.Ways:
+        return learning.Ways(self._near, learning.latest, learning.fixes_of, learning.samples)
 
-    def _latest(self, read: learning.Read, tenant: str, tool: str) -> Iterator[learning.Latest]:
-        """The latest runs that used a tool, each with its calls that worked."""
-        return learning.latest(read, tenant, tool)
+    def _near(self, read: learning.Read, tenant: str, tool: str, text: str, stamp: int) -> list[tuple[float, str]]:
+        return self._candidates.of(read, tenant, tool, stamp).nearest(text)
 
     def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
         return learning.evidence(self._reader(tenant), tenant, fix, max(limit, 0))

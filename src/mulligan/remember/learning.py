@@ -35,8 +35,21 @@ _KNOWN = (
     "UNION ALL SELECT 'schema', key, NULL, NULL, NULL, value FROM shelf WHERE tenant = ? AND kind = ?"
 )
 """What is known beside the tallies, by one statement."""
-_FIXES = "SELECT last, body FROM fixes WHERE tenant = ? AND pattern = ? ORDER BY last DESC LIMIT ?"
+FIXES = "SELECT pattern, last, body FROM fixes WHERE tenant = ? AND pattern = ? ORDER BY last DESC LIMIT ?"
 """Those of one pattern, the latest."""
+_OWN = f" UNION ALL SELECT 'fix', NULL, NULL, last, NULL, body FROM ({FIXES}) AS own"
+_STAMP = " UNION ALL SELECT 'stamp', NULL, NULL, stamp, NULL, NULL FROM sketches WHERE tenant = ? AND tool = ?"
+_CHOSEN = (
+    "SELECT i.value FROM json_each(?) i WHERE NOT EXISTS (SELECT 1 FROM patterns p WHERE p.tenant = ? "
+    "AND p.id = i.value AND p.kind <> ? AND ? <> '') AND EXISTS (SELECT 1 FROM fixes f WHERE f.tenant = ? "
+    "AND f.pattern = i.value)"
+)
+"""Of some patterns those that have a fix and are of a kind, where one is given."""
+VOTES = (
+    "SELECT fix, at, run, body FROM votes WHERE tenant = ? AND fix = ? AND worked = 1 AND body IS NOT NULL "
+    "AND run <> ? ORDER BY at DESC, run DESC LIMIT ?"
+)
+"""Those for one fix that tell what was called, the latest."""
 
 
 def trials_of(steps: Iterable[Step]) -> list[Trial]:
@@ -145,19 +158,10 @@ def decide(writer: Connection, tenant: str, fix: str, approved: bool, at: int) -
 # Asked for
 
 
-def answer(
-    read: Read,
-    tenant: str,
-    query: FixQuery,
-    clock: Callable[[], float],
-    near: Callable[..., Any],
-    latest: Callable[..., Iterator[Latest]],
-) -> list[Fix]:
-    """The fixes asked for: of one failure and those like it, or of a tool, or all. `near` finds the
-    patterns that are the most alike, and `latest` the calls that worked.
-    """
+def answer(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float], ways: Ways) -> list[Fix]:
+    """The fixes asked for: of one failure and those like it, or of a tool, or all."""
     if query.fingerprint and query.tool is not None:
-        return _of_failure(read, tenant, query, clock, near, latest)
+        return _of_failure(read, tenant, query, clock, ways)
     where, values = ("AND tool = ?", (query.tool,)) if query.tool is not None else ("", ())
     rows = read(f"SELECT pattern, body FROM fixes WHERE tenant = ? {where} ORDER BY last DESC LIMIT 5000",
                 (tenant, *values))  # fmt: skip
@@ -170,59 +174,49 @@ def answer(
     return recipes.answered(groups, query, known_of(read, tenant, query))
 
 
-def _of_failure(
-    read: Read,
-    tenant: str,
-    query: FixQuery,
-    clock: Callable[[], float],
-    near: Callable[..., Any],
-    latest: Callable[..., Iterator[Latest]],
-) -> list[Fix]:
+def _of_failure(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float], ways: Ways) -> list[Fix]:
     """What helps against one failure, in as few statements as that takes: each is a way to the database and back."""
     began = clock()
 
     def is_time() -> bool:
         return not query.within or clock() - began < query.within
 
-    about = (tenant, id_of(query.tool or "", query.fingerprint or ""), TALLIES)
-    rows = _beside(read, tenant, query, f" UNION ALL SELECT 'fix', NULL, NULL, last, NULL, body FROM ({_FIXES}) AS own",
-                   about)  # fmt: skip
+    tool = query.tool or ""
+    rows = _beside(read, tenant, query, _OWN + _STAMP,
+                   (tenant, id_of(tool, query.fingerprint or ""), TALLIES, tenant, tool))  # fmt: skip
     latest_first = sorted((row for row in rows if row[0] == "fix"), key=itemgetter(3), reverse=True)
     own = _without(read, tenant, [decode(row[5], Tally) for row in latest_first], query.without)
     groups = [(1.0, own)]
     if query.text and not own:
-        alike = near(read, tenant, query.tool, query.text)
-        if is_time():
-            groups += _alike(read, tenant, alike, query)
+        stamp = next((row[3] for row in rows if row[0] == "stamp"), None)
+        alike = ways.near(read, tenant, tool, query.text, stamp) if stamp is not None else []
+        if alike and is_time():
+            groups += _alike(read, tenant, alike, query, ways)
     if any(tallies for _, tallies in groups):
-        return recipes.answered(groups, query, _known(read, tenant, query, rows))
+        return recipes.answered(groups, query, _known(read, tenant, query, rows, ways.samples))
     if not query.shape or not is_time():
         return []
-    return exemplars.drawn(query, _worked(read, tenant, query, _revoked_in(rows), latest))
+    return exemplars.drawn(query, _worked(read, tenant, query, _revoked_in(rows), ways.latest))
 
 
 def _alike(
-    read: Read, tenant: str, near: Sequence[tuple[float, str]], query: FixQuery
+    read: Read, tenant: str, near: Sequence[tuple[float, str]], query: FixQuery, ways: Ways
 ) -> list[tuple[float, list[Tally]]]:
     """The fixes of the most alike patterns of the failure's kind, as far as theirs is known."""
-    sql = _FIXES.replace("SELECT last", "SELECT {} AS place, last")
-    kind: tuple[str, ...] = ()
-    if query.kind:
-        of_another = "SELECT 1 FROM patterns p WHERE p.tenant = fixes.tenant AND p.id = fixes.pattern AND p.kind <> ?"
-        sql = sql.replace("ORDER BY", f"AND NOT EXISTS ({of_another}) ORDER BY")
-        kind = (query.kind,)
-    asked = [(tenant, pattern, *kind, TALLIES) for _, pattern in near]
-    rows = sorted(_together(read, sql, asked), key=itemgetter(1), reverse=True)
+    of_pattern: dict[str, list[tuple[int, bytes]]] = {}
+    for pattern, last, body in ways.fixes(read, tenant, [pattern for _, pattern in near], query.kind):
+        of_pattern.setdefault(pattern, []).append((last, body))
     found = []
-    for place in sorted({row[0] for row in rows})[: recipes.ALIKE]:
-        tallies = [decode(body, Tally) for at, _, body in rows if at == place]
-        found.append((near[place][0], _without(read, tenant, tallies, query.without)))
+    for likeness, pattern in near:
+        if rows := of_pattern.get(pattern):
+            rows.sort(key=itemgetter(0), reverse=True)
+            found.append((likeness, _without(read, tenant, [decode(body, Tally) for _, body in rows], query.without)))
     return found
 
 
 def known_of(read: Read, tenant: str, query: FixQuery) -> recipes.Known:
     """What is known beside the tallies."""
-    return _known(read, tenant, query, _beside(read, tenant, query))
+    return _known(read, tenant, query, _beside(read, tenant, query), samples)
 
 
 def _beside(read: Read, tenant: str, query: FixQuery, more: str = "", values: tuple[Any, ...] = ()) -> list[Any]:
@@ -235,19 +229,14 @@ def _revoked_in(rows: Iterable[Any]) -> list[Revocation]:
     return [voting.revocation(row[1:5]) for row in rows if row[0] == "revoked"]
 
 
-def _known(read: Read, tenant: str, query: FixQuery, rows: Sequence[Any]) -> recipes.Known:
+def _known(
+    read: Read, tenant: str, query: FixQuery, rows: Sequence[Any], votes_of: Callable[..., list[Any]]
+) -> recipes.Known:
     def samples(ids: Sequence[str]) -> dict[str, list[tuple[int, Any]]]:
-        of_fix = (
-            "SELECT {} AS place, at, run, body FROM votes WHERE tenant = ? AND fix = ? AND worked = 1 "
-            "AND body IS NOT NULL AND run <> ? ORDER BY at DESC, run DESC LIMIT ?"
-        )
-        once = list(dict.fromkeys(ids))
         found: dict[str, list[tuple[int, Any]]] = {}
-        for start in range(0, len(once), TOGETHER):
-            some = once[start : start + TOGETHER]
-            rows = _together(read, of_fix, [(tenant, fix, query.without, recipes.EACH) for fix in some])
-            for place, at, _, body in sorted(rows, key=itemgetter(1, 2), reverse=True):
-                found.setdefault(some[place], []).append((at, msgspec.json.decode(body)))
+        some = votes_of(read, tenant, list(dict.fromkeys(ids)), query.without)
+        for fix, at, _, body in sorted(some, key=itemgetter(1, 2), reverse=True):
+            found.setdefault(fix, []).append((at, msgspec.json.decode(body)))
         return found
 
     def fresh(tally: Tally, since: int) -> Tally:
@@ -260,11 +249,46 @@ def _known(read: Read, tenant: str, query: FixQuery, rows: Sequence[Any]) -> rec
     return recipes.Known(fixes.crowd(principals, revoked, query.now), verdicts, samples, since, fresh)
 
 
+# What a database may do in its own way
+
+
+class Ways(msgspec.Struct, frozen=True):
+    """How a store finds what it takes to answer about a failure: as here, or as its own database does it best."""
+
+    near: Callable[[Read, str, str, str, int], list[tuple[float, str]]]
+    """Patterns of a tool that have a fix and are like a text, the most alike first. The last one given is the stamp of
+    those that are kept.
+    """
+    latest: Callable[[Read, str, str], Iterator[Latest]]
+    fixes: Callable[[Read, str, Sequence[str], str], list[Any]]
+    samples: Callable[[Read, str, Sequence[str], str], list[Any]]
+
+
+def fixes_of(read: Read, tenant: str, patterns: Sequence[str], kind: str) -> list[Any]:
+    """The fixes of the first few of these patterns that have any and are of this kind, as far as theirs is known: each
+    with its pattern and when it was last tried.
+    """
+    having = {pattern for (pattern,) in read(_CHOSEN, (encode(patterns).decode(), tenant, kind, kind, tenant))}
+    chosen = [pattern for pattern in patterns if pattern in having][: recipes.ALIKE]
+    return _together(read, FIXES, [(tenant, pattern, TALLIES) for pattern in chosen])
+
+
+def samples(read: Read, tenant: str, ids: Sequence[str], without: str) -> list[Any]:
+    """Of each of these fixes the latest votes that tell what was called, but those of this run: with the fix, when, in
+    which run.
+    """
+    found: list[Any] = []
+    for start in range(0, len(ids), TOGETHER):
+        asked = [(tenant, fix, without, recipes.EACH) for fix in ids[start : start + TOGETHER]]
+        found += _together(read, VOTES, asked)
+    return found
+
+
 def _together(read: Read, sql: str, asked: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The same question of several, by one statement: `{}` in it is the place of each."""
+    """The same question of several, by one statement."""
     if len(asked) < 2:
-        return [row for values in asked for row in read(sql.format(0), values)]
-    parts = (f"SELECT * FROM ({sql.format(place)}) AS part_{place}" for place in range(len(asked)))
+        return [row for values in asked for row in read(sql, values)]
+    parts = (f"SELECT * FROM ({sql}) AS part_{place}" for place in range(len(asked)))
     return read(" UNION ALL ".join(parts), [value for values in asked for value in values])
 
 

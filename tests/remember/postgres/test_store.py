@@ -430,7 +430,7 @@ def test_of_very_many_patterns_those_are_compared_whose_words_are_the_most_alike
     ids = [pattern_id("search", f"f-{number}") for number in range(len(ERRORS))]
     assert ids[5] not in sorted(ids)[:2]
 
-    near = store._near(store._reader(LOCAL), LOCAL, "search", "limit must be 20 or less")
+    near = store._near(store._reader(LOCAL), LOCAL, "search", "limit must be 20 or less", 0)
 
     assert [pattern for _, pattern in near] == ([ids[5]] if has_extension else [])
 

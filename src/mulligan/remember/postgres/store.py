@@ -21,10 +21,10 @@ import psycopg
 from mulligan import forks
 from mulligan.failure import StoreError
 from mulligan.records import History, Pattern, encode
-from mulligan.remember import audit, candidates, exemplars, forgetting, found, learning, similar
+from mulligan.remember import audit, candidates, forgetting, found, learning
 from mulligan.remember.connection import Connection
 from mulligan.remember.database import DatabaseStore
-from mulligan.remember.postgres import security, tables
+from mulligan.remember.postgres import asking, security, tables
 from mulligan.remember.postgres.connection import PostgresConnection
 from mulligan.remember.postgres.pool import Pool, leave_behind, parts_of, shown, told
 from mulligan.remember.store import (
@@ -43,22 +43,6 @@ _TURN = (
     "INSERT INTO turns (tenant, turn) VALUES (?, 1) ON CONFLICT (tenant) DO UPDATE SET turn = turns.turn + 1 "
     "RETURNING turn"
 )
-FEW_PATTERNS = 64
-"""Of very many, by their words: how alike they are is then told as everywhere."""
-ENOUGH = 2 * exemplars.MOST
-"""Calls of the latest runs that used a tool that are read at first: mostly they say enough."""
-_LATEST = f"""
-    WITH latest AS (
-        SELECT u.run, u.started AS began, r.principal, r.started, r.kept / {DAY} AS day FROM used u
-        JOIN runs r ON r.tenant = u.tenant AND r.id = u.run WHERE u.tenant = ? AND u.sort = 'tool' AND u.name = ?
-        ORDER BY u.started DESC, u.run DESC LIMIT ? OFFSET ?)
-    SELECT l.run, l.principal, l.started, e.last, c.seq, c.body FROM latest l
-    CROSS JOIN LATERAL (SELECT max(seq) AS last FROM steps WHERE tenant = ? AND run = l.run AND day = l.day) e
-    LEFT JOIN LATERAL (
-        SELECT seq, body FROM steps WHERE tenant = ? AND run = l.run AND day = l.day AND seq > e.last - ?
-        AND name = ? AND outcome = 'success' AND length(body) < ? ORDER BY seq DESC LIMIT ?) c ON true
-    ORDER BY l.began DESC, l.run DESC, c.seq DESC LIMIT ?
-"""
 
 
 class PostgresStore(DatabaseStore):
@@ -224,36 +208,15 @@ class PostgresStore(DatabaseStore):
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
         return found.found(self._reader(tenant), tenant, query, folds=False)
 
-    def _near(self, read: learning.Read, tenant: str, tool: str, text: str) -> list[tuple[float, str]]:
+    def _ways(self) -> learning.Ways:
+        return learning.Ways(self._near, asking.latest, asking.fixes_of, asking.samples)
+
+    def _near(self, read: learning.Read, tenant: str, tool: str, text: str, stamp: int) -> list[tuple[float, str]]:
         """Of few patterns all are compared; of very many those whose words are the most alike."""
-        known = self._candidates.of(read, tenant, tool)
+        known = self._candidates.of(read, tenant, tool, stamp)
         if len(known) < candidates.MOST or not self._finds_alike:
             return known.nearest(text)
-        rows = read(
-            "SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? ORDER BY words <-> ? LIMIT ?",
-            (tenant, tool, text, FEW_PATTERNS),
-        )
-        return similar.nearest(text, [(pattern, similar.unpacked(bits)) for pattern, bits in rows])
-
-    def _latest(self, read: learning.Read, tenant: str, tool: str) -> Iterator[learning.Latest]:
-        """Runs with what is asked of them: to ask of each by itself takes longer than to find it."""
-        start = 0
-        within = (tenant, tenant, exemplars.SCANNED, tool, exemplars.LARGEST, exemplars.MOST)
-        for most in (ENOUGH, 2**31):
-            rows = read(_LATEST, (tenant, tool, exemplars.MOST - start, start, *within, most))
-            runs: dict[tuple[Any, ...], list[Any]] = {}
-            for *about, seq, body in rows:
-                runs.setdefault(tuple(about), []).extend([] if seq is None else [(seq, body)])
-            if len(rows) == most:
-                runs.popitem()  # of which there may be more
-            for (run, principal, started, last), calls in runs.items():
-                yield learning.Latest(
-                    run, principal, started, last,
-                    lambda after, calls=calls: [each for each in calls if each[0] > after],  # type: ignore[misc]
-                )  # fmt: skip
-            start += len(runs)
-            if len(rows) < most:
-                return
+        return asking.near(read, tenant, tool, text)
 
     def prune(
         self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None

@@ -1,0 +1,87 @@
+"""What a question about a failure asks of PostgreSQL: of many rows at once, in as few ways there and back as can be.
+
+Of several patterns or fixes each is looked up by itself within one statement (LATERAL). To put one question behind
+another, as SQLite has it, costs more here: every table is looked at anew in each of them, and so is who may see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mulligan.remember import exemplars, learning, recipes, similar
+from mulligan.remember.learning import Latest, Read
+from mulligan.remember.postgres.values import Texts
+from mulligan.remember.store import DAY
+
+FEW_PATTERNS = 64
+"""Of very many, by their words: how alike they are is then told as everywhere."""
+ENOUGH = 2 * exemplars.MOST
+"""Calls of the latest runs that used a tool that are read at first: mostly they say enough."""
+_LATEST = f"""
+    WITH latest AS (
+        SELECT u.run, u.started AS began, r.principal, r.started, r.kept / {DAY} AS day FROM used u
+        JOIN runs r ON r.tenant = u.tenant AND r.id = u.run WHERE u.tenant = ? AND u.sort = 'tool' AND u.name = ?
+        ORDER BY u.started DESC, u.run DESC LIMIT ? OFFSET ?)
+    SELECT l.run, l.principal, l.started, e.last, c.seq, c.body FROM latest l
+    CROSS JOIN LATERAL (SELECT max(seq) AS last FROM steps WHERE tenant = ? AND run = l.run AND day = l.day) e
+    LEFT JOIN LATERAL (
+        SELECT seq, body FROM steps WHERE tenant = ? AND run = l.run AND day = l.day AND seq > e.last - ?
+        AND name = ? AND outcome = 'success' AND length(body) < ? ORDER BY seq DESC LIMIT ?) c ON true
+    ORDER BY l.began DESC, l.run DESC, c.seq DESC LIMIT ?
+"""
+_FIXES = """
+    SELECT n.pattern, f.last, f.body FROM (
+        SELECT m.pattern FROM unnest(CAST(? AS text[])) WITH ORDINALITY AS m (pattern, place)
+        WHERE NOT EXISTS (SELECT 1 FROM patterns p WHERE p.tenant = ? AND p.id = m.pattern AND p.kind <> ? AND ? <> '')
+        AND EXISTS (SELECT 1 FROM fixes f WHERE f.tenant = ? AND f.pattern = m.pattern)
+        ORDER BY m.place LIMIT ?) n
+    CROSS JOIN LATERAL (
+        SELECT last, body FROM fixes WHERE tenant = ? AND pattern = n.pattern ORDER BY last DESC LIMIT ?) f
+"""
+_SAMPLES = """
+    SELECT n.fix, v.at, v.run, v.body FROM unnest(CAST(? AS text[])) AS n (fix) CROSS JOIN LATERAL (
+        SELECT at, run, body FROM votes WHERE tenant = ? AND fix = n.fix AND worked = 1 AND body IS NOT NULL
+        AND run <> ? ORDER BY at DESC, run DESC LIMIT ?) v
+"""
+
+
+def near(read: Read, tenant: str, tool: str, text: str) -> list[tuple[float, str]]:
+    """The patterns of a tool that are the most alike, of those whose words are."""
+    rows = read(
+        "SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? ORDER BY words <-> ? LIMIT ?",
+        (tenant, tool, text, FEW_PATTERNS),
+    )
+    return similar.nearest(text, [(pattern, similar.unpacked(bits)) for pattern, bits in rows])
+
+
+def latest(read: Read, tenant: str, tool: str) -> Iterator[Latest]:
+    """Runs with what is asked of them: to ask of each by itself takes longer than to find it."""
+    start = 0
+    within = (tenant, tenant, exemplars.SCANNED, tool, exemplars.LARGEST, exemplars.MOST)
+    for most in (ENOUGH, 2**31):
+        rows = read(_LATEST, (tenant, tool, exemplars.MOST - start, start, *within, most))
+        runs: dict[tuple[Any, ...], list[Any]] = {}
+        for *about, seq, body in rows:
+            runs.setdefault(tuple(about), []).extend([] if seq is None else [(seq, body)])
+        if len(rows) == most:
+            runs.popitem()  # of which there may be more
+        for (run, principal, started, last), calls in runs.items():
+            yield Latest(
+                run, principal, started, last,
+                lambda after, calls=calls: [each for each in calls if each[0] > after],  # type: ignore[misc]
+            )  # fmt: skip
+        start += len(runs)
+        if len(rows) < most:
+            return
+
+
+def fixes_of(read: Read, tenant: str, patterns: Sequence[str], kind: str) -> list[Any]:
+    """As in `learning`."""
+    chosen = (Texts(patterns), tenant, kind, kind, tenant, recipes.ALIKE)
+    return read(_FIXES, (*chosen, tenant, learning.TALLIES))
+
+
+def samples(read: Read, tenant: str, ids: Sequence[str], without: str) -> list[Any]:
+    """As in `learning`."""
+    return read(_SAMPLES, (Texts(ids), tenant, without, recipes.EACH)) if ids else []
