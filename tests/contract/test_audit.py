@@ -65,8 +65,9 @@ def test_every_decision_is_noted_and_nothing_that_only_happens(store):
     store.keep_lesson(LOCAL, LESSON)
     store.decide_lesson(LOCAL, LESSON.id, "approve", 2000)
     store.revoke(LOCAL, Revocation(principal="mallory"))
-    store.prune(LOCAL, Retention(), now())
     store.forget(LOCAL, Forget(run="run_a"))
+    store.append(LOCAL, failed_then_worked("run_old"), "journal", 2)
+    store.prune(LOCAL, Retention(failures=0), now() + 1)
 
     assert sorted(said(store)) == sorted([
         ("fix.approve", fix.id), ("pattern.mute", pattern), ("lesson.write", LESSON.id), ("lesson.approve", LESSON.id),
@@ -75,6 +76,7 @@ def test_every_decision_is_noted_and_nothing_that_only_happens(store):
     acts = {act.do: act for act in acts_of(store)}
     assert acts["memory.revoke"].told == "principal mallory"
     assert "1 run" in acts["forget.run"].told
+    assert acts["prune"].told == "1 run, 2 steps"
     assert all(abs(act.at - now()) < 60_000 for act in acts.values())  # by the store's clock, not by who asks
     assert not any(act.do in acts for act in store.audit("theirs", AuditQuery()))
 
@@ -84,6 +86,7 @@ def test_what_changed_nothing_is_not_noted(store):
     assert store.change(LOCAL, Command(do="mute", pattern="pat_none", at=1)) is None
     assert store.decide_lesson(LOCAL, "les_none", "approve", 1) is None
     store.prune(LOCAL, Retention(), now(), dry_run=True)
+    store.prune(LOCAL, Retention(), now())
     store.keep_lesson(LOCAL, LESSON)
     store.keep_lesson(LOCAL, LESSON)
     assert said(store) == [("lesson.write", LESSON.id)]

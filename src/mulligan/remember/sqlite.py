@@ -213,7 +213,9 @@ class SqliteStore(DatabaseStore):
             return round.rehearse(progress)
         pruned = round.perform(progress)
         with self._writing(tenant) as writer:  # its work is done in many transactions, so that others come between
-            self._note(writer, tenant, "prune", told=audit.counted(runs=pruned.runs, steps=pruned.steps))
+            if pruned.runs or pruned.sampled:
+                told_of = audit.counted(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
+                self._note(writer, tenant, "prune", told=told_of)
         with told(self.path), self._writer as writer:
             self._ledger.let_go()
             _give_back(writer)

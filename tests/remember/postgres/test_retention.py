@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import postgres
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,10 +19,12 @@ from mulligan.events import ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, Remedy
 from mulligan.figures import StatsQuery
 from mulligan.records import Compaction, Run, Step
+from mulligan.remember import pruning
 from mulligan.remember.database import DatabaseStore
 from mulligan.remember.moving.postgres import PostgresSide
+from mulligan.remember.postgres import days as postgres_days
 from mulligan.remember.postgres import retention as postgres_retention
-from mulligan.remember.postgres import tables as postgres_tables
+from mulligan.remember.postgres import security as postgres_security
 from mulligan.remember.postgres.store import PostgresStore
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import DAY, IMPORTED, LOCAL, FixQuery, PatternQuery, Retention, RunQuery
@@ -83,7 +87,7 @@ class Pair:
     def days(self, before: int) -> list[int]:
         """That have a part."""
         with self.postgres._reading(LOCAL) as connection:
-            parts = postgres_tables.parts(connection.made)
+            parts = postgres_days.parts(connection.made)
         return [day - DAY_ONE for day in parts if day < DAY_ONE + before]
 
     def close(self) -> None:
@@ -127,7 +131,7 @@ def ended(id: str, agent: str = "a") -> Run:
 
 def refuse_deletes(pair: Pair, day: int) -> None:
     """From now on no row of this day can be deleted."""
-    part = postgres_tables.part(DAY_ONE + day)
+    part = postgres_days.part(DAY_ONE + day)
     with pair.postgres._reading(LOCAL) as connection:
         connection.made.execute(
             "CREATE OR REPLACE FUNCTION refused() RETURNS trigger LANGUAGE plpgsql AS "
@@ -152,6 +156,57 @@ def test_a_day_that_is_over_goes_without_a_delete_and_all_else_is_as_in_sqlite(p
     assert pair.both(lambda store: store.health(LOCAL).steps) == 3
     pair.both(lambda store: store.rebuild(LOCAL))
     pair.compare()
+
+
+def test_of_a_day_that_has_little_left_that_is_put_anew_and_the_rest_goes_without_a_delete(pair, monkeypatch):
+    monkeypatch.setattr(postgres_retention, "FEW", 1)
+    pair.keep(0, *(event for n in range(40) for event in worked(f"run_{n:02}")), *failed("run_kept"))
+    pair.keep(0, *worked("run_07"), tenant="acme")
+    pair.keep(0, StepEnded(Step(run="run_not_begun", seq=1, call=1, name="search")))
+    pair.keep(4, *worked("run_young"))
+    theirs = pair.postgres.run("acme", "run_07")
+    for failures, day, gone in ((90 * DAY, 4, (40, 120)), (5 * DAY, 8, (2, 7))):
+        refuse_deletes(pair, 0)
+        before = number_of(pair, 0)
+
+        assert pair.prune(Retention(successes=3 * DAY, failures=failures, compress_after=None), day)[:2] == gone
+
+        assert pair.days(before=4) == [0]
+        assert number_of(pair, 0) != before
+        assert pair.postgres.run("acme", "run_07") == theirs
+        if day == 4:  # into the day on which it began
+            pair.keep(4, StepEnded(Step(run="run_kept", seq=4, call=4, name="write")))
+    pair.keep(8, *worked("run_not_begun", count=2))
+    assert pair.both(lambda store: len(store.run(LOCAL, "run_not_begun").steps)) == 2
+    pair.compare()
+    with pair.postgres._reading(LOCAL) as connection:
+        assert all(postgres_security.tables(connection.made).values())  # tenants are kept apart there, too
+        ((unlike,),) = connection.execute(
+            "SELECT count(*) FROM (SELECT i.indrelid, count(*) FROM pg_index i JOIN pg_inherits h "
+            "ON h.inhrelid = i.indrelid JOIN pg_inherits p ON p.inhrelid = i.indexrelid WHERE h.inhparent = "
+            "'steps'::regclass AND i.indisvalid GROUP BY 1 HAVING count(*) <> 2) AS parts"
+        ).fetchall()
+    assert unlike == 0  # each part has the indices of all
+
+
+def number_of(pair: Pair, day: int) -> int:
+    """By which PostgreSQL knows the part of this day."""
+    part = postgres_days.part(DAY_ONE + day)
+    with pair.postgres._reading(LOCAL) as connection:
+        return int(connection.execute("SELECT CAST(to_regclass(?) AS oid)::bigint", (part,)).fetchone()[0])
+
+
+def test_of_a_day_of_which_most_stays_the_few_that_go_are_deleted(pair, monkeypatch):
+    monkeypatch.setattr(postgres_retention, "FEW", 1)
+    letters = random.Random(3)
+    large = [failed(f"run_{n}") for n in range(100)]
+    for events in large:
+        noise = "".join(letters.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=1500))
+        events[1] = StepEnded(msgspec.structs.replace(events[1].step, result=noise))
+    pair.keep(0, *worked("run_small"), *(event for events in large for event in events))
+    before = number_of(pair, 0)
+    assert pair.prune(Retention(successes=DAY, failures=90 * DAY, compress_after=None), day=4)[:2] == (1, 3)
+    assert number_of(pair, 0) == before
 
 
 def test_what_is_to_stay_of_a_day_stays_with_its_day(pair):
@@ -211,10 +266,11 @@ def test_what_is_being_copied_is_copied_as_it_was_when_the_copy_began(pair):
         side.close()
 
 
-def test_a_day_of_very_many_runs_goes_run_by_run(pair, monkeypatch):
-    monkeypatch.setattr(postgres_retention, "AT_ONCE", 1)
-    pair.keep(0, *worked("run_a"), *failed("run_b"))
-    assert pair.prune(Retention(successes=DAY, failures=DAY), day=4)[:2] == (2, 6)
+def test_a_day_of_very_many_runs_goes_some_at_a_time(pair, monkeypatch):
+    monkeypatch.setattr(postgres_retention, "AT_ONCE", 2)
+    monkeypatch.setattr(pruning.Pruning, "_remove", None)  # and none by itself
+    pair.keep(0, *worked("run_a"), *failed("run_b"), *worked("run_c"))
+    assert pair.postgres.prune(LOCAL, Retention(successes=DAY, failures=DAY), pair.clock.now + 4 * DAY).runs == 3
     assert pair.days(before=4) == []
 
 
@@ -223,9 +279,16 @@ AGES = st.sampled_from([None, DAY, 2 * DAY, 4 * DAY])
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(kept=st.lists(KEPT, min_size=1, max_size=8), successes=AGES, failures=AGES, imports=st.booleans())
-def test_whatever_is_kept_and_however_long_both_have_the_same_left(tmp_path, kept, successes, failures, imports):
+@given(
+    kept=st.lists(KEPT, min_size=1, max_size=8), successes=AGES, failures=AGES, imports=st.booleans(),
+    at_once=st.sampled_from([1, 2, 1000]),
+)  # fmt: skip
+def test_whatever_is_kept_and_however_long_both_have_the_same_left(
+    tmp_path, monkeypatch, kept, successes, failures, imports, at_once
+):
     postgres.had()
+    monkeypatch.setattr(postgres_retention, "FEW", 1)
+    monkeypatch.setattr(postgres_retention, "AT_ONCE", at_once)
     path = tmp_path / "a.db"
     for left in tmp_path.iterdir():
         left.unlink()

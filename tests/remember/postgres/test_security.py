@@ -176,11 +176,11 @@ def test_a_transaction_that_ended_means_nobody_any_more(filled):
 
 
 def test_a_day_of_another_tenant_is_not_dropped_because_it_is_not_seen(filled):
-    from mulligan.remember.postgres import tables as postgres_tables
+    from mulligan.remember.postgres import days
 
     with filled._reading("nobody") as connection:
-        today = max(postgres_tables.parts(connection.made))
-        postgres_tables.drop_empty(connection.made, today + 1)
+        today = max(days.parts(connection.made))
+        days.drop_empty(connection.made, today + 1)
     for tenant in (OURS, THEIRS):
         assert [len(each.steps) for each in filled.runs(tenant, RunQuery())] == [2, 2]
 

@@ -22,9 +22,9 @@ from mulligan.figures import StatsQuery
 from mulligan.records import Run, Step, pattern_id
 from mulligan.remember import candidates
 from mulligan.remember.memory import MemoryStore
+from mulligan.remember.postgres import days as postgres_days
 from mulligan.remember.postgres import pool as postgres_pool
 from mulligan.remember.postgres import security as postgres_security
-from mulligan.remember.postgres import tables as postgres_tables
 from mulligan.remember.postgres.store import PostgresStore
 from mulligan.remember.store import DAY, LOCAL, Batch, FixQuery, PatternQuery, Question, Retention
 from mulligan.remember.tables import MIGRATIONS
@@ -305,14 +305,14 @@ def test_steps_are_kept_by_the_day_their_run_came_and_an_emptied_day_is_dropped(
 
     parts = dict(asked(store, "SELECT tableoid::regclass::text, count(*) FROM steps GROUP BY 1"))
     assert parts == {f"steps_{day}": 5, f"steps_{day + 2}": 1}
-    assert {f"steps_{day + 2 + ahead}" for ahead in range(postgres_tables.AHEAD + 1)} <= {
-        f"steps_{each}" for (each,) in [(each,) for each in postgres_tables.parts(store._ours().made)]
+    assert {f"steps_{day + 2 + ahead}" for ahead in range(postgres_days.AHEAD + 1)} <= {
+        f"steps_{each}" for (each,) in [(each,) for each in postgres_days.parts(store._ours().made)]
     }
 
     pruned = store.prune(LOCAL, Retention(successes=DAY, failures=DAY), now)
 
     assert (pruned.runs, pruned.steps) == (2, 5)
-    assert postgres_tables.parts(store._ours().made)[0] == day + 2
+    assert postgres_days.parts(store._ours().made)[0] == day + 2
     assert [each.run.id for each in store.export(LOCAL)] == ["run_new"]
     store.close()
 

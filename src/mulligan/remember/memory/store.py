@@ -182,8 +182,8 @@ class MemoryStore:
                     if left is None:
                         room.votes.keep(history)
                     room.histories.shrink(history, left)
-            if not dry_run:
-                self._note(tenant, "prune", told=audit.counted(runs=runs, steps=steps))
+            if not dry_run and (runs or sampled):
+                self._note(tenant, "prune", told=audit.counted(runs=runs, steps=steps + sampled))
         return Pruned(runs=runs, steps=steps, sampled=sampled)
 
     def forget(self, tenant: str, what: Forget) -> Forgotten:

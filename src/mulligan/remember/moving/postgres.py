@@ -13,9 +13,10 @@ from mulligan.failure import StoreError
 from mulligan.remember.moving.sides import NUMBER, OWN, Row, Table, tenants_of, where_of
 from mulligan.remember.postgres import security
 from mulligan.remember.postgres.connection import PostgresConnection
+from mulligan.remember.postgres.days import part
 from mulligan.remember.postgres.pool import parts_of, shown, told
 from mulligan.remember.postgres.store import PostgresStore
-from mulligan.remember.postgres.tables import OWN_COLUMNS, OWN_TABLES, part
+from mulligan.remember.postgres.tables import OWN_COLUMNS, OWN_TABLES
 from mulligan.remember.store import DAY
 from mulligan.remember.tables import MIGRATIONS, ORDERED
 

@@ -8,8 +8,9 @@ from typing import Any
 import psycopg
 
 from mulligan.remember.checkup import Checkup, Size, due
+from mulligan.remember.postgres.days import AHEAD, parts
 from mulligan.remember.postgres.pool import Pool, parts_of, shown, told
-from mulligan.remember.postgres.tables import AHEAD, OWN_TABLES, parts, schema_of
+from mulligan.remember.postgres.tables import OWN_TABLES, schema_of
 from mulligan.remember.store import DAY
 from mulligan.remember.tables import MIGRATIONS
 

@@ -1,8 +1,10 @@
-"""Retention in PostgreSQL: a day of which nothing is to stay goes at once, and its part of the steps is dropped.
+"""Retention in PostgreSQL, by the day: what is to go of a day goes by a few statements, and its part of the steps goes
+with it or is made anew of what stays.
 
 What it comes to is the same as run by run: sums, patterns and fixes stay as they were counted, and so does every run
-that is imported, younger or kept longer; a day that has one of these is gone through run by run, as everywhere. Where
-other tenants have steps of that day, or somebody reads them just then, ours are deleted by one statement instead.
+that is imported, younger or kept longer. A day of which nothing stays is dropped. Of one that has little left, that is
+put into a new part, and the old one is dropped: nobody writes to a day that is over, so room that is only made free in
+it would be of no use to anybody. Where most stays, or somebody reads steps for long just then, ours are deleted.
 """
 
 from __future__ import annotations
@@ -13,12 +15,15 @@ import psycopg
 
 from mulligan.failure import StoreError
 from mulligan.remember import pruning
-from mulligan.remember.postgres import tables
+from mulligan.remember.postgres import days
 from mulligan.remember.store import DAY, Progress
 
-AT_ONCE = 300_000
-"""Runs of a day that are taken out in one transaction; of more, others of the tenant would wait too long."""
+AT_ONCE = 100_000
+"""Runs that are taken out in one transaction, in a few seconds: for more, others of the tenant would wait too long."""
+FEW = 100
+"""Runs of a day that is not over, of which so few go, go one by one: to look through the day would take longer."""
 NEVER = -(2**62)
+_IN_THE_WAY = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable)
 _GOES = "imported <= ? AND kept < CASE WHEN status = 'success' THEN ? ELSE ? END"
 _OTHERS = ("links", "orphans")
 """Tables with rows of runs, beside those that name them in another way."""
@@ -35,12 +40,13 @@ class DayPruning(pruning.Pruning):
     _space: Space
 
     def _by_age(self, progress: Progress | None) -> None:
-        for day in self._whole_days():
+        for day in self._days():
             try:
-                self._take_day(day)
+                while self._take_day(day):
+                    pass
             except StoreError as error:
-                # It takes too long, or others are in the way: then run by run, a little at a time.
-                if not isinstance(error.__cause__, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
+                # It takes too long, others are in the way or were first: then run by run, a little at a time.
+                if not isinstance(error.__cause__, _IN_THE_WAY):
                     raise
         super()._by_age(progress)
 
@@ -50,39 +56,36 @@ class DayPruning(pruning.Pruning):
         worked, failed = (NEVER if age is None else self._now - age for age in ages)
         return int(self._policy.imports), worked, failed
 
-    def _whole_days(self) -> list[int]:
-        """Days that have a part, and no run that is to stay."""
+    def _days(self) -> list[int]:
+        """Days that have a part, and many runs that are to go, or none that is to stay."""
         with self._reading() as connection:
             rows = connection.execute(
                 f"SELECT kept / {DAY} FROM runs WHERE tenant = ? GROUP BY 1 "
-                f"HAVING count(*) = count(CASE WHEN {_GOES} THEN 1 END) AND count(*) <= ? ORDER BY 1",
-                (self._tenant, *self._bounds(), AT_ONCE),
+                f"HAVING count(CASE WHEN {_GOES} THEN 1 END) >= least(count(*), ?) ORDER BY 1",
+                (self._tenant, *self._bounds(), FEW),
             ).fetchall()
-            parts = set(tables.parts(_made(connection)))
+            parts = set(days.parts(_made(connection)))
         return [day for (day,) in rows if day in parts]
 
-    def _take_day(self, day: int) -> None:
-        """All runs of a day with their steps, unless by now something of it is to stay."""
-        part, tenant = tables.part(day), self._tenant
+    def _take_day(self, day: int) -> bool:
+        """Runs of a day that are to go by now, with all that is theirs; whether there may be more of them."""
+        tenant = self._tenant
         with self._writing(tenant) as writer:
             writer.execute('CREATE TEMP TABLE going (run TEXT COLLATE "C", started BIGINT) ON COMMIT DROP')
             writer.execute(
-                f"INSERT INTO going SELECT id, started FROM runs WHERE tenant = ? AND kept / {DAY} = ? AND {_GOES}",
-                (tenant, day, *self._bounds()),
+                f"INSERT INTO going SELECT id, started FROM runs WHERE tenant = ? AND kept / {DAY} = ? AND {_GOES} "
+                "LIMIT ?",
+                (tenant, day, *self._bounds(), AT_ONCE),
             )
             writer.execute("ANALYZE going")
-            (staying,) = writer.execute(
-                f"SELECT count(*) FROM runs WHERE tenant = ? AND kept / {DAY} = ? AND NOT ({_GOES})",
-                (tenant, day, *self._bounds()),
-            ).fetchone()
             runs, latest = writer.execute("SELECT count(*), max(started) FROM going").fetchone()
-            steps, of_runs, last, size = writer.execute(
-                "SELECT count(*), count(g.run), max(p.started), coalesce(sum(length(p.body)), 0) "
-                f"FROM {part} p LEFT JOIN going g ON g.run = p.run WHERE p.tenant = ?",
+            if not runs:
+                return False
+            steps, last, size = writer.execute(
+                "SELECT count(*), max(p.started), coalesce(sum(length(p.body)), 0) "
+                f"FROM {days.part(day)} p JOIN going g ON g.run = p.run WHERE p.tenant = ?",
                 (tenant,),
             ).fetchone()
-            if staying or not runs or of_runs != steps:  # also steps of a run that has not begun yet
-                return
             self._note_until(writer, max(latest, latest if last is None else last))
             for table in ("met", "used"):
                 writer.execute(
@@ -97,11 +100,14 @@ class DayPruning(pruning.Pruning):
                 (tenant,),
             )
             writer.execute("DELETE FROM runs t USING going g WHERE t.tenant = ? AND t.id = g.run", (tenant,))
-            if not tables.drop_if_own(_made(writer), day, tenant):
-                writer.execute(f"DELETE FROM {part} WHERE tenant = ?", (tenant,))
+            if not days.without(_made(writer), day, tenant, "going"):
+                writer.execute(
+                    f"DELETE FROM {days.part(day)} p USING going g WHERE p.tenant = ? AND p.run = g.run", (tenant,)
+                )
                 self._space.freed(300 * steps + size)
         self._space.freed(600 * runs)
         self.runs, self.steps = self.runs + runs, self.steps + steps
+        return bool(runs == AT_ONCE)
 
 
 def _made(connection: Any) -> psycopg.Connection[Any]:

@@ -24,7 +24,7 @@ from mulligan.records import History, Pattern, encode
 from mulligan.remember import audit, candidates, forgetting, found, learning
 from mulligan.remember.connection import Connection
 from mulligan.remember.database import DatabaseStore
-from mulligan.remember.postgres import asking, security, tables
+from mulligan.remember.postgres import asking, days, security, tables
 from mulligan.remember.postgres.connection import PostgresConnection
 from mulligan.remember.postgres.pool import Pool, leave_behind, parts_of, shown, told
 from mulligan.remember.store import (
@@ -163,7 +163,7 @@ class PostgresStore(DatabaseStore):
         """The days ahead, looked at once a day."""
         today = self._clock() // DAY
         if today > self._made:
-            tables.make_parts(writer.made, today)
+            days.make_parts(writer.made, today)
             self._made = today
 
     def _take_turns(self, writer: PostgresConnection, tenants: Iterable[str]) -> None:
@@ -228,10 +228,12 @@ class PostgresStore(DatabaseStore):
             return round.rehearse(progress)
         pruned = round.perform(progress)
         with self._writing(tenant) as writer:  # its work is done in many transactions, so that others come between
-            self._note(writer, tenant, "prune", told=audit.counted(runs=pruned.runs, steps=pruned.steps))
+            if pruned.runs or pruned.sampled:
+                told_of = audit.counted(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
+                self._note(writer, tenant, "prune", told=told_of)
             self._ledger.let_go()
         with self._reading(tenant) as connection:
-            tables.drop_empty(connection.made, now // DAY)
+            days.drop_empty(connection.made, now // DAY)
         return pruned
 
     def forget(self, tenant: str, what: Forget) -> Forgotten:

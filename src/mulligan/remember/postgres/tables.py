@@ -1,8 +1,5 @@
-"""The tables of `tables.py` in PostgreSQL, and what they have here beyond them: steps by day, and whose turn it is.
-
-A step is kept in the part of the day on which the first of its run came, so that a run's steps are together, the same
-step is never in two parts, and a day that nobody needs any more is dropped as a whole. Parts are made ahead; what has
-none is in `steps_rest`.
+"""The tables of `tables.py` in PostgreSQL, and what they have here beyond them: steps by day (`days.py`), and whose
+turn it is.
 """
 
 from __future__ import annotations
@@ -51,8 +48,6 @@ OWN_TABLES = ("mulligan", "turns")
 OWN_COLUMNS = {"steps": ("day",)}
 LOCK = 0x6D756C67
 """Of the advisory lock under which tables are made and changed."""
-AHEAD = 7
-"""Days whose parts are made beforehand."""
 ALIKE = (
     "CREATE EXTENSION IF NOT EXISTS pg_trgm",
     "CREATE EXTENSION IF NOT EXISTS btree_gist",
@@ -125,82 +120,3 @@ def _have_alike(made: psycopg.Connection[Any]) -> None:
 def has_alike(made: psycopg.Connection[Any]) -> bool:
     row = made.execute("SELECT to_regclass('fixed_by_words') IS NOT NULL").fetchone()
     return bool(row and row[0])
-
-
-# Days
-
-
-def part(day: int) -> str:
-    return f"steps_{day}"
-
-
-def make_parts(made: psycopg.Connection[Any], today: int) -> None:
-    """Makes the parts of today and the days ahead. Steps of a day that are in `steps_rest` already stay there."""
-    for day in range(today, today + AHEAD + 1):
-        if made.execute("SELECT to_regclass(%s)", (part(day),)).fetchone() != (None,):
-            continue
-        try:
-            with made.transaction():
-                if day > today:  # there is time: nobody waits for it while a copy is read
-                    made.execute("SET LOCAL lock_timeout = '500ms'")
-                made.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
-                made.execute(
-                    f"CREATE TABLE IF NOT EXISTS {part(day)} PARTITION OF steps FOR VALUES FROM ({day}) TO ({day + 1})"
-                )
-                security.guard(made, part(day))
-        except (psycopg.errors.CheckViolation, psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):
-            continue  # another time, or never: the rest takes it
-
-
-def parts(made: psycopg.Connection[Any]) -> list[int]:
-    """The days that have a part, the oldest first."""
-    rows = made.execute(
-        "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
-        "WHERE i.inhparent = to_regclass('steps')"
-    ).fetchall()
-    return sorted(int(name[6:]) for (name,) in rows if name[6:].isdigit())
-
-
-def drop_empty(made: psycopg.Connection[Any], until: int) -> int:
-    """Drops the parts of days before this one that have nothing in them any more; how many."""
-    dropped = 0
-    for day in parts(made):
-        if day >= until:
-            break
-        try:
-            with made.transaction():
-                dropped += _drop_unless(made, day, f"SELECT 1 FROM {part(day)} LIMIT 1", ())
-        except psycopg.errors.UndefinedTable:
-            continue  # another process was first
-        except psycopg.errors.LockNotAvailable:
-            break  # somebody reads steps for long: another time
-    return dropped
-
-
-def drop_if_own(made: psycopg.Connection[Any], day: int, tenant: str) -> bool:
-    """Drops the part of a day with all that is in it, in a transaction that means this tenant; not where others have
-    steps in it, or somebody uses it just now.
-    """
-    of_others = " UNION ALL ".join(f"(SELECT 1 FROM {part(day)} WHERE tenant {side} %s LIMIT 1)" for side in "<>")
-    try:
-        with made.transaction():
-            is_dropped = _drop_unless(made, day, of_others, (tenant, tenant))
-            security.mean(made, (tenant,), is_local=True)
-            return is_dropped
-    except (psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
-        return False  # somebody reads it, or it is not ours to drop
-
-
-def _drop_unless(made: psycopg.Connection[Any], day: int, needed: str, values: tuple[str, ...]) -> bool:
-    """Drops a part unless this finds a row that is needed; within a transaction, which means everybody afterwards."""
-    # Shorter than PostgreSQL waits before it looks for a circle: in one, it is we who give way.
-    made.execute("SET LOCAL lock_timeout = '500ms'")
-    # Of everybody: what is hidden from us is not nothing.
-    security.mean_everybody(made)
-    if made.execute(needed, values).fetchone() is not None:
-        return False
-    made.execute(f"LOCK TABLE ONLY steps, ONLY {part(day)} IN ACCESS EXCLUSIVE MODE")
-    if made.execute(needed, values).fetchone() is not None:  # it came meanwhile
-        return False
-    made.execute(f"DROP TABLE {part(day)}")
-    return True

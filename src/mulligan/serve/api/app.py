@@ -27,6 +27,7 @@ from mulligan.serve.api.committing import Committer
 from mulligan.serve.api.doors import Browsers, Caller, Doors, Rules
 from mulligan.serve.api.errors import Refused, away, invalid
 from mulligan.serve.api.intake import Intake
+from mulligan.serve.api.pruning import Pruner
 from mulligan.serve.api.questions import Questions
 from mulligan.serve.api.quotas import Quotas
 from mulligan.serve.api.rates import Rates
@@ -55,6 +56,7 @@ class Server:
         rates: Rates | None = None,
         announce: Callable[[str], None] = lambda ticket: None,
         heard: Callable[[str, Sequence[AnyEvent]], None] | None = None,
+        pruner: Pruner | None = None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.store = store
@@ -67,6 +69,7 @@ class Server:
         self.quotas = Quotas(store)
         self.browsers = Browsers(announce)
         self.committer = Committer(store, heard)
+        self.pruner = pruner
         self.rates = rates or Rates()
         self.clock = clock
         self.is_stopping = False
@@ -113,6 +116,8 @@ class Server:
     def stop(self) -> None:
         """Whatever goes on by itself comes to an end; what was asked is still answered."""
         self.is_stopping = True
+        if self.pruner is not None:
+            self.pruner.stop()
 
     def close(self) -> None:
         self.stop()
@@ -122,6 +127,8 @@ class Server:
         except StoreError as error:
             log.warning("what was left of quotas was not given back: %s", error)
         self._readers.shutdown()
+        if self.pruner is not None:
+            self.pruner.close()
         self.store.close()
 
 

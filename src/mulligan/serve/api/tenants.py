@@ -66,6 +66,11 @@ class Tenants:
         kept = self._shelf.get(OF_THE_SERVER, KIND, KEY)
         return decode(kept, list[Tenant]) if kept else []
 
+    def everybody(self) -> list[Tenant]:
+        """The same with `local`, which is always there."""
+        made = {LOCAL: Tenant(LOCAL)} | {each.name: each for each in self.all()}
+        return [made[name] for name in sorted(made)]
+
     def find(self, name: str) -> Tenant | None:
         """The one of this name as it is in the store; `local` is always there."""
         return next((each for each in self.all() if each.name == name), Tenant(name) if name == LOCAL else None)

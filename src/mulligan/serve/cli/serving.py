@@ -18,7 +18,7 @@ from mulligan.failure import MissingExtra, SettingsError
 from mulligan.parts import classify_of, redactor_of
 from mulligan.redaction import Redactor
 from mulligan.remember.recording.adoption import adopt
-from mulligan.remember.store import LOCAL, Store
+from mulligan.remember.store import DAY, LOCAL, Store
 from mulligan.remember.urls import is_remote, journals_of, open_store, place_of, shown
 from mulligan.report.alerts import Alerts
 from mulligan.serve.api.tenants import Tenant, Tenants
@@ -39,6 +39,7 @@ from mulligan.settings import Level, Settings
 @click.option("--log", "logs", is_flag=True, help="One line a request, on standard error.")
 @click.option("--alert-command", metavar="CMD", default="", help="Tell this command of what a person should know.")
 @click.option("--alert-webhook", metavar="URL", default="", help="Post it to this address.")
+@click.option("--prune/--no-prune", "prunes", default=True, help="Once a day remove what is too old.  [yes]")
 @click.option("--no-auth", "open_to_all", is_flag=True, help="Ask nobody for a token or a cookie. Loopback only.")
 @store_option
 def serve(
@@ -50,6 +51,7 @@ def serve(
     logs: bool,
     alert_command: str,
     alert_webhook: str,
+    prunes: bool,
     open_to_all: bool,
     store: str | None,
 ) -> None:
@@ -73,18 +75,19 @@ def serve(
         raise SettingsError(f"{settings.store_url} is a server itself. Name a store of your own: --store PATH")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     alerts = {"command": alert_command, "webhook": alert_webhook}
-    _serve(settings, host, port, opens, names, level, logs, open_to_all, is_local, alerts)
+    _serve(settings, host, port, opens, names, level, logs, open_to_all, is_local, alerts, prunes)
 
 
 def _serve(
     settings: Settings, host: str, port: int, opens: bool, names: tuple[str, ...], level: Level | None, logs: bool,
-    open_to_all: bool, is_local: bool, alerts: dict[str, Any],
+    open_to_all: bool, is_local: bool, alerts: dict[str, Any], prunes: bool,
 ) -> None:  # fmt: skip
     from mulligan.serve.api import running
     from mulligan.serve.api.app import Server, app
     from mulligan.serve.api.doors import ENTRY, Rules
     from mulligan.serve.api.groups import GROUPS
     from mulligan.serve.api.intake import Intake
+    from mulligan.serve.api.pruning import Pruner
     from mulligan.serve.dashboard.pages import group as pages
 
     kept = open_store(settings.store_url, settings.fsync)
@@ -106,7 +109,9 @@ def _serve(
     def announce(ticket: str) -> None:
         click.echo(f"For another browser, once: {said['at']}{ENTRY}/{ticket}", err=True)
 
-    server = Server(kept, intake, rules=rules, announce=announce, heard=_alerting(kept, alerts, intake.tenants, said))
+    pruner = Pruner(kept, says=lambda line: click.echo(line, err=True)) if prunes else None
+    heard = _alerting(kept, alerts, intake.tenants, said)
+    server = Server(kept, intake, rules=rules, announce=announce, heard=heard, pruner=pruner)
     if not is_local and not any(each.state(now()) == "active" for each in server.tokens.all()):
         server.close()
         raise SettingsError(
@@ -129,6 +134,9 @@ def _serve(
             click.echo(f"To look, open this once: {address}")
         there = ("" if said["at"] == DEFAULT else f" --url {said['at']}") + ("" if is_local else " --token TOKEN")
         click.echo(f"To send from OpenTelemetry: mulligan env{there}")
+        if pruner is not None:
+            pruner.start()
+            click.echo(f"Once a day, what is too old goes: {_ages(intake.tenants)}. To keep it: --no-prune")
         sys.stdout.flush()
         if opens:
             import webbrowser
@@ -137,6 +145,14 @@ def _serve(
 
     says = (lambda line: click.echo(line, err=True)) if logs else None
     running.run(app(server, (*GROUPS, pages), says), sock, ready, server.stop)
+
+
+def _ages(tenants: Tenants) -> str:
+    """How long what people of this server itself have is kept."""
+    kept = next(each.retention for each in tenants.everybody() if each.name == LOCAL)
+    ages = {"runs that worked": kept.successes, "runs that failed": kept.failures}
+    told = [f"{what} after {age // DAY} days" for what, age in ages.items() if age is not None]
+    return " and ".join(told) or "figures by the hour alone"
 
 
 def _alerting(

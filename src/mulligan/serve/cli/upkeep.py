@@ -32,13 +32,12 @@ def _tenants(kept: Store, url: str, tenant: str | None, is_all: bool) -> list[tu
     from mulligan.serve.api.tenants import Tenants, unknown  # few have any
 
     tenants = Tenants(kept)
-    found = [tenants.find(name) for name in ({LOCAL, *(each.name for each in tenants.all())} if is_all else ())]
-    if not is_all:
-        one = tenants.find(tenant or LOCAL)
-        if one is None:
-            raise unknown(tenant or LOCAL)
-        found = [one]
-    return sorted((each.name, each.retention) for each in found if each is not None)
+    if is_all:
+        return [(each.name, each.retention) for each in tenants.everybody()]
+    one = tenants.find(tenant or LOCAL)
+    if one is None:
+        raise unknown(tenant or LOCAL)
+    return [(one.name, one.retention)]
 
 
 def _together(one: Pruned, other: Pruned) -> Pruned:

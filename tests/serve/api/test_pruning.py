@@ -1,0 +1,218 @@
+"""A server removes what is too old by itself: once a day, one process of several, each tenant's when it is due."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import postgres
+import pytest
+
+from mulligan.events import RunEnded, RunStarted, StepEnded
+from mulligan.records import Run, Step
+from mulligan.remember.audit import AuditQuery
+from mulligan.remember.store import DAY, IMPORTED, LOCAL, Progress, Pruned, Retention, RunQuery, Store
+from mulligan.remember.urls import open_store
+from mulligan.serve.api import pruning
+from mulligan.serve.api.pruning import Pruner
+from mulligan.serve.api.tenants import Tenant, Tenants, with_keeps
+
+BEGIN = 20_000 * DAY
+
+
+class Clock:
+    now = BEGIN
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request, tmp_path, clock) -> Iterator[Store]:
+    if request.param == "postgresql":
+        postgres.had()
+        made = open_store(postgres.emptied())
+    else:
+        made = open_store(str(tmp_path / "s.db"))
+    made._clock = clock
+    Tenants(made).create(with_keeps(Tenant("short"), {"successes": 2}))
+    Tenants(made).create(with_keeps(Tenant("ever"), {"successes": None}))
+    for tenant in (LOCAL, "short", "ever"):
+        keep(made, tenant, "run_a")
+    yield made
+    made.close()
+
+
+def keep(store: Store, tenant: str, id: str, journal: str = "j") -> None:
+    run = Run(id=id, agent="a", started=1)
+    events = [RunStarted(run), StepEnded(Step(run=id, seq=1, call=1, name="search")), RunEnded(ended(run))]
+    store.append(tenant, events, journal, store.offset(tenant, journal) + 1)
+
+
+def ended(run: Run) -> Run:
+    return Run(id=run.id, agent=run.agent, started=run.started, ended=2, end="finished")
+
+
+def left(store: Store) -> list[str]:
+    return [tenant for tenant in (LOCAL, "short", "ever") if store.runs(tenant, RunQuery())]
+
+
+def test_each_tenant_keeps_its_runs_as_long_as_it_is_set_to(store, clock):
+    said: list[str] = []
+    pruner = Pruner(store, clock, said.append)
+    assert pruner.turn()
+    assert (left(store), said) == ([LOCAL, "short", "ever"], [])
+
+    clock.now += 3 * DAY
+    assert pruner.turn()
+    assert left(store) == [LOCAL, "ever"]
+    assert re.fullmatch(r"pruned tenant=short runs=1 steps=1 sampled=0 seconds=\d+\.\d", said.pop())
+    (act,) = store.audit("short", AuditQuery(do="prune"))
+    assert act.told == "1 run, 1 step"
+
+    keep(store, LOCAL, "run_imported", f"{IMPORTED}file")
+    clock.now += 40 * DAY
+    assert pruner.turn()
+    assert [each.run.id for each in store.runs(LOCAL, RunQuery())] == ["run_imported"]
+    assert [act.do for act in store.audit("ever", AuditQuery(do="prune"))] == []  # nothing went, so nothing is noted
+
+
+def test_of_several_processes_one_does_it_and_once_a_day(store, clock):
+    one, other = Pruner(store, clock), Pruner(store, clock)
+    clock.now += 3 * DAY
+    assert [one.turn(), other.turn(), one.turn()] == [True, False, False]
+    clock.now += DAY - 1
+    assert not other.turn()
+    clock.now += 1
+    assert [other.turn(), one.turn()] == [True, False]
+
+
+class Watched:
+    """A store that lets somebody else do something while it prunes."""
+
+    def __init__(self, store: Store, meanwhile) -> None:
+        self._store, self._meanwhile = store, meanwhile
+
+    def __getattr__(self, name: str):
+        return getattr(self._store, name)
+
+    def prune(
+        self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
+    ) -> Pruned:
+        self._meanwhile(tenant)
+        assert progress is not None
+        progress(1, 2)
+        return self._store.prune(tenant, policy, now, dry_run, progress)
+
+
+def test_while_one_is_at_it_no_other_begins_and_what_a_killed_one_left_another_begins_anew(store, clock):
+    clock.now += 3 * DAY
+    other = Pruner(store, clock)
+    answers: list[bool] = []
+
+    def long(tenant: str) -> None:
+        clock.now += pruning.SILENT - 1  # it goes on for longer than a silence may last, and says so
+        answers.append(other.turn())
+
+    assert Pruner(Watched(store, long), clock).turn()
+    assert answers == [False] * 3
+
+    def killed(tenant: str) -> None:
+        raise KeyboardInterrupt
+
+    clock.now += DAY
+    with pytest.raises(KeyboardInterrupt):
+        Pruner(Watched(store, killed), clock).turn()
+    assert not other.turn()
+    clock.now += pruning.SILENT
+    assert other.turn()
+
+
+def test_whoever_was_silent_for_too_long_leaves_the_rest_to_the_other(store, clock):
+    clock.now += 3 * DAY
+    other = Pruner(store, clock)
+    pruned: list[str] = []
+
+    def silent(tenant: str) -> None:
+        pruned.append(tenant)
+        clock.now += pruning.SILENT
+        assert other.turn()
+
+    assert not Pruner(Watched(store, silent), clock).turn()
+    assert len(pruned) == 1
+
+
+def test_what_went_wrong_is_tried_again_by_the_same_one(store, clock):
+    clock.now += 3 * DAY
+    tries: list[str] = []
+
+    def fails_once(tenant: str) -> None:
+        tries.append(tenant)
+        if len(tries) == 1:
+            raise OSError("away")
+
+    pruner = Pruner(Watched(store, fails_once), clock)
+    with pytest.raises(OSError, match="away"):
+        pruner.turn()
+    assert pruner.turn()
+    assert left(store) == [LOCAL, "ever"]
+
+
+def test_a_server_that_ends_does_not_wait_until_all_is_done(store, clock):
+    clock.now += 3 * DAY
+    pruned: list[str] = []
+
+    def ends(tenant: str) -> None:
+        pruned.append(tenant)
+        pruner.stop()
+
+    pruner = Pruner(Watched(store, ends), clock)
+    assert not pruner.turn()
+    assert len(pruned) == 1
+    assert left(store) == [LOCAL, "short", "ever"]
+
+
+SERVE = """
+    import sys
+    from mulligan.serve.api import pruning
+    pruning.FIRST = 0.05
+    from mulligan.serve.cli import cli
+    cli(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("--no-prune",)])
+def test_mulligan_serve_does_it_and_says_so_unless_it_is_told_not_to(tmp_path, clock, words):
+    pytest.importorskip("uvicorn", reason="needs the extra: pip install 'mulligan[server]'")
+    import textwrap
+
+    path = str(tmp_path / "s.db")
+    old = open_store(path)
+    old._clock = clock
+    keep(old, LOCAL, "run_old")
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SERVE), "serve", "--port", "0", "--store", path, *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        said = [process.stdout.readline() for _ in range(3 if words else 4)]
+        if not words:
+            assert said[3].startswith(
+                "Once a day, what is too old goes: runs that worked after 30 days and runs that fail"
+            )
+            assert process.stderr.readline().startswith("pruned tenant=local runs=1 steps=1 ")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "", "")
+    assert [each.run.id for each in old.runs(LOCAL, RunQuery())] == (["run_old"] if words else [])
+    assert [act.by for act in old.audit(LOCAL, AuditQuery(do="prune"))] == ([] if words else ["mulligan serve"])
+    old.close()
