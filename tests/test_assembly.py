@@ -100,6 +100,22 @@ def test_a_setting_that_cannot_be_meant_is_refused_by_configure_at_once(settings
 
 
 @pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"atempts": 2}, "Mulligan: there is no setting 'atempts'. Did you mean attempts?"),
+        ({"attempts": 0}, "Mulligan: attempts must be at least 1"),
+        ({"policy": 3}, "Mulligan: policy is a mulligan.Policy, got int."),
+        ({"policy": Policy(), "attempts": 2}, "attempts is part of the policy"),
+        ({"secret": 7}, "Mulligan: secret is a list of texts, got 7."),
+    ],
+)
+def test_a_setting_that_cannot_be_meant_is_refused_where_it_is_given(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        Mulligan(**settings)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
     "text",
     ["attempts = 0", "this is not toml", "agnet = 'x'", "patterns = ['(']", "store = 'oracle://db'", "\x00\xff"],
 )

@@ -47,10 +47,12 @@ def _name_of(tool: Callable[..., Any]) -> str:
 class Mulligan:
     """All of mulligan, without module-level defaults: `Mulligan(store="memory:")`.
 
-    Settings are read, and parts made, on first use.
+    Files and environment are read, and parts made, on first use. What is given here is looked at here: a misspelt name
+    would else be a warning at the first call, after which nothing is recorded.
     """
 
     def __init__(self, **settings: Any) -> None:
+        settings_file.check(settings, "Mulligan")
         self._given = settings
         self._parts: Parts | None = None
         self._is_off = False

@@ -144,17 +144,24 @@ def read(
         _merge_tables(found, values)
         found.update(values)
     found.update(_checked(dict(_from_environment(environ)), "the environment"))
-    given = dict(arguments or {})
-    policy = given.pop("policy", None)
-    twice = next((name for name in POLICY if name in given), None)
-    if policy is not None and twice:
-        raise SettingsError(f"configure: {twice} is part of the policy, and both were given. Pass one of them.")
-    values = _checked(given, "configure")
+    values, policy = check(arguments or {})
     _merge_tables(found, values)
     found.update(values)
     if of_user:
         found.setdefault("mode", "suggest")
     return _made(found, policy)
+
+
+def check(arguments: Mapping[str, Any], where: str = "configure") -> tuple[dict[str, Any], Policy | None]:
+    """What was given by name in a program, and the policy among it. No file is read."""
+    given = dict(arguments)
+    policy = given.pop("policy", None)
+    twice = next((name for name in POLICY if name in given), None)
+    if policy is not None and twice:
+        raise SettingsError(f"{where}: {twice} is part of the policy, and both were given. Pass one of them.")
+    if policy is not None and not isinstance(policy, Policy):
+        raise SettingsError(f"{where}: policy is a mulligan.Policy, got {type(policy).__name__}.")
+    return _checked(given, where), policy
 
 
 def _merge_tables(found: Mapping[str, Any], values: dict[str, Any]) -> None:
@@ -169,8 +176,6 @@ def _merge_tables(found: Mapping[str, Any], values: dict[str, Any]) -> None:
 
 def _made(found: dict[str, Any], policy: Policy | None) -> Settings:
     fields = {name: found.pop(name) for name in POLICY if name in found}
-    if policy is not None and not isinstance(policy, Policy):
-        raise SettingsError(f"policy is a mulligan.Policy, got {type(policy).__name__}.")
     if policy is None:
         policy = Policy(**fields)
     if found.get("store", "").lower().startswith("postgres"):

@@ -137,6 +137,23 @@ def test_settings_show_what_is_in_force(types, monkeypatch):
     assert json.loads(out)["attempts"] == 2
 
 
+@pytest.mark.parametrize(
+    ("store", "told"),
+    [
+        ("http://10.0.0.7:8787", "http://10.0.0.7:8787"),
+        ("postgresql://ada:sesame@10.0.0.7/mulligan?sslmode=require", "postgresql://ada@10.0.0.7/mulligan"),
+        ("/tmp/\x1b[2Jm.db", "/tmp/\ufffd[2Jm.db"),
+    ],
+)
+def test_settings_show_ones_own_store_and_not_its_password(types, monkeypatch, store, told):
+    monkeypatch.setenv("MULLIGAN_STORE", store)
+    _, out, _ = types("settings")
+    assert f"kept in {told}." in out
+    _, told_as_json, _ = types("settings", "--json")
+    assert "\x1b" not in out + told_as_json
+    assert "sesame" not in out + told_as_json
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_ask_the_command_itself(types, shell):
     code, out, _ = types("completion", shell)

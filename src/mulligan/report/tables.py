@@ -27,6 +27,11 @@ def line(text: object, limit: int = LINE) -> str:
     return " ".join(clean(str(text), limit).split())
 
 
+def own(text: object) -> str:
+    """A line of the user's own, as settings are: addresses stay, and what a terminal would obey is seen to be there."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
+
+
 def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 

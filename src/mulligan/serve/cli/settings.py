@@ -6,7 +6,8 @@ import click
 import msgspec
 
 from mulligan import settings as settings_file
-from mulligan.report import terminal
+from mulligan.remember.urls import shown
+from mulligan.report.tables import columns, own
 from mulligan.serve.cli.options import as_json, print_json, print_lines
 
 
@@ -19,16 +20,16 @@ def settings(as_json: bool) -> None:
     values |= msgspec.structs.asdict(read.policy)
     if values["token"]:
         values["token"] = "(set)"
-    values |= {"store": read.store_url, "home": str(read.folder)}
+    values |= {"store": shown(read.store_url), "home": str(read.folder)}
     if as_json:
         print_json(values)
         return
-    click.echo(f"Failures are kept in {terminal.line(read.store_url, 300)}.")
+    click.echo(f"Failures are kept in {own(values['store'])}.")
     click.echo("")
-    print_lines(terminal.columns([(name, _spoken(value)) for name, value in values.items()]))
+    print_lines(columns([(name, _spoken(value)) for name, value in values.items()]))
 
 
 def _spoken(value: object) -> str:
     if isinstance(value, tuple):
-        return terminal.line(", ".join(value)) or "-"
-    return terminal.line(value) if value not in (None, "") else "-"
+        return own(", ".join(value)) or "-"
+    return own(value) if value not in (None, "") else "-"
