@@ -384,6 +384,36 @@ def test_a_model_that_answers_again_has_overcome_that_it_did_not():
     assert [link.failed for link in calls.overcame([failed, step(2, name="fetch"), later])] == [1]
 
 
+NO_KEY = Failure.of(Kind("model", "auth_error", Remedy.STOP), "wrong key", fingerprint="f-key")
+
+
+def said(*texts: str) -> dict[str, Any]:
+    """A conversation as it is kept."""
+    each = [{"role": "user", "chars": len(text), "hash": text} for text in texts]
+    return {"messages": {"count": len(texts), "each": each, "last_user": texts[-1]}}
+
+
+def test_a_conversation_that_went_on_overcomes_and_corrects_nothing():
+    """Nobody can learn from it to have sent two messages."""
+    failed = step(1, failure=NO_KEY, type="model", arguments=said("hello") | {"model": "small-1"})
+    tool = step(2, name="lookup")
+    later = step(3, type="model", arguments=said("hello", "again") | {"model": "small-1"})
+
+    (link,) = calls.overcame([failed, tool, later])
+
+    assert (link.failed, link.overcame, link.how, link.changes, link.between) == (1, 3, "agent", (), ())
+    assert calls.precedents([link], 1) == []
+
+
+def test_another_model_in_a_conversation_that_went_on_is_what_was_changed():
+    failed = step(1, failure=NO_KEY, type="model", arguments=said("hello") | {"model": "small-1"})
+    later = step(2, type="model", arguments=said("hello", "again") | {"model": "small-2"})
+
+    (link,) = calls.overcame([failed, later])
+
+    assert [(each.path, each.after) for each in link.changes] == [("model", "small-2")]
+
+
 def test_a_misspelt_tool_is_overcome_by_the_one_that_was_meant():
     (link,) = calls.overcame([step(1, name="serch", failure=UNKNOWN_TOOL), step(2, name="search")])
     assert link.changes[0] == Change(path=calls.TOOL, how="rename", before="serch", after="search")

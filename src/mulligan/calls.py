@@ -161,8 +161,8 @@ def ranked(links: Iterable[tuple[Link, Iterable[str]]], seen: int) -> list[Prece
     runs: dict[object, set[str]] = {}
     first: dict[object, Link] = {}
     for link, of in links:
-        if link.how == "repair" and not link.changes:
-            continue  # what recovery did is no move of the model's
+        if link.how in ("repair", "agent") and not link.changes:
+            continue  # what recovery did is no move of the model's, and a conversation that went on is no correction
         shape = shape_of(link)
         known = first.get(shape)
         if known is None:
@@ -307,12 +307,12 @@ def overcame(steps: Iterable[Step]) -> list[Link]:
 
 
 def _correction(failed: Call, call: Call, between: tuple[str, ...]) -> Link:
-    changed = changes(failed.last.arguments, call.last.arguments)
+    changed = corrected(failed.last, call.last)
     if failed.name != call.name:
         renamed = Change(path=TOOL, how="rename", before=failed.name, after=call.name)
         return _link(failed, call, "agent", (renamed, *changed), between)
-    if changed:
-        return _link(failed, call, "agent", changed, between)
+    if changed or goes_on(failed.last, call.last):
+        return _link(failed, call, "agent", changed, between if changed else ())
     # The same arguments, and now it works: either time has passed or something else had to happen first.
     return _link(failed, call, "recipe" if between else "retry", (), between)
 
@@ -506,6 +506,33 @@ def changes(before: Any, after: Any) -> tuple[Change, ...]:
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return (Change(path="", how=_how(before, after), before=before, after=after),)
     return tuple(_changes(before, after, ""))
+
+
+def corrected(failed: Step, other: Step) -> tuple[Change, ...]:
+    """The same of two calls. What was said in a conversation meanwhile puts no argument of a model's call right."""
+    changed = changes(failed.arguments, other.arguments)
+    if not changed or failed.type != "model":
+        return changed
+    said = {name for given in (failed.arguments, other.arguments) for name in _conversations(given)}
+    return tuple(change for change in changed if change.path.partition(".")[0] not in said)
+
+
+def goes_on(failed: Step, other: Step) -> bool:
+    """Whether a model was called again after something else was said, so that it is not the same call."""
+    return failed.type == "model" and not same(failed.arguments, other.arguments)
+
+
+def _conversations(arguments: Any) -> Iterator[str]:
+    """The arguments that hold what was said: in short, as it is kept, or as it was sent."""
+    if isinstance(arguments, Mapping):
+        for name, value in arguments.items():
+            messages = value if isinstance(value, list) else [value]
+            if messages and all(_is_said(each) for each in messages[:BETWEEN]):
+                yield name
+
+
+def _is_said(value: Any) -> bool:
+    return isinstance(value, Mapping) and ("role" in value or value.keys() >= {"count", "each"})
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str) -> Iterator[Change]:

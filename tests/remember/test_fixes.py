@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -132,6 +133,23 @@ def test_a_pair_becomes_a_fix_with_its_record(store):
     assert (fix.sort, fix.changes) == ("change", (Change(path="k", how="substitute", after=10),))
     assert (fix.tried, fix.worked, fix.principals, fix.days) == (3, 3, 1, 3)
     assert [each.run for each in store.evidence(LOCAL, fix.id)] == ["run_2", "run_1", "run_0"]
+
+
+def test_a_conversation_that_went_on_teaches_nothing(store):
+    def said(*sizes: int) -> dict[str, Any]:
+        return {
+            "model": "small",
+            "messages": {"count": len(sizes), "each": [{"role": "user", "chars": n} for n in sizes]},
+        }
+
+    for number in range(3):
+        events = tried(f"run_{number}", said(5), said(5, 7))
+        models = [
+            StepEnded(msgspec.structs.replace(e.step, type="model")) if isinstance(e, StepEnded) else e for e in events
+        ]
+        write(store, *models)
+
+    assert asked(store) == []
 
 
 def test_what_was_tried_in_vain_counts_against_it(store):

@@ -111,8 +111,8 @@ class Sessions(Failures):
             return "read the file again first"
         if link.changes:
             return "; ".join(self.change(each) for each in link.changes[:CHANGES])
-        if link.how == "repair":
-            return ""  # recovery shortened the conversation, say: no move of the model's
+        if link.how in ("repair", "agent"):
+            return ""  # recovery shortened the conversation, say, or it went on: no move that can be made again
         first = ", ".join(name for name in map(self._name, link.between[-CHANGES:]) if name)
         return f"the same call after {first}" if link.how == "recipe" and first else "the same call, later"
 

@@ -76,13 +76,15 @@ def trials(before: Standing, call: Call, links: Iterable[Link]) -> list[Trial]:
         opened = {each.call.id: each.call for each in before.open}
         for link in links:
             failed = opened.get(link.failed)
-            if failed is not None and link.failed != call.id:
+            is_said = link.how == "agent" and not link.changes  # a conversation went on: nothing to do again
+            if failed is not None and link.failed != call.id and not is_said:
                 found += _tried(before, failed, call, link.changes, worked=True)
     elif call.has_failed and call.first.type != "run":
         failed = next((each.call for each in reversed(before.open) if _is_same_place(each.call, call)), None)
         if failed is not None:
-            changed = calls.changes(failed.last.arguments, call.first.arguments)
-            if _is_a_correction(changed, failed.last.arguments):
+            changed = calls.corrected(failed.last, call.first)
+            is_said = not changed and calls.goes_on(failed.last, call.first)
+            if not is_said and _is_a_correction(changed, failed.last.arguments):
                 found += _tried(before, failed, call, changed, worked=False)
     return found
 
@@ -94,7 +96,7 @@ def _attempts(call: Call) -> Iterable[Trial]:
             continue
         if after is not None and not (after.changes or after.first or calls.is_the_same_again(after)):
             continue  # what made the difference is not in the call: nobody can learn to do it again
-        changed = after.changes if after is not None else calls.changes(one.arguments, other.arguments)
+        changed = after.changes if after is not None else calls.corrected(one, other)
         form = Form(sort="recipe", names=after.first) if after is not None and after.first else formed(changed)
         if form is not None:
             is_automatic = after is not None and after.fix is not None
