@@ -102,3 +102,26 @@ def test_what_is_to_be_done_before_and_after_is_done_in_this_order_and_only_once
         print(child(lambda: told == ["before", "after", "child"]), *told)
         print(child(lambda: told[2:] == ["before", "after", "child"]))
     """).split() == ["0", "before", "after", "0"]
+
+
+def test_what_is_arranged_while_a_fork_waits_is_done_for_that_fork_too():
+    """A module that another thread imports meanwhile may have opened what no child must inherit."""
+    assert (
+        said("""
+        told = []
+
+        def late():
+            told.append("late")
+            return lambda: told.append("after late")
+
+        def waiting():
+            thread = threading.Thread(target=forks.around, args=(late,))
+            thread.start()
+            thread.join()
+            return lambda: None
+
+        forks.around(waiting)
+        print(child(lambda: told == ["late", "after late"]), told)
+    """)
+        == "0 ['late', 'after late']\n"
+    )

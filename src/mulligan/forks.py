@@ -50,7 +50,9 @@ def _before() -> None:
     _one_fork.acquire()
     _is_forking = True
     _afterwards.clear()
-    for before in tuple(_around):
+    # The list itself, and no copy of it: while one of them waits for a lock, whoever holds it may import a module that
+    # has something to arrange for this fork already, such as what has a file open.
+    for before in _around:
         _afterwards.append(before())  # noqa: PERF401 - one by one: where one raises, those before it are let go
 
 

@@ -22,6 +22,7 @@ from mulligan.events import RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, StoreError
 from mulligan.figures import StatsQuery
 from mulligan.records import Run, Step
+from mulligan.remember import sqlite
 from mulligan.remember.sqlite import SqliteConnection, SqliteStore
 from mulligan.remember.store import DAY, LOCAL, PatternQuery, Question, RunQuery
 from mulligan.remember.tables import APPLICATION, MIGRATIONS
@@ -331,6 +332,56 @@ def test_a_fork_leaves_both_sides_with_a_store_that_works(tmp_path):
     store = SqliteStore(tmp_path / "a.db")
     assert {run.id for run in store.find(LOCAL, "run_")} == {"run_before", "run_parent", "run_child"}
     assert store.health(LOCAL).sound
+    store.close()
+
+
+def test_a_fork_waits_for_a_store_that_is_being_opened(tmp_path, monkeypatch):
+    """A connection that a child inherits holds locks that it does not have: the file would be damaged."""
+    opening, go_on, forked = threading.Event(), threading.Event(), threading.Event()
+    whole = sqlite._prepare
+
+    def slowly(*args):
+        whole(*args)
+        opening.set()
+        assert go_on.wait(10)
+
+    monkeypatch.setattr(sqlite, "_prepare", slowly)
+    made: list[SqliteStore] = []
+    opener = threading.Thread(target=lambda: made.append(SqliteStore(tmp_path / "a.db")))
+    opener.start()
+    assert opening.wait(10)
+
+    def fork() -> None:
+        after = sqlite._before_fork()
+        try:
+            (store,) = (each for each in sqlite._stores if each.path == tmp_path / "a.db")
+            assert store._writer._made is None
+            forked.set()
+        finally:
+            after()
+
+    forker = threading.Thread(target=fork)
+    forker.start()
+    assert not forked.wait(0.1)
+    go_on.set()
+    opener.join(10)
+    forker.join(10)
+    assert forked.is_set()
+    assert made[0].health(LOCAL).sound
+    made[0].close()
+
+
+def test_nobody_opens_a_further_connection_while_a_process_forks(tmp_path):
+    store = SqliteStore(tmp_path / "a.db")
+    after = sqlite._before_fork()
+    reader = threading.Thread(target=store.health, args=(LOCAL,))
+    reader.start()
+    reader.join(0.1)
+    open_files = [each for each in store._readers if each._made is not None]
+    after()
+    reader.join(10)
+    assert open_files == []
+    assert not reader.is_alive()
     store.close()
 
 

@@ -193,6 +193,103 @@ def test_nothing_is_lost_when_a_process_forks_again_and_again_while_its_threads_
     witness.finds_everything()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize(
+    "around",
+    ["with mulligan.run('parent'):", "with mulligan.run('outer'), mulligan.run('parent'):", "if True:"],
+)
+def test_nothing_is_lost_of_a_run_in_which_a_process_forks(witness, around):
+    """Both sides have the run in hand, and would number their calls alike."""
+    code, told = witness.runs(
+        f"""
+        def body():
+            work(20)
+            for each in range(3):
+                child = os.fork()
+                if child == 0:
+                    work(20, 1 + each)
+                    if each == 0:
+                        sys.exit()  # through the end of the run, which is not the child's to end
+                    os._exit(0)
+                assert os.waitpid(child, 0)[1] == 0
+            work(20)
+
+        @mulligan.tool
+        def batch():
+            body()
+
+        {around}
+            batch() if {around!r} == "if True:" else body()
+        """
+    )
+    assert (code, told) == (0, "")
+    witness.finds_everything()
+    runs = witness.user.sees("runs", "--limit", "1000")
+    assert {run["status"] for run in runs} == {"success"}
+    whole = [run for run in runs if len(run["calls"]) >= 40]
+    assert len(whole) == 1  # what the parent did is one run, and goes on after its children
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="nothing tells which files a process has open")
+def test_a_child_that_is_forked_while_the_store_is_opened_inherits_no_connection(witness):
+    """It would believe to hold locks that it does not have, and both sides would damage the file."""
+    slow = """
+import sys, time
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "mulligan.remember.sqlite":
+            time.sleep(0.3)
+
+sys.meta_path.insert(0, Slow())
+"""
+    process = witness.starts(
+        """
+        work(1)
+        while "mulligan.remember.urls" not in sys.modules:
+            time.sleep(0.001)  # until the recorder's thread is on its way
+        time.sleep(0.1)
+        child = os.fork()
+        if child == 0:
+            files = map("/proc/self/fd/{}".format, range(3, 100))
+            names = [os.readlink(each) for each in files if os.path.lexists(each)]
+            os._exit(any("mulligan.db" in each and "journals" not in each for each in names))
+        assert os.waitpid(child, 0)[1] == 0
+        """,
+        before=slow,
+    )
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (0, "")
+    witness.finds_everything()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_may_go_on_with_the_run_as_one_of_its_own(witness):
+    code, told = witness.runs(
+        """
+        with mulligan.run("parent") as run:
+            with run.step("plan", "before"):
+                pass
+            child = os.fork()
+            if child == 0:
+                with run.step("plan", "in the child"):
+                    work(2, 1)
+                sys.exit()
+            assert os.waitpid(child, 0)[1] == 0
+            with run.step("plan", "after"):
+                work(1)
+        """
+    )
+    assert (code, told) == (0, "")
+    witness.finds_everything()
+    runs = witness.user.sees("runs")
+    assert {run["status"] for run in runs} == {"success"}
+    assert sorted([call["name"] for call in run["calls"]] for run in runs if run["agent"] == "parent") == [
+        ["before", "after", "double"],
+        ["in the child", "double", "double"],
+    ]
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_of_multiprocessing_keep_all_of_theirs_themselves(witness, method):
     if method == "fork" and not hasattr(os, "fork"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import itertools
 import threading
 from collections import deque
@@ -38,6 +39,19 @@ def lock() -> threading.RLock:
 def _renew() -> None:
     global _lock  # a thread that held it is not in the child to let go of it
     _lock = threading.RLock()
+    for place in contextvars.copy_context().values():
+        if isinstance(place, Here):
+            _inherit(place)
+
+
+def _inherit(place: Here) -> None:
+    """In a forked child: the runs that we are inside, one around the other, are those of the parent."""
+    waiting: list[object] = [place]
+    while waiting:
+        here = waiting.pop()
+        if isinstance(here, Here) and not here.run.is_inherited:
+            here.run.inherit()
+            waiting += [here.above, *(token.old_value for token in here.run._entered or ())]
 
 
 forks.renew(_renew)
@@ -70,6 +84,8 @@ class ActiveRun:
     # Not set for each run: a call alone is a run of its own, and makes and ends one in microseconds.
     is_alone = False
     """Whether it is that of one call outside any run, which takes part in nothing."""
+    is_inherited = False
+    """Whether it is the run of another process, from which this one was forked."""
     retries = 0
     repeats: Repeats | None = None
     recent: deque[Success] | None = None
@@ -143,7 +159,25 @@ class ActiveRun:
         return f"<run {self.id} of {self.record.agent or 'no agent'}, {self.status}{running}>"
 
     def next_number(self) -> int:
+        if self.is_inherited:
+            self._make_own()
         return next(self.numbers)
+
+    def inherit(self) -> None:
+        """In a forked child: the run goes on where it was begun. Were it to go on here too, both would number alike.
+
+        Wrapped calls in the child are runs of their own, inside this one, as they are in a thread without it.
+        """
+        self.is_inherited, self.is_open = True, False
+
+    def _make_own(self) -> None:
+        """Somebody goes on with an inherited run by name: from here on it is another one, inside that."""
+        parent, self._around = self.id, self.trace()
+        self.is_inherited, self.is_open, self.has_begun, self.has_failures = False, True, False, False
+        self._telling, self._notes, self.recent = [], [], None
+        self.id = new_id()
+        self.record = msgspec.structs.replace(self.record, id=self.id, parent=parent, started=self.kit.now())
+        self.begin()
 
     def announce(self, note: str) -> None:
         """Keeps what the model should hear of a repair until it is asked for."""
@@ -307,6 +341,8 @@ class ActiveRun:
         return self
 
     def finish(self, error: BaseException | None) -> None:
+        if self.is_inherited:
+            return  # whoever began it ends it
         has_raised = isinstance(error, Exception)  # a cancellation is not a failure, of a run as little as of a step
         if has_raised and error is not None and not self.tell_of(error):
             failure = self.kit.failure(error, source="orchestration", tool=self.record.agent)
@@ -325,6 +361,8 @@ class ActiveRun:
         return Inside(self.kit, self)
 
     def __enter__(self) -> Self:
+        if self.is_inherited:
+            self._make_own()
         token = self.kit.here.set(Here(self, None, self.kit.layer(), is_open=False))
         with _lock:
             if self._entered is None:

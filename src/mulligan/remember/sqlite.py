@@ -154,19 +154,22 @@ class SqliteStore(DatabaseStore):
         lasting = ("PRAGMA synchronous=FULL", "PRAGMA fullfsync=ON") if fsync else ("PRAGMA synchronous=NORMAL",)
         self._writer = _Connection(self._connect, *lasting, "PRAGMA secure_delete=ON")
         self._readers: list[_Connection] = []
+        self._adding = threading.Lock()
+        """Held while a reader is added, and around a fork."""
         self._is_closed = False
         if sort := remote(path):
             raise StoreError(
                 f"{path} is on a network file system ({sort}), where locks may not hold and a store would be damaged. "
                 "Set MULLIGAN_HOME to a folder of this machine."
             )
+        _stores.add(self)  # before it has a connection that a child could inherit
         with told(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _make(path)
-            _refuse(path)
+            with self._writer.lock:
+                _refuse(path)
             with self._writer as writer:
                 _prepare(writer, path, progress)
-        _stores.add(self)
 
     def _connect(self) -> SqliteConnection:
         if self._is_closed:
@@ -184,7 +187,8 @@ class SqliteStore(DatabaseStore):
             reader = self._threads.reader = _Connection(
                 self._connect, "PRAGMA query_only=ON", f"PRAGMA mmap_size={MAPPED}"
             )
-            self._readers.append(reader)
+            with self._adding:
+                self._readers.append(reader)
         with told(self.path), reader as connection:
             yield connection
 
@@ -271,11 +275,15 @@ class SqliteStore(DatabaseStore):
 
     def let_go(self) -> list[threading.Lock]:
         """Lets go of the file, so that no child inherits a connection: SQLite's locks do not survive a fork."""
-        held = []
-        for connection in (self._writer, *self._readers):
-            connection.lock.acquire()
-            held.append(connection.lock)
-            connection.close()
+        # The writer first: who writes may ask as well, and so add a reader.
+        held = [self._writer.lock, self._adding]
+        for lock in held:
+            lock.acquire()
+        self._writer.close()
+        for reader in self._readers:
+            reader.lock.acquire()
+            held.append(reader.lock)
+            reader.close()
         return held
 
 
