@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import random
 import socket
 from collections import Counter
@@ -30,6 +31,16 @@ def look_alike(seed=7):
     world = World(seed)
     spans = [span for status in world.random.sample(STATUSES, len(STATUSES)) for span in world.run(status)]
     return sorted(spans, key=lambda span: span.end)
+
+
+@pytest.mark.parametrize("half", ["\\ud83d", "\\udc4d"])
+def test_an_emoji_that_was_cut_in_two_costs_itself_alone(serving, anybody, person, half):
+    world = World(3)
+    body = json.dumps(as_json(world.run("failure")))
+    assert '"message": "' in body
+    body = body.replace('"message": "', f'"message": "{half} ')
+    assert anybody.post("/v1/traces", body=body.encode()).status == 200
+    assert [run["status"] for run in person.get("/v1/runs").json["runs"]] == ["failure"]
 
 
 def test_runs_of_a_foreign_agent_come_out_as_what_they_were(serving, anybody):

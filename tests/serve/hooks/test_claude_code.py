@@ -39,6 +39,14 @@ def test_what_only_the_batch_tells_is_kept_with_its_kind(agent, tool, said, kind
     assert agent.kinds() == [(tool, kind)]
 
 
+def test_an_emoji_that_was_cut_in_two_costs_itself_alone(agent):
+    agent.tells(
+        "PostToolUseFailure", tool_name="Bash", tool_use_id="t", tool_input={"command": "make \udc4d"},
+        error="Exit code 2\nmake: *** No rule to make target 'x'. \ud83d", is_interrupt=False,
+    )  # fmt: skip
+    assert agent.kinds() == [("Bash", "tool/build_failure")]
+
+
 def test_a_failure_is_kept_once_although_its_batch_tells_of_it_again(agent):
     agent.fails("Bash", "Exit code 1\nboom", command="make")
     agent.works("Read", file_path="a")

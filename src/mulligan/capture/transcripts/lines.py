@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -157,16 +157,24 @@ _HALVES = re.compile(
 def decoded(line: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
     """A line as what it should be, or None. Half characters and bytes that are no UTF-8 are replaced, not fatal."""
     try:
-        return decoder.decode(line)
-    except msgspec.ValidationError:
-        return None  # readable, and something else
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        pass
-    mended = _HALVES.sub(_whole, line.decode("utf-8", "replace").encode())
-    try:
-        return decoder.decode(mended)
+        return leniently(line, decoder.decode)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
+
+
+def leniently(data: bytes, decode: Callable[[bytes], T]) -> T:
+    """What JSON says, also with half characters in it: programs that count in UTF-16 cut emoji in two."""
+    try:
+        return decode(data)
+    except msgspec.ValidationError:
+        raise  # readable, and something else
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return decode(mended(data))
+
+
+def mended(data: bytes) -> bytes:
+    """JSON without half characters, and without bytes that are no UTF-8."""
+    return _HALVES.sub(_whole, data.decode("utf-8", "replace").encode())
 
 
 def _whole(match: re.Match[bytes]) -> bytes:

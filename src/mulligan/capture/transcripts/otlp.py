@@ -14,7 +14,7 @@ import msgspec
 
 from mulligan.calls import changes
 from mulligan.capture.transcripts.gathering import Gathering, Reading, bounded
-from mulligan.capture.transcripts.lines import Lines, decoded
+from mulligan.capture.transcripts.lines import Lines, decoded, leniently
 from mulligan.failure import Failure, Remedy
 from mulligan.records import History, Recovery, Step, StepType, digest
 
@@ -150,7 +150,7 @@ _decoder = msgspec.json.Decoder(_Export)
 
 def spans(data: bytes) -> list[Span]:
     """The spans of one export as JSON; a MsgspecError where it is none."""
-    return list(_decoder.decode(data))
+    return list(leniently(data, _decoder.decode))
 
 
 def recognises(head: bytes) -> bool:

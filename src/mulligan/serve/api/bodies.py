@@ -9,6 +9,7 @@ from typing import NoReturn, TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from mulligan.capture.transcripts.lines import mended
 from mulligan.records import decode, encode
 from mulligan.serve.api.errors import Refused, invalid, too_large
 
@@ -93,6 +94,8 @@ def parsed(data: bytes, type: type[T]) -> T:
     except msgspec.ValidationError as error:
         _refuse(error)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if mended(data) != data:  # two ids could become one, if they were mended here
+            raise invalid("there is half a character in it: an emoji cut in two, or bytes that are no UTF-8.") from None
         raise invalid(f"this is no JSON: {error}.") from None
     if not (data.startswith(OURS) and encode(found) == data) and said_twice(data):
         raise invalid("a name is said twice in one object, and which one is meant is not for us to say.")

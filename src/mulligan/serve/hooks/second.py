@@ -45,9 +45,18 @@ REREAD = ("edit_mismatch", "stale_file")
 """What reading the file again may overcome."""
 
 
+def _read(data: bytes) -> object:
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        from mulligan.capture.transcripts.lines import mended  # an emoji that was cut in two: few come here
+
+        return msgspec.json.decode(mended(data))
+
+
 def heard(agent: str, data: bytes) -> bytes:
     """What the agent is to be told about this event, as JSON; empty for nothing."""
-    event = msgspec.json.decode(data)
+    event = _read(data)
     told = _reader(agent).read(event) if isinstance(event, dict) else None
     if told is None or not told.session:
         return b""

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from mulligan.capture.transcripts.lines import decoded
+from mulligan.capture.transcripts.lines import decoded, leniently
 from mulligan.capture.transcripts.otlp import Span
 from mulligan.serve.otlp.protobuf import LogRecord
 
@@ -50,7 +50,7 @@ _parameters = msgspec.json.Decoder(_Parameters)
 def records(data: bytes) -> list[LogRecord]:
     """The log records of an export as JSON; a MsgspecError where it is none."""
     found = []
-    for group in _decoder.decode(data).groups:
+    for group in leniently(data, _decoder.decode).groups:
         resource = _facts(group.resource.get("attributes") if isinstance(group.resource, dict) else None)
         for scope in group.scopes:
             for log in scope.logs:
