@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from urllib.parse import urlencode
 
 import pytest
@@ -61,6 +63,35 @@ def test_a_person_of_a_tenant_signs_in_without_a_script_and_sees_what_is_theirs(
     assert b"ann of acme" in person.get("/runs").body
     assert person.get("/v1/runs").json["runs"][0]["id"] == "r"
     assert person.post("/patterns/x", body=b"do=mute").status == 403  # to look is not to decide
+
+
+def test_whoever_signs_in_is_led_to_the_page_they_wanted(running):
+    reader = running.holding("read", tenant="acme").token
+    refused = Client(running.port).get("/runs?status=failure&tool=a%26b", Accept="text/html").body.decode()
+    (way,) = re.findall(r"href=(/sign-in\S*?)>", refused)
+    page = Client(running.port).get(way).body.decode()
+    (action,) = re.findall(r'action="([^"]*)"', page)
+    action = html.unescape(action)
+    assert signing(running, "wrong", action).status == 401
+    assert signing(running, reader, action).headers["location"] == "/runs?status=failure&tool=a%26b"
+
+
+@pytest.mark.parametrize(
+    "place", ["https://evil.example.com", "//evil.example.com", "/\\evil.example.com", "javascript:x", "/a\r\nb", ""]
+)
+def test_nobody_is_led_to_another_site(running, place):
+    reader = running.holding("read", tenant="acme").token
+    assert signing(running, reader, f"/sign-in?{urlencode({'next': place})}").headers["location"] == "/"
+
+
+def test_a_link_on_another_site_opens_the_page_for_whoever_is_signed_in(running):
+    # The browser shows a strict cookie only to what a page of ours asks for, so ours asks once more.
+    came = {"Accept": "text/html", "Sec_Fetch_Mode": "navigate"}
+    asked = Client(running.port).get("/runs", **came, Sec_Fetch_Site="cross-site")
+    assert asked.status == 401
+    assert b"http-equiv=refresh" in asked.body
+    for site in ("same-origin", "none"):
+        assert b"http-equiv=refresh" not in Client(running.port).get("/runs", **came, Sec_Fetch_Site=site).body
 
 
 def test_a_tenants_cookie_opens_nothing_of_another(running):

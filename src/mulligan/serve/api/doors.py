@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Literal, NamedTuple
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
@@ -178,17 +179,46 @@ def route(server: Server, path: str, endpoint: Endpoint, needs: Needs, *methods:
 
 def told(request: Request, refused: Refused) -> Response:
     if "text/html" in request.headers.get("accept", "") and request.method in SAFE:
-        way = {401: _WAY, 404: _HOME}.get(refused.status, "")
-        return HTMLResponse(_PAGE.format(message=_escaped(refused.message), way=way), refused.status, refused.headers)
+        way, again = {404: _HOME}.get(refused.status, ""), ""
+        if refused.status == 401:
+            way = _WAY.format(next=signing_in(_wanted(request)))
+            again = _AGAIN if _is_from_a_link(request) else ""
+        page = _PAGE.format(message=_escaped(refused.message), way=way, again=again)
+        return HTMLResponse(page, refused.status, refused.headers)
     return JSONResponse(refused.facts, refused.status, refused.headers)
 
 
 _PAGE = (
     "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-    "<title>mulligan</title><link rel=stylesheet href=/docs.css><main><h1>mulligan</h1><p>{message}</p>{way}</main>"
+    "<title>mulligan</title>{again}<link rel=stylesheet href=/docs.css><main><h1>mulligan</h1><p>{message}</p>{way}</main>"
 )
-_WAY = "<p><a href=/sign-in>Sign in with a token</a></p>"
+_WAY = "<p><a href={next}>Sign in with a token</a></p>"
+_AGAIN = "<meta http-equiv=refresh content=0>"
+"""A browser keeps a strict cookie to itself when it comes from a page of another site, as from a link in an alert. It
+shows it when this page, which is ours, asks once more."""
 _HOME = "<p><a href=/>To the overview</a></p>"
+
+
+def _is_from_a_link(request: Request) -> bool:
+    said = request.headers
+    return said.get("sec-fetch-site") == "cross-site" and said.get("sec-fetch-mode") == "navigate"
+
+
+def _wanted(request: Request) -> str:
+    path, query = request.scope.get("raw_path") or b"/", request.scope.get("query_string") or b""
+    return (path + b"?" + query if query else path).decode("latin-1")
+
+
+def signing_in(wanted: str) -> str:
+    """Where somebody signs in who is then led to this page."""
+    wanted = own_place(wanted)
+    return f"/sign-in?next={quote(wanted, safe='/')}" if wanted != "/" else "/sign-in"
+
+
+def own_place(given: str) -> str:
+    """A path of ours, as it may stand in a header; the first page where it is none: nobody is led elsewhere."""
+    is_ours = given.startswith("/") and not given.startswith("//") and "\\" not in given and given.isprintable()
+    return quote(given, safe="/?&=%+:;,@!$'()*~") if is_ours and len(given) < 2000 else "/"
 
 
 def _escaped(text: str) -> str:

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute
 from mulligan.failure import SettingsError
 from mulligan.remember.store import LOCAL, Store
 from mulligan.serve.api.app import Server
-from mulligan.serve.api.doors import Caller, route
+from mulligan.serve.api.doors import Caller, route, signing_in
 from mulligan.serve.api.signing import HOURS
 from mulligan.serve.dashboard import (
     assets,
@@ -189,7 +189,8 @@ class Dashboard:
         return self._templates.render("refused", plain, {"title": title, "told": told}), status
 
     def _sign_in(self, request: Request, told: str, status: int) -> Response:
-        context = {"told": told, "hours": HOURS}
+        action = signing_in(request.query_params.get("next", "/"))
+        context = {"told": told, "hours": HOURS, "action": action}
         body = self._templates.render("sign_in", Asked.of("/sign-in", {}, self._server.clock()), context)
         return self._response(request, body, status)
 

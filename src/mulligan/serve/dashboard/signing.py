@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from mulligan.serve.api.app import Server
-from mulligan.serve.api.doors import cookie_name
+from mulligan.serve.api.doors import cookie_name, own_place
 from mulligan.serve.api.errors import Refused
 from mulligan.serve.api.signing import HOURS
 from mulligan.serve.api.tokens import MAY
@@ -49,7 +49,7 @@ class Signing:
             return self._page(request, "There is no such token, or it is not good any more.", 401)
         if "read" not in MAY[token.role]:
             return self._page(request, f"This token has the role {token.role}; to look needs read or admin.", 403)
-        answer = RedirectResponse("/", 303)
+        answer = RedirectResponse(own_place(request.query_params.get("next", "/")), 303)
         answer.set_cookie(
             server.sessions.name, server.sessions.make(token, now), max_age=HOURS * 3600, path="/", httponly=True,
             samesite="strict", secure=_is_safe(request),
