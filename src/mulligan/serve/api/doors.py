@@ -190,7 +190,8 @@ def told(request: Request, refused: Refused) -> Response:
 
 _PAGE = (
     "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-    "<title>mulligan</title>{again}<link rel=stylesheet href=/docs.css><main><h1>mulligan</h1><p>{message}</p>{way}</main>"
+    "<title>mulligan</title>{again}<link rel=stylesheet href=/docs.css>"
+    "<main><h1>mulligan</h1><p>{message}</p>{way}</main>"
 )
 _WAY = "<p><a href={next}>Sign in with a token</a></p>"
 _AGAIN = "<meta http-equiv=refresh content=0>"
