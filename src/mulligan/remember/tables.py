@@ -179,6 +179,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE sketches (tenant TEXT NOT NULL, tool TEXT NOT NULL, stamp BIGINT NOT NULL, body BLOB NOT NULL, "
         "PRIMARY KEY (tenant, tool))",
     ),
+    # More of them are packed together than before: those that had no room are taken in (`PACKED_AT`).
+    (),
 )
 
 RECOUNTED_AT = 3
@@ -187,8 +189,8 @@ RECOUNTED_AT = 3
 REPACKED_AT = 4
 """In stores of an earlier schema the sums were packed in another way."""
 
-PACKED_AT = 8
-"""In stores of an earlier schema the patterns of a tool were not packed together."""
+PACKED_AT = 9
+"""In stores of an earlier schema the patterns of a tool were not packed together, or fewer of them."""
 
 APPLICATION = 0x6D756C67
 """Marks an SQLite file as ours ("mulg"), so that we never write into somebody else's database."""
