@@ -146,6 +146,19 @@ def test_a_store_that_had_them_in_rows_of_their_own_has_them_together_once_it_is
     again.close()
 
 
+def test_a_store_that_had_room_for_fewer_of_them_has_all_once_it_is_opened(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(candidates, "MOST", 1)
+    teach(store, [LIMIT, "the door is locked"])
+    assert row(store) == packed(LIMIT, "the door is locked")[: 16 + similar.BITS // 8]
+    with store._writing(LOCAL) as writer:
+        writer.execute("PRAGMA user_version = 8")
+    store.close()
+    monkeypatch.undo()
+    again = SqliteStore(tmp_path / "a.db", lambda: 1000)
+    assert row(again) == packed(LIMIT, "the door is locked")
+    again.close()
+
+
 sentences = st.lists(st.sampled_from(WORDS), min_size=2, max_size=7).map(" ".join)
 
 

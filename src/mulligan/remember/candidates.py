@@ -16,7 +16,7 @@ from mulligan.remember import similar
 from mulligan.remember.connection import Connection, Insert, Lookup
 
 MOST = 1024
-"""Patterns of a tool that a new one is compared with: that takes a third of a millisecond. Packed they are 150 KB, which
+"""Patterns of a tool that a new one is compared with: that takes a third of a millisecond. Packed they are 150 KB, and
 are written anew whenever a tool of so many fails in a new way that something helps against.
 """
 IN_HAND = 50_000

@@ -62,8 +62,8 @@ class Learned(msgspec.Struct, frozen=True):
         return False
 
 
-def learned(tallies: Sequence[Tally]) -> list[Learned]:
-    """The recipes of one pattern, that which explains the most first.
+def learned(tallies: Sequence[Tally], least: int = 1) -> list[Learned]:
+    """The recipes of one pattern that worked so often at the least, in no order.
 
     Sets of calls are not held against each other: of each call the rows that have it are the bits of one number, and
     what has all calls of a set is what these numbers have in common.
@@ -85,8 +85,10 @@ def learned(tallies: Sequence[Tally]) -> list[Learned]:
             above = every
             for name in names:
                 above &= having[name]
+            if above == place and row.worked < least:
+                pass  # nobody did more besides
             # Else luck: nearly everybody did more, and had to.
-            if above == place or row.worked >= BORNE_OUT * sum([each.worked for each in _at(above, tried)]):
+            elif above == place or row.worked >= BORNE_OUT * sum([each.worked for each in _at(above, tried)]):
                 same, first = enough.get(above, (0, None))
                 enough[above] = same | place, row if first is None else min(first, row, key=_shortness)
         place <<= 1
@@ -95,7 +97,7 @@ def learned(tallies: Sequence[Tally]) -> list[Learned]:
         beside |= above ^ same
     # Where a shorter set was enough often enough, what a longer one does besides is beside the point.
     found = [Learned.of(row, _at(above, tried)) for above, (same, row) in enough.items() if not same & beside]
-    return sorted(found, key=lambda each: (-each.worked, *_shortness(each.own)))
+    return [each for each in found if each.worked >= least] if least > 1 else found
 
 
 def _at(places: int, rows: Sequence[Tally]) -> list[Tally]:
@@ -245,19 +247,16 @@ def best(
     return [fix for fix, _ in found], _whole([chosen], known)[0] if chosen is not None else None
 
 
-def _learned(tallies: Sequence[Tally]) -> list[Learned]:
+def _learned(tallies: Sequence[Tally], least: int = 1) -> list[Learned]:
     """The fixes of one pattern, recipes and others."""
-    plain = [Learned.of(each, (each,)) for each in tallies if each.form.sort != "recipe" and each.worked]
-    return [*plain, *learned(tallies)]
+    plain = [Learned.of(each, (each,)) for each in tallies if each.form.sort != "recipe" and each.worked >= least]
+    return [*plain, *learned(tallies, least)]
 
 
 def _in_order(groups: Sequence[tuple[float, Sequence[Tally]]], query: FixQuery) -> list[tuple[float, Learned]]:
     """The likeliest first. What helped once against something else is chance."""
     found = [
-        (likeness, each)
-        for likeness, tallies in groups
-        for each in _learned(tallies)
-        if likeness >= 1 or each.worked >= RUNS
+        (likeness, each) for likeness, tallies in groups for each in _learned(tallies, 1 if likeness >= 1 else RUNS)
     ]
 
     def order(one: tuple[float, Learned]) -> tuple[float, bool, int, int, str]:
