@@ -80,7 +80,9 @@ class Gate:
                 msgspec.Raw(_pack((form.type, form.kept_name, kept[:count], *server))) for count in range(len(kept) + 1)
             )
             # Last: from now on callers go by it.
-            form.leading = next((place for place, name in enumerate(form.names) if not is_told[name]), len(form.names))
+            if not form.is_reduced:
+                hides = (place for place, name in enumerate(form.names) if not is_told[name])
+                form.leading = next(hides, len(form.names))
         return form
 
     def successes(self, batch: Sequence[Success]) -> tuple[list[Step], dict[int, Run]]:

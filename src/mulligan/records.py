@@ -405,11 +405,12 @@ _ids: list[str] = []
 def new_id(prefix: str = "run") -> str:
     """`run_` and 16 base32 characters: 80 bits, so that processes need not agree on anything."""
     try:
-        return f"{prefix}_{_ids.pop()}"
+        id = _ids.pop()
     except IndexError:
         drawn = os.urandom(16 * _AT_ONCE).translate(_LETTERS).decode()
-        _ids.extend(drawn[start : start + 16] for start in range(16, len(drawn), 16))
-        return f"{prefix}_{drawn[:16]}"
+        _ids.extend(f"run_{drawn[start : start + 16]}" for start in range(16, len(drawn), 16))
+        id = f"run_{drawn[:16]}"
+    return id if prefix == "run" else prefix + id[3:]
 
 
 forks.renew(_ids.clear)  # or a child would draw what its parent draws

@@ -31,7 +31,19 @@ _NAMES = frozenset({str})
 class Form:
     """What all calls of a function have in common, and what may be told of them; the latter works out the gate."""
 
-    __slots__ = ("alone", "kept_name", "leading", "name", "named", "names", "plain", "prefixes", "server", "type")
+    __slots__ = (
+        "alone",
+        "is_reduced",
+        "kept_name",
+        "leading",
+        "name",
+        "named",
+        "names",
+        "plain",
+        "prefixes",
+        "server",
+        "type",
+    )
 
     def __init__(
         self,
@@ -48,6 +60,8 @@ class Form:
         """Those of its arguments that have a place, in order."""
         self.plain = frozenset(plain)
         """Names under which an argument may be given and told; of the gate, those alone that hide nothing."""
+        self.is_reduced = False
+        """Whether less than all is kept of its calls: then none of their values is told as it is given."""
         self.leading = -1
         """How many values may be given by place and be told as they are; none before the gate has seen it."""
         self.kept_name = ""
@@ -59,8 +73,11 @@ class Form:
         """The run of calls that are outside any, and what a journal has of it."""
 
 
-class Success(msgspec.Struct, frozen=True, gc=False):
-    """A call that worked at once. Its values are still as they were given."""
+class Success(msgspec.Struct, eq=False, gc=False):
+    """A call that worked at once. Its values are still as they were given.
+
+    It is made when the call begins; `seconds` and `result` are told when it has ended, and then it is left as it is.
+    """
 
     form: Form
     run: str

@@ -505,8 +505,8 @@ def kept_of(args: Any, kwargs: Any, result: Any, **options: Any) -> list[tuple[A
                 tool(*args, **kwargs)
                 assert mine.flush(10)  # what may be told of a form is known once the first of its calls is kept
         first = begin(tool.__mulligan__, mine._parts.kit, args, kwargs)
-        if first is not None and first.is_flat:  # noted in passing, it is what would be told of it otherwise
-            assert first.told == telling(first.rules.form, first.named, first.given)
+        if first is not None and first.made.is_flat:  # noted in passing, it is what would be told of it otherwise
+            assert first.told == telling(first.rules.form, first.made.named, first.made.given)
         (history,) = mine._parts.recorder.store.runs(LOCAL, RunQuery())
         return [(step.name, step.seq, step.outcome, encode((step.arguments, step.result))) for step in history.steps]
 

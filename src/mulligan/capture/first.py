@@ -37,16 +37,11 @@ class First(Here, eq=False, gc=False):
     so it need not be looked at by the collector of garbage, which would take longer than to make it.)
     """
 
-    id: str
-    """That of its run."""
-    is_alone: bool
-    parent: int | None
     rules: Rules
-    given: Sequence[Any]
-    named: dict[str, Any]
+    made: Success
+    """What is recorded of it if it works. What it comes to is not in it yet."""
     told: Sequence[Any] | None
-    is_flat: bool
-    started: float
+    is_alone: bool
     began: float = 0.0
     ended: float = 0.0
     error: Exception | None = None
@@ -64,8 +59,8 @@ class First(Here, eq=False, gc=False):
                         "",
                         self.rules.limits,
                         is_outside=True,
-                        id=self.id,
-                        started=int(self.started * 1000),
+                        id=self.made.run,
+                        started=int(self.made.started * 1000),
                     )
                     run.next_number()  # the call's own
                     run.is_open = not self.is_over
@@ -108,65 +103,50 @@ class First(Here, eq=False, gc=False):
             except ValueError:
                 pass
             run = self.known_run
-            if rules.keeping is not None or (run is not None and (self.is_alone or run.has_failures)):
-                self.recorded(self.run, result, now - began)
+            if not rules.is_plain or (run is not None and (self.is_alone or run.has_failures)):
+                self.recorded(run, result, now - began)
                 return True
+            made = self.made
+            made.seconds = now - began
+            made.result = kept
             if run is None:
                 self.is_over = True
-            if rules.is_off:
-                return True
-            success = Success(
-                rules.form,
-                self.id,
-                self.number or 0,
-                self.parent,
-                self.started,
-                now - began,
-                self.given,
-                self.named,
-                kept,
-                rules.alone if run is None else None,
-                self.is_flat,
-            )
-            if run is not None:
-                if run.recent is not None and type(kept) is dict:
-                    run.recent.append(success)
+            else:
+                recent = run.recent
+                if recent is not None and type(kept) is dict:
+                    recent.append(made)
                 else:
-                    run.see(success)
+                    run.see(made)
             keep = kit.keep
             if keep is None or kit.watchers:
-                kit.succeed(success)
+                kit.succeed(made)
             else:
-                keep(success, self.told)
+                keep(made, self.told)
         except Exception:  # noqa: BLE001 - unrecorded, and made
             kit.fault("recording how a call ended")
         return True
 
-    def recorded(self, run: ActiveRun, result: Any, seconds: float) -> None:
+    def recorded(self, run: ActiveRun | None, result: Any, seconds: float) -> None:
         """The same where the run is to be ended with it, or where less than all is kept, or something has failed."""
         rules = self.rules
-        if rules.is_off and not run.has_failures:
-            run.is_open = run.is_open and not self.is_alone
+        if rules.is_off and (run is None or not run.has_failures):
+            self.is_over = True
+            if run is not None:
+                run.is_open = run.is_open and not self.is_alone
             return
+        run = run or self.run
         tokens = None
         if rules.keeping is not None:
             if rules.keeping.is_model:
-                tokens = run.tokens(self.number or 0, self.parent, rules.keeping.tokens(result))
+                tokens = run.tokens(self.made.seq, self.made.parent, rules.keeping.tokens(result))
             result = rules.keeping.result(result)
         is_whole_run = self.is_alone and not run.has_begun
-        success = Success(
-            rules.form,
-            run.id,
-            self.number or 0,
-            self.parent,
-            self.started,
-            seconds,
-            self.given,
-            self.named,
-            frozen(result),
-            run.record if is_whole_run else None,
-            self.is_flat,
-            tokens,
+        success = msgspec.structs.replace(
+            self.made,
+            seconds=seconds,
+            result=frozen(result),
+            alone=run.record if is_whole_run else None,
+            tokens=tokens,
         )
         if not self.is_alone:
             run.see(success)
@@ -206,20 +186,7 @@ class First(Here, eq=False, gc=False):
 
     def step(self) -> Step:
         """The attempt as a step that has begun."""
-        form = self.rules.form
-        arguments = dict(zip(form.names, self.given))  # noqa: B905 - not every name was given
-        arguments.update((name, thawed(value)) for name, value in self.named.items())
-        return Step(
-            run=self.id,
-            seq=self.number or 0,
-            call=self.number or 0,
-            parent=self.parent,
-            type=form.type,
-            name=form.name,
-            server=form.server,
-            arguments=arguments,
-            started=int(self.started * 1000),
-        )
+        return self.made.step(self.rules.form.name, dict(self.made.arguments), None)
 
     def scope(self) -> ActiveRun | Inside:
         """The run to go on in, and to end with the call where it is the call's own."""
@@ -231,58 +198,63 @@ class First(Here, eq=False, gc=False):
 
 def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> First | None:
     """Begins the first attempt at a call; None where the call must be looked at before it is made."""
-    if wrapped.is_looked_at:
-        return None
     try:
         here = kit.here.get()
         rules = wrapped.usual
-        layer = run = parent = None
-        number: int | None = 1
-        is_alone = True
         if here is None:
             if rules.kit is not kit:
+                if wrapped.is_looked_at:
+                    return None
                 rules = wrapped.rules(kit, None)
                 kit = rules.kit
-        else:
-            run = here.known_run or here.run
-            layer = here if here.is_open else here.above
-            if rules.kit is not kit or run.limits is not NO_LIMITS:
-                rules = wrapped.rules(kit, run.limits)
-                kit = rules.kit
-        guard = rules.guard
-        if guard.is_careful:
-            return None
-        if run is None:
+            guard = rules.guard
+            if guard.is_careful:
+                return None
+            run = layer = parent = None
+            is_layer, is_alone, alone = rules.is_retried, True, rules.alone
+            number: int | None = 1
             id = new_id()
         else:
+            run = here.known_run or here.run
+            if rules.kit is not kit or run.limits is not NO_LIMITS:
+                if wrapped.is_looked_at:
+                    return None
+                rules = wrapped.rules(kit, run.limits)
+                kit = rules.kit
+            guard = rules.guard
+            if guard.is_careful:
+                return None
+            layer = here if here.is_open else here.above
+            is_layer = rules.is_retried and (layer is None or not layer.is_open)
+            alone = None
             if run.is_open:
                 is_alone = False
-                parent = here.number  # type: ignore[union-attr] # there is no run without a place
+                parent = here.number
                 if not run.has_begun:
                     run.begin()  # a call alone, and now there is more in its run than itself
             else:
-                run = ActiveRun(kit, "", rules.limits)
+                is_alone, parent, run = True, None, ActiveRun(kit, "", rules.limits)
             # What happens inside a call that is not recorded is inside what that is inside.
             number = parent if rules.is_off and not run.kit.is_silent else next(run.numbers)
             id = run.id
         form = rules.form
-        said, is_flat = None, True
+        is_told = is_flat = True
         given, named = (args[1:] if wrapped.is_method else args), kwargs
         told: Any = []
         # Mostly few values, none of which can change: what a journal has of them (`telling`) is noted in passing.
-        if len(given) <= form.leading and rules.keeping is None:
+        if len(given) <= form.leading:
             for value in given:
                 if type(value) is str:
                     told.append([len(value)])
                 elif type(value) in CLOSED:
                     told.append(value)
                 else:
-                    is_flat = False
+                    is_told = False
                     break
             plain = form.plain
             for name, value in kwargs.items():
                 if name not in plain:
-                    is_flat = False
+                    is_told = False
                     break
                 told.append(name)
                 if type(value) is str:
@@ -290,18 +262,19 @@ def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, A
                 elif type(value) in CLOSED:
                     told.append(value)
                 else:
-                    is_flat = False
+                    is_told = False
                     break
         else:
-            is_flat = False
-        if not is_flat:
+            is_told = False
+        said = None
+        if not is_told:
             given = ()
             named, told, is_flat, said = _described(wrapped, rules, args, kwargs)
-        is_layer = rules.is_retried and (layer is None or not layer.is_open)
         if is_layer:
             guard.made += 1
         clock = kit.clock  # what is held, and not a method, is called faster so, here and below
-        first = First(run, number, layer, is_layer, id, is_alone, parent, rules, given, named, told, is_flat, clock())
+        made = Success(form, id, number or 0, parent, clock(), 0.0, given, named, None, alone, is_flat)
+        first = First(run, number, layer, is_layer, rules, made, told, is_alone)
         if said is not None:
             first.run.hear(said)
         if kit.watchers and not kit.is_silent:

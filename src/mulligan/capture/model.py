@@ -131,9 +131,9 @@ _NO_ARGUMENTS: Mapping[str, Any] = {}
 
 def _given(first: First | None) -> Mapping[str, Any]:
     """What a first attempt was given, as far as it says what an answer must be."""
-    if first is None or ASKS_FOR_JSON.isdisjoint(first.named):
+    if first is None or ASKS_FOR_JSON.isdisjoint(first.made.named):
         return _NO_ARGUMENTS
-    return {name: thawed(value) for name, value in first.named.items() if name in ASKS_FOR_JSON}
+    return {name: thawed(value) for name, value in first.made.named.items() if name in ASKS_FOR_JSON}
 
 
 class ModelCalls:

@@ -102,6 +102,7 @@ class Rules:
         "guard",
         "is_empty_fine",
         "is_off",
+        "is_plain",
         "is_retried",
         "judge",
         "keeping",
@@ -113,6 +114,8 @@ class Rules:
     def __init__(self, kit: Kit | None, limits: Limits, mode: Mode, is_retried: bool, guard: Guard, form: Form) -> None:
         self.kit: Kit = kit  # type: ignore[assignment] # none only in those that hold nowhere
         self.is_off = kit is not None and kit.is_silent
+        self.is_plain = not self.is_off
+        """Whether all of a call is kept, as it was given."""
         self.limits = limits
         """Those of a run that has only this call in it."""
         self.mode: Mode = mode
@@ -147,7 +150,8 @@ class Wrapped:
         """Whether there is more to do before each call than to make it."""
         self.verify = self._verifying()
         self.usual = Rules(None, NO_LIMITS, "observe", is_retried=False, guard=NO_GUARD, form=self._form())
-        """Those of a call about which neither its run nor its function says anything that the settings do not."""
+        """Those of a call about which neither its run nor its function says anything that the settings do not, and which
+        need not be looked at."""
         self._rules: tuple[Kit | None, dict[Limits | None, Rules]] = (None, {})
         self._judge = Judge(options.type, self.name, options.errors, options.empty)
         self.model: ModelCalls | None = None
@@ -323,6 +327,7 @@ class Wrapped:
         is_retried = mode != "observe" and policy.attempts > 1
         rules = Rules(kit.recording(record), own, mode, is_retried, guard, self._form())
         if record == "shape" or options.type == "model":
+            rules.is_plain, rules.form.is_reduced = False, True
             rules.keeping = Keeping(
                 is_shape=record == "shape",
                 is_model=options.type == "model",
@@ -331,7 +336,7 @@ class Wrapped:
             )
         rules.judge = self._judge if self._judge.is_needed else None
         rules.is_empty_fine = options.empty == "success" and self.model is None
-        if (limits is None or limits is NO_LIMITS) and options.record in (None, kit.record):
+        if (limits is None or limits is NO_LIMITS) and options.record in (None, kit.record) and not self.is_looked_at:
             self.usual = rules
         known[limits] = rules
         return rules

@@ -99,13 +99,9 @@ class Intake:
 
     def keep(self, success: Success, told: Sequence[Any] | None = None) -> None:
         """`told` is what `success.telling` makes of it, where that was done."""
-        journal = self.journal
-        if journal is None or journal.offset > backlog.JOURNAL_FULL or success.form.prefixes is None:
-            self._take(self._frame(success, told), success)
-            return
         try:
             frame = success_frame(success, told)
-        except Exception:  # noqa: BLE001 - as it happens again there, it is told there
+        except Exception:  # noqa: BLE001 - its form is not known yet; anything else happens again there, and is told
             self._take(self._frame(success, told), success)
             return
         # The same as `_take` and `Journal.write` where all is well, as at almost every call: in one piece, because a
@@ -118,9 +114,9 @@ class Intake:
             journal = self.journal
             if journal is not None:
                 start = journal.offset
-                if start + size <= journal.room:
+                if start + size <= journal.free:
                     journal.offset = end = start + size  # taken with no call between, as there
-                    journal.memory[start:end] = frame  # type: ignore[index] # where there is room there is memory
+                    journal.memory[start:end] = frame  # type: ignore[index] # where it is free there is memory
                     self.waiting.append((end, success))
         finally:
             release()
@@ -183,11 +179,14 @@ class Intake:
             return None
         self._next_journal = now + 10  # before it is made: nobody makes a second one in the middle of it
         try:
-            self.journal = Journal(self._journals(), self._fsync)
+            self.journal = self._new_journal(self._journals())
             self._next_journal = 0.0
         except Exception as error:  # noqa: BLE001 - memory must do
             self.complain("journal", f"there can be no journal ({error}); a killed process would lose records")
         return self.journal
+
+    def _new_journal(self, folder: Path) -> Journal:
+        return Journal(folder, self._fsync, backlog.JOURNAL_FULL)
 
     # For whoever waits
 
@@ -284,7 +283,7 @@ class Intake:
         if self._journals is None:
             return
         try:
-            new = Journal(self._journals(), self._fsync)
+            new = self._new_journal(self._journals())
             with self._lock, self.progress:
                 for started in tuple(self._open_runs.values()):
                     new.write(event_frame(started))
@@ -311,7 +310,7 @@ class Intake:
         if len(self.waiting) > FEW:
             return  # callers would wait while they are copied
         try:
-            new = Journal(self._journals(), self._fsync)
+            new = self._new_journal(self._journals())
         except Exception as error:  # noqa: BLE001 - the old one does
             self.complain("journal", f"the journal cannot be begun anew ({error})")
             return

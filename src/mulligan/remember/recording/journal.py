@@ -59,7 +59,7 @@ class Journal:
     (`is_lasting`): then whoever writes calls `sync` before it goes on.
     """
 
-    def __init__(self, folder: Path, is_lasting: bool = False) -> None:
+    def __init__(self, folder: Path, is_lasting: bool = False, full: int = sys.maxsize) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = folder / f"{os.getpid()}-{new_id('j')}{SUFFIX}"
         self.name = self.path.stem
@@ -74,13 +74,16 @@ class Journal:
         unnamed = self.path.with_suffix(UNNAMED)
         self._file = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR | CLOSE_ON_EXEC, 0o600)
         self.memory: mmap.mmap | None = None
-        self.room = 0
-        """Where in memory there is no room any more. Up to it, whoever holds the writers' lock may write by himself."""
+        self._room = 0
+        """Where in memory there is no room any more."""
+        self._full = full
+        self.free = 0
+        """Up to here, whoever holds the writers' lock may write by himself: there is room, and it is not full."""
         try:
             _lock(self._file)
             if not is_lasting and _can_promise(self._file, ROOM):
                 self.memory = mmap.mmap(self._file, ROOM)
-                self.room = ROOM
+                self._room, self.free = ROOM, min(ROOM, full)
             unnamed.rename(self.path)
             if is_lasting:
                 _settle_folder(folder)
@@ -98,7 +101,7 @@ class Journal:
         self.offset = end = start + size
         try:
             memory = self.memory
-            if memory is not None and end <= self.room:
+            if memory is not None and end <= self._room:
                 memory[start:end] = frame
             else:
                 self._write_on(frame, start, end)
@@ -120,8 +123,9 @@ class Journal:
         room = end + ROOM
         os.posix_fallocate(self._file, 0, room)
         other = mmap.mmap(self._file, room)
-        if self.memory is not None and room > self.room:  # unless a signal handler has made more room by now
-            other, self.memory, self.room = self.memory, other, room
+        if self.memory is not None and room > self._room:  # unless a signal handler has made more room by now
+            other, self.memory, self._room = self.memory, other, room
+            self.free = min(room, self._full)
         other.close()
 
     def _append(self, frame: bytes, start: int) -> None:
