@@ -301,7 +301,7 @@ def test_many_events_are_redacted_as_each_of_them_would_be(batch, level):
 FORMS = [Form("tool", name, ("query", "k", "pin"), ("query", "k", "pin", "password")) for name in ("find", "read")]
 CALLS = st.builds(
     lambda form, given, named, result, alone: Success(
-        form, "run_a", 1, None, 1.5, 0.25, given, named, frozen(result), alone, is_flat=True
+        form, "run_a", 1, None, 1.5, given, named, alone, seconds=0.25, result=frozen(result)
     ),
     st.sampled_from(FORMS),
     st.lists(FLAT, max_size=2).map(tuple),
@@ -311,7 +311,7 @@ CALLS = st.builds(
 )
 ALIKE = st.lists(st.just("order 7") | PIECES, max_size=30).map(
     lambda texts: [
-        Success(FORMS[0], "run_a", seq, None, 1.5, 0.25, (text,), {"k": seq}, {"query": text}, None)
+        Success(FORMS[0], "run_a", seq, None, 1.5, (text,), {"k": seq}, None, seconds=0.25, result={"query": text})
         for seq, text in enumerate(texts)
     ]
 )

@@ -85,16 +85,16 @@ class Success(msgspec.Struct, eq=False, gc=False):
     parent: int | None
     started: float
     """Seconds since 1970."""
-    seconds: float
     given: Sequence[Any]
     """The values that were given by place."""
     named: dict[str, Any]
     """Those that were given by name."""
-    result: Any
     alone: Run | None
     """Its run, where it was outside any: that began and ended with it. Id and times are the call's own."""
     is_flat: bool = True
     """Whether all values given are of types that cannot change."""
+    seconds: float = 0.0
+    result: Any = None
     tokens: dict[str, int] | None = None
 
     @classmethod
@@ -115,7 +115,7 @@ class Success(msgspec.Struct, eq=False, gc=False):
         form = Form(type, name, plain=arguments)
         named = {key: frozen(value) for key, value in arguments.items()}
         is_flat = FLAT.issuperset(map(_type, named.values()))
-        return cls(form, run, seq, None, started, seconds, (), named, frozen(result), alone, is_flat)
+        return cls(form, run, seq, None, started, (), named, alone, is_flat, seconds, frozen(result))
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -273,7 +273,7 @@ def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, A
         if is_layer:
             guard.made += 1
         clock = kit.clock  # what is held, and not a method, is called faster so, here and below
-        made = Success(form, id, number or 0, parent, clock(), 0.0, given, named, None, alone, is_flat)
+        made = Success(form, id, number or 0, parent, clock(), given, named, alone, is_flat)
         first = First(run, number, layer, is_layer, rules, made, told, is_alone)
         if said is not None:
             first.run.hear(said)

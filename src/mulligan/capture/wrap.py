@@ -150,8 +150,8 @@ class Wrapped:
         """Whether there is more to do before each call than to make it."""
         self.verify = self._verifying()
         self.usual = Rules(None, NO_LIMITS, "observe", is_retried=False, guard=NO_GUARD, form=self._form())
-        """Those of a call about which neither its run nor its function says anything that the settings do not, and which
-        need not be looked at."""
+        """Those of a call that need not be looked at, and about which neither its run nor its function says anything
+        that the settings do not."""
         self._rules: tuple[Kit | None, dict[Limits | None, Rules]] = (None, {})
         self._judge = Judge(options.type, self.name, options.errors, options.empty)
         self.model: ModelCalls | None = None

@@ -101,7 +101,7 @@ def _success(payload: bytes) -> list[AnyEvent]:
     arguments = {name: _read(value) for name, value in zip(names, told[:places], strict=True)}
     arguments.update((name, _read(value)) for name, value in zip(told[places::2], told[places + 1 :: 2], strict=True))
     form = Form(type, name, server=of[0] if of else None)
-    success = Success(form, run, seq, parent, started, seconds, (), {}, None, None)
+    success = Success(form, run, seq, parent, started, (), {}, None, seconds=seconds)
     events: list[AnyEvent] = [StepEnded(success.step(name, arguments, None))]
     if about is not None:
         agent, environment, session, above = about

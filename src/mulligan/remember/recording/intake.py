@@ -107,20 +107,22 @@ class Intake:
         # The same as `_take` and `Journal.write` where all is well, as at almost every call: in one piece, because a
         # call takes time.
         size = len(frame)
-        end = 0
+        is_kept = False
         acquire, release = self._acquire, self._release  # what is held, and not a method, is called faster so
         acquire()
         try:
             journal = self.journal
             if journal is not None:
                 start = journal.offset
-                if start + size <= journal.free:
-                    journal.offset = end = start + size  # taken with no call between, as there
+                end = start + size
+                if end <= journal.free:
+                    journal.offset = end  # taken with no call between, as there
                     journal.memory[start:end] = frame  # type: ignore[index] # where it is free there is memory
                     self.waiting.append((end, success))
+                    is_kept = True
         finally:
             release()
-        if not end:
+        if not is_kept:
             self._take(frame, success)
         elif self.is_unheard:  # asked after it waits there: whoever goes to sleep now has seen it
             self.rouse()
