@@ -531,6 +531,22 @@ def test_an_answer_with_one_reading_is_mended_without_another_call(played: Rehea
     assert "not valid JSON" in played.steps[-1].metadata["mended"]
 
 
+def test_a_provider_that_fails_with_status_200_is_waited_for(played: Rehearsal) -> None:
+    refusal = {"error": {"message": "Provider returned error", "code": 502}}
+    chat = scripted(refusal, refusal | {"choices": []})
+    assert chat(messages=HELLO) == TEXT
+    assert [step.outcome for step in played.steps] == ["failure", "failure", "success"]
+    assert {str(step.failure.kind) for step in played.steps[:2]} == {"model/unavailable"}
+    assert len(played.waits) == 2
+
+
+def test_a_provider_that_goes_on_failing_with_status_200_has_its_own_answer_passed_on(played: Rehearsal) -> None:
+    refusal = {"error": {"message": "No auth credentials found", "code": 401}}
+    chat = scripted(refusal)
+    assert chat(messages=HELLO) == refusal
+    assert played.steps[-1].failure.kind == "model/auth_error"
+
+
 def test_every_call_of_an_answer_is_mended(played: Rehearsal) -> None:
     calls = [
         {"id": name, "type": "function", "function": {"name": "weather", "arguments": f"{{'city': '{name}',}}"}}
@@ -579,6 +595,26 @@ def test_a_stream_is_recovered_before_its_first_token_only(played: Rehearsal) ->
     with chat(messages=HELLO, stream=True) as stream:
         assert len(list(stream)) == 3
     assert played.steps[-1].result == {"$stream": 3}
+
+
+@pytest.mark.parametrize("read", [0, 1])
+@pytest.mark.parametrize("agent", ["", "reader"])
+def test_a_stream_that_is_thrown_away_is_recorded_as_closed(played: Rehearsal, read: int, agent: str) -> None:
+    """A loop that is left by `break` closes nothing, and the call was made all the same."""
+
+    @mulligan.model
+    def chat(messages: Any, stream: bool = False) -> Any:
+        return iter(["Rain", " in", " Oslo"])
+
+    def leave() -> None:
+        stream = chat(messages=HELLO, stream=True)
+        for _ in range(read):
+            next(stream)
+
+    with mulligan.run(agent) if agent else contextlib.nullcontext():
+        leave()
+    assert [(step.outcome, step.result) for step in played.steps] == [("success", {"$stream": read})]
+    assert [history.run.end for history in played.runs] == ["finished"]
 
 
 def test_an_async_stream_is_recovered_before_its_first_token_only(played: Rehearsal) -> None:

@@ -65,6 +65,8 @@ def test_json_is_asked_for_only_where_the_call_says_so() -> None:
         {"output": [], "status": "completed"},
         {"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}]},
         SimpleNamespace(content=[SimpleNamespace(type="text", text="")], stop_reason="end_turn"),
+        {"object": "chat.completion", "choices": []},
+        SimpleNamespace(object="chat.completion", choices=None, usage=None),
     ],
 )
 def test_an_empty_answer_of_any_form_is_found(answer: Any) -> None:
@@ -74,6 +76,26 @@ def test_an_empty_answer_of_any_form_is_found(answer: Any) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
+        {"error": {"message": "upstream is full", "code": 503}, "user_id": "u"},
+        {"id": "a", "choices": [], "error": {"message": "upstream is full", "code": 503}},
+        SimpleNamespace(id=None, choices=None, error={"message": "upstream is full", "code": 503}),
+    ],
+)
+def test_an_answer_that_holds_nothing_but_the_providers_error_is_found_with_it(answer: Any) -> None:
+    wrong = fault(answer, {})
+    assert wrong is not None
+    assert wrong.said == {"message": "upstream is full", "code": 503}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"error": {"message": "no such city", "code": 1}, "city": "Oslo"},  # what a model was asked to write
+        {"error": "no such city"},
+        {"question": "Which is a city?", "choices": []},
+        SimpleNamespace(question="Which is a city?", choices=[]),
+        chat("Rain.") | {"error": None},
+        chat("Rain.") | {"error": {"message": "the second half was lost", "code": 502}},
         chat("Rain."),
         chat("Ra", ended="length"),  # the caller asked for so many tokens
         chat(None, arguments='{"city": "Oslo"}', ended="tool_calls"),

@@ -24,6 +24,7 @@ from mulligan.recover.model import ANSWERED, Fallback, Model, recovery
 from mulligan.recover.plan import Questions, Recovering
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Arguments, Tool
+from mulligan.redaction import plain
 from mulligan.success import thawed
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ class ModelJudge(Judge):
             return None
         if wrong is None:
             return None
+        if wrong.said is not None:
+            return kit.failure({"error": plain(wrong.said)}, source="model", tool=self._name, is_error=True)
         kind = MODEL_OUTPUT_LIMIT if wrong.is_cut else MODEL_INVALID_OUTPUT
         known = kit.failure(text=wrong.reason, source="model", tool=self._name)
         return Failure.of(kind, wrong.reason, fingerprint=known.fingerprint, evidence=("what it answered",))

@@ -170,6 +170,13 @@ class Tokens:
     async def __aexit__(self, *raised: object) -> None:
         await self.aclose()
 
+    def __del__(self) -> None:
+        """Thrown away before its end, as by a loop that was left, it is as good as closed."""
+        try:
+            self._tell(None)
+        except Exception:  # noqa: BLE001 - at the end of the process there may be nobody left to tell
+            return
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._flow.source, name)
 

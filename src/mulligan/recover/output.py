@@ -22,6 +22,8 @@ class Fault(NamedTuple):
     path: Path = ()
     """Where the text stands that cannot be read."""
     text: str = ""
+    said: Any = None
+    """The provider's own error, where the answer holds nothing else: some fail with status 200."""
 
 
 def fault(answer: Any, arguments: Mapping[str, Any]) -> Fault | None:
@@ -32,7 +34,7 @@ def fault(answer: Any, arguments: Mapping[str, Any]) -> Fault | None:
         return _unreadable((), answer, "", False) if wants_json(arguments) else None
     known = _read(answer)
     if known is None:
-        return None
+        return _without_choices(answer)
     is_cut = known.ended in _CUT
     for path, text, name in known.calls:
         wrong = _unreadable(path, text, name, is_cut)
@@ -48,6 +50,24 @@ def fault(answer: Any, arguments: Mapping[str, Any]) -> Fault | None:
         if wants_json(arguments):
             return _unreadable(known.path, known.text, "", is_cut)
     return None
+
+
+_BESIDE = frozenset({"error", "choices", "id", "object", "created", "model", "user_id", "type", "request_id", "usage"})
+"""What may stand beside a provider's error in an answer that is nothing else."""
+
+
+def _without_choices(answer: Any) -> Fault | None:
+    """A completion without a choice, which may say why; what a model itself wrote of an error is its own affair."""
+    said = field(answer, "error")
+    is_told = isinstance(field(said, "message"), str) and not isinstance(said, str)
+    if isinstance(answer, Mapping):
+        is_one = answer.keys() <= _BESIDE if is_told else {"choices", "object"} <= answer.keys()
+    else:
+        is_one = hasattr(answer, "choices") and (is_told or hasattr(answer, "object"))
+    choices = field(answer, "choices")
+    if not is_one or not (choices is None or (isinstance(choices, list | tuple) and not choices)):
+        return None
+    return Fault("The answer is empty.", False, said=said if is_told else None)
 
 
 def mended(answer: Any, wrong: Fault) -> Any:
