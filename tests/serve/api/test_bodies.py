@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import time
 import socket
 import zlib
 
@@ -135,8 +136,20 @@ def test_a_store_that_is_away_is_told_and_the_next_one_is_kept(serving, anybody,
 
     with monkeypatch.context() as patched:
         patched.setattr(serving.store, "append_all", fails)
+        assert anybody.get("/readyz").status == 200
         assert anybody.post("/v1/runs", {"id": "a", "end": "finished"}).status == 503
+        assert anybody.get("/readyz").status == 503
+        assert anybody.get("/healthz").status == 200
     assert anybody.post("/v1/runs", {"id": "a", "end": "finished"}).json["new"] == 1
+    assert anybody.get("/readyz").status == 200
+
+
+def test_a_server_to_which_nobody_sends_because_it_was_not_ready_is_ready_again(serving, anybody, monkeypatch):
+    from mulligan.serve.api import committing
+
+    monkeypatch.setattr(committing, "REFUSED", 0.0)
+    serving.server.committer._refused = time.monotonic()
+    assert anybody.get("/readyz").status == 200
 
 
 def test_one_bad_batch_of_a_group_fails_alone(serving, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -21,6 +22,8 @@ WAITING = 64 * 1024 * 1024
 """Bytes, as they were sent, that may wait to be kept. Beyond it callers are asked to come again."""
 TOGETHER = 5000
 """Events in one transaction."""
+REFUSED = 15.0
+"""Seconds for which a store is taken for one that cannot be written, when it could not."""
 
 
 class _Waiting(NamedTuple):
@@ -49,6 +52,13 @@ class Committer:
         self.events = 0
         """Kept and new."""
         self.transactions = 0
+        self._refused = float("-inf")
+        """When the store last could not be written; -inf once it could again."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether what was sent of late could not be kept. Not for long: it may be well again, and nobody tries."""
+        return time.monotonic() - self._refused < REFUSED
 
     @property
     def waiting(self) -> int:
@@ -122,7 +132,10 @@ class Committer:
             kept = [self._alone(batch) for _, batch in ready] if len(ready) > 1 else [_told(error)]
         for (each, batch), new in zip(ready, kept, strict=True):
             _answer(each, new)
+            if isinstance(new, Refused) and new.status == 503:
+                self._refused = time.monotonic()
             if isinstance(new, int):
+                self._refused = float("-inf")
                 self._learner.heard(batch.tenant)
                 self.events += new
                 if new and self._heard is not None:

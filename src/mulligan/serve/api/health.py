@@ -1,4 +1,7 @@
-"""GET /healthz, /readyz: whether the process answers, and whether its store does. They tell nothing of what is kept."""
+"""GET /healthz, /readyz: whether the process answers, and whether its store can be read and written.
+
+They tell nothing of what is kept.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,8 @@ def group(server: Server) -> Iterable[BaseRoute]:
         if server.is_stopping:
             raise away("the server is stopping.")
         await server.ask(server.store.get, LOCAL, "server", "ready")
+        if server.committer.is_refused:
+            raise away("the store cannot be written just now; the server's log says why.")
         return answer({"status": "ok", "waiting_bytes": server.committer.waiting})
 
     return [route(server, "/healthz", healthz, "nothing"), route(server, "/readyz", readyz, "nothing")]
