@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import time
 import socket
+import time
 import zlib
 
 import pytest

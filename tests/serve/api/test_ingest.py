@@ -147,3 +147,10 @@ def test_the_trace_that_began_a_run_is_kept_and_one_that_is_none_is_refused(serv
 
     assert serving.person().get("/v1/runs/theirs").json["run"]["traceparent"] == header
     assert (refused.status, refused.json["field"]) == (400, "traceparent")
+
+
+def test_a_run_that_says_only_when_it_ended_does_not_begin_after_that(serving, anybody):
+    ended = serving.server.clock() - 60_000
+    anybody.post("/v1/runs", {"id": "a", "ended": ended, "steps": [{"name": "s"}]})
+    anybody.post("/v1/runs", {"id": "b", "ended": ended, "steps": [{"name": "s", "started": ended - 500}]})
+    assert [serving.store.run(LOCAL, id).run.started - ended for id in "ab"] == [0, -500]

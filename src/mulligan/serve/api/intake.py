@@ -75,7 +75,10 @@ class Intake:
         """The id of a run, and what was sent of it."""
         if sent.ended is not None and sent.started is not None and sent.ended < sent.started:
             raise invalid("it ends before it begins.", f"{place}ended")
-        begun = min((step.started for step in sent.steps if step.started is not None), default=now)
+        moments = [step.started for step in sent.steps if step.started is not None]
+        begun = min(moments) if moments else now
+        if sent.ended is not None:
+            begun = min(begun, sent.ended)  # else it would have ended before it began
         run = Run(
             id=sent.id or new_id(),
             agent=sent.agent,

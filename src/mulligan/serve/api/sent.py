@@ -93,7 +93,9 @@ class SentRun(Sent, frozen=True):
     )
     context: Annotated[str | None, Meta(description="What the agent was trying to do.")] = None
     metadata: Annotated[dict[str, Any] | None, Meta(description="Whatever else; model names the model.")] = None
-    started: Annotated[Moment | None, Meta(description="UTC milliseconds; now, if not said.")] = None
+    started: Annotated[Moment | None, Meta(description="UTC milliseconds; if not said, its first step's, or now.")] = (
+        None
+    )
     ended: Annotated[Moment | None, Meta(description="UTC milliseconds; without it and end, it is under way.")] = None
     end: Annotated[End | None, Meta(description="How it ended: finished, where only the time is said.")] = None
     steps: Annotated[list[SentStep], Meta(max_length=MANY, description="In the order in which they began.")] = []

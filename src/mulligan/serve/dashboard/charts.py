@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from mulligan.serve.dashboard import shown
 
-WIDE, HIGH, LEFT, TOP, FOOT = 700, 220, 44, 8, 22
+WIDE, HIGH, LEFT, TOP, FOOT = 700, 220, 54, 8, 22
 WIDEST = 56
 """Of one bar."""
 MOST = 62
