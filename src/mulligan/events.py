@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from mulligan.gate import Gate as Gate
+from mulligan.gate import steps_of as steps_of
 from mulligan.records import Compaction, Lesson, Recovery, Run, Step
 from mulligan.redaction import Redactor
 from mulligan.success import Form, Success, thawed
@@ -64,6 +65,29 @@ EVENTS: dict[str, type[Event]] = {
     str(event.__struct_config__.tag): event
     for event in (RunStarted, RunEnded, StepStarted, StepEnded, RecoveryPlanned, ContextCompacted, LessonLearned)
 }
+
+
+class Kept(Sequence[AnyEvent]):
+    """Events that are to be kept. Most tell that a call worked, and are made only when somebody looks at them."""
+
+    def __init__(self, records: Sequence[AnyEvent | Success]) -> None:
+        self.records = records
+        """A call that worked stands for its event here, where there is nothing in it to hide."""
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, place: Any) -> Any:
+        some = self.records[place]
+        return list(map(_event, some)) if isinstance(place, slice) else _event(some)
+
+    def __iter__(self) -> Iterator[AnyEvent]:
+        return map(_event, self.records)
+
+
+def _event(record: AnyEvent | Success) -> AnyEvent:
+    return StepEnded(*steps_of([record])) if isinstance(record, Success) else record
+
 
 Listener = Callable[[AnyEvent], object]
 When = Literal["caller", "recorder"]
@@ -133,24 +157,22 @@ class Stream:
         """A form with what a journal has of calls of it."""
         return self._gate.known(form)
 
-    def kept(self, records: Sequence[AnyEvent | Success]) -> list[AnyEvent]:
+    def kept(self, records: Sequence[AnyEvent | Success]) -> Kept:
         """What was recorded as events in the same order, calls that worked as they may be kept."""
         steps, runs = self._gate.successes([record for record in records if type(record) is Success])
-        ended = map(StepEnded, steps)
-        if len(steps) == len(records) and not runs:
-            return list(ended)
-        events = [record if not isinstance(record, Success) else next(ended) for record in records]
-        if not runs:
-            return events
-        all: list[AnyEvent] = []
+        if not steps and not runs:
+            return Kept(records)
+        kept: list[AnyEvent | Success] = []
         place = 0
-        for record, event in zip(records, events, strict=True):
-            all.append(event)
-            if type(record) is Success:
-                if place in runs:
-                    all.append(RunEnded(runs[place]))
-                place += 1
-        return all
+        for record in records:
+            if type(record) is not Success:
+                kept.append(record)
+                continue
+            kept.append(StepEnded(steps[place]) if place in steps else record)
+            if place in runs:
+                kept.append(RunEnded(runs[place]))
+            place += 1
+        return Kept(kept)
 
     def publish(self, event: AnyEvent) -> None:
         if isinstance(event, StepStarted) and not self.watchers:

@@ -15,7 +15,16 @@ from hypothesis import HealthCheck, given, settings
 from stores import STORES, Writer
 
 from mulligan import calls, figures
-from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, StepStarted, redacted
+from mulligan.events import (
+    AnyEvent,
+    ContextCompacted,
+    RunEnded,
+    RunStarted,
+    StepEnded,
+    StepStarted,
+    Stream,
+    redacted,
+)
 from mulligan.failure import Failure, Kind, Ran, Remedy, StoreError
 from mulligan.figures import StatsQuery
 from mulligan.records import (
@@ -44,6 +53,7 @@ from mulligan.remember.store import (
     RunQuery,
     Store,
 )
+from mulligan.success import Form, Success
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-timeout")
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
@@ -149,6 +159,69 @@ def test_a_record_is_kept_once_whichever_journal_it_comes_from(store):
     assert store.append(LOCAL, batch, "journal_b", 3) == 0
     assert store.append(LOCAL, [StepEnded(step(1, name="other"))], "journal_c", 1) == 0
     assert store.run(LOCAL, "run_a").steps == (step(1),)
+
+
+LOOKING = Form("tool", "look", ("where", "how"), ("where", "how", "password"))
+THINKING = Form("model", "think", ("prompt",), ("prompt", "model"))
+READING = Form("retrieval", "read", ("path",), ("path",), server="files")
+
+
+def worked(form: Form, run: str, seq: int, *given: Any, at: float = 3599.5, **named: Any) -> Success:
+    tokens = {"input": seq} if form is THINKING else None
+    alone = Run(id="", agent="ann") if run.startswith("run_alone") else None
+    return Success(
+        form, run, seq, seq - 1 or None, at + seq / 10, given, named, alone,
+        seconds=seq / 1000, result={"of": seq}, tokens=tokens,
+    )  # fmt: skip
+
+
+def recorded() -> list[AnyEvent | Success]:
+    """Calls that worked, before, between and after others; some have something to hide, and an hour ends among them."""
+    return [
+        RunStarted(run("run_a", agent="bob", metadata={"model": "m-1"})),
+        *(worked(LOOKING, "run_a", seq, f"place {seq}", seq) for seq in range(1, 12)),
+        worked(THINKING, "run_a", 12, "well", model="m-2"),
+        worked(LOOKING, "run_a", 13, "ann@example.com", password="open sesame"),
+        worked(READING, "run_a", 14, "a \N{SNOWMAN}"),
+        RunStarted(run("run_b")),
+        worked(LOOKING, "run_b", 1),
+        StepEnded(step(2, run="run_b", arguments={"k": 50}, failure=REJECTED, started=1)),
+        StepEnded(step(3, run="run_b", arguments={"k": 10}, started=2)),
+        worked(READING, "run_b", 4, path="b"),
+        *(worked(LOOKING, f"run_alone_{seq}", 1, how=seq) for seq in range(3)),
+        RunEnded(run("run_b", ended=9, end="finished")),
+        worked(LOOKING, "run_a", 15, "later", at=7200.0),
+        worked(LOOKING, "run_lost", 1, "begun elsewhere"),
+    ]
+
+
+@pytest.mark.parametrize("first", [0, 1, 9, 17, 23])
+def test_calls_that_worked_are_kept_as_their_events_would_be(store, first):
+    kept = Stream(Redactor(key=b"k" * 32)).kept(recorded())
+    told = list(kept)
+
+    if first:
+        assert store.append("events", told[:first], "journal_1", 1) == store.append(
+            "calls", told[:first], "journal_1", 1
+        )
+    counts = [store.append("events", told, "journal_2", 1), store.append("calls", kept, "journal_2", 1)]
+    again = [store.append("events", told, "journal_3", 1), store.append("calls", kept, "journal_3", 1)]
+    started = RunStarted(run("run_lost"))
+    for tenant in ("events", "calls"):
+        store.append(tenant, [started], "journal_4", 1)
+
+    assert counts[0] == counts[1] > 0
+    assert again == [0, 0]
+    histories = [*store.export("calls")]
+    assert histories == [*store.export("events")]
+    assert encode(store.run("calls", "run_a").steps) == encode(
+        sorted((e.step for e in told if isinstance(e, StepEnded) and e.step.run == "run_a"), key=lambda step: step.seq)
+    )
+    for by in (None, "tool", "model", "agent", "kind"):
+        asked = StatsQuery(now=8_000_000, by=by)
+        assert store.stats("calls", asked) == store.stats("events", asked) == figures.stats(histories, asked)
+    for asked in (RunQuery(tool="read"), RunQuery(tool="look"), RunQuery(model="m-1"), RunQuery(model="m-2")):
+        assert store.runs("calls", asked) == store.runs("events", asked) != []
 
 
 def test_the_end_of_a_run_replaces_its_beginning_in_any_order_of_arrival(store, write):

@@ -132,7 +132,7 @@ def test_plain_successes_are_sampled_and_figures_were_counted_before(store, cloc
 
 
 def test_cold_records_are_compressed_and_read_as_before(store, tmp_path):
-    steps = [worked("run_a", seq, result={"text": "the same words " * 20}) for seq in range(1, 400)]
+    steps = [worked("run_a", seq, result={"text": "the same words " * 30}) for seq in range(1, 400)]
     append(store, *a_run("run_a", *steps))
     before = store.run(LOCAL, "run_a")
     store.prune(LOCAL, Retention(), START + DAY)

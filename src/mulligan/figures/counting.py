@@ -113,6 +113,10 @@ class Successes:
             if step.tokens:
                 known.tokens += sum(step.tokens.values())
 
+    def add_alike(self, run: Run, step: Step, seconds: Iterable[float]) -> None:
+        """Many that count as this one does; how long each took."""
+        self._known(run, step).seconds.extend(seconds)
+
     def _known(self, run: Run, step: Step) -> _Alike:
         """Those that count as this one does."""
         model = model_of(run, step) if run.metadata or step.metadata or step.type == "model" else ""

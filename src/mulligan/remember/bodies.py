@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from mulligan.records import decode
+import msgspec
+
+from mulligan.records import Effects, Ending, Recovery, Step, StepType, decode
 
 T = TypeVar("T")
 
@@ -23,6 +25,33 @@ _WORDS_1 = (
 )
 _PACKED_1 = b"\x01"
 """Begins a body that is compressed with the first set of words. JSON never begins so."""
+
+
+# The very same objects: a number that equals the one by default, and is not that one, is written down.
+_DEFAULTS = dict(zip(reversed(Step.__struct_fields__), reversed(Step.__struct_defaults__), strict=False))
+
+
+class Rest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """All of a call that worked at once that the columns of its row do not say. Made by the thousand."""
+
+    arguments: Any = None
+    result: Any = None
+    seconds: float = _DEFAULTS["seconds"]
+    parent: int | None = None
+    type: StepType = "tool"
+    server: str | None = None
+    tokens: dict[str, int] | None = None
+    metadata: dict[str, Any] | None = None
+    after: Recovery | None = None
+    ending: Ending | None = None
+    sampled: float = _DEFAULTS["sampled"]
+    effects: Effects | None = None
+
+
+PlainRow = tuple[str, int, str, int, Rest]
+"""The run, number, name and beginning of a call that worked at once, and the rest of it."""
+_WHOLE = b'{"run":'
+"""Begins the body of a step that holds all of it."""
 
 
 def packed(body: bytes) -> bytes:
@@ -43,3 +72,16 @@ def plain(body: bytes) -> bytes:
 
 def read(body: bytes, type: type[T]) -> T:
     return decode(plain(body), type)
+
+
+def step(run: str, seq: int, name: str, started: int, body: bytes) -> Step:
+    """A step from its row. Of a call that worked at once, the body has only what the columns do not say."""
+    body = plain(body)
+    if body.startswith(_WHOLE):
+        return decode(body, Step)
+    rest = decode(body, Rest)
+    return Step(
+        run=run, seq=seq, call=seq, parent=rest.parent, type=rest.type, name=name, server=rest.server,
+        arguments=rest.arguments, result=rest.result, started=started, seconds=rest.seconds, after=rest.after,
+        ending=rest.ending, tokens=rest.tokens, metadata=rest.metadata, sampled=rest.sampled, effects=rest.effects,
+    )  # fmt: skip

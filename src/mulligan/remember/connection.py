@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from mulligan.records import Step
+from mulligan.remember.bodies import PlainRow
 
 TOGETHER = 50
 """Rows that are kept by one statement."""
@@ -97,5 +97,5 @@ class Connection(Protocol):
     def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """The rows of many keys at once, each behind its key."""
 
-    def put_plain(self, tenant: str, steps: Sequence[Step]) -> int:
-        """The same for steps of calls that worked at once."""
+    def put_plain(self, tenant: str, rows: Iterable[PlainRow]) -> int:
+        """The same for calls that worked at once."""

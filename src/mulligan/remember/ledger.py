@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from mulligan import calls, figures
 from mulligan.calls import Call, Standing
-from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
+from mulligan.events import AnyEvent, ContextCompacted, Kept, RunEnded, RunStarted, StepEnded, steps_of
 from mulligan.figures import HOUR, Cells
 from mulligan.records import Compaction, History, Link, Run, Status, Step, encode
 from mulligan.remember import bodies, fixes, learning, tallies, voting
@@ -35,12 +36,15 @@ from mulligan.remember.rows import (
     history_of,
     link_rows,
     links_since,
+    plain_row,
     put_statuses,
     run_row,
     step_row,
     steps_since,
+    worked_row,
 )
 from mulligan.remember.tallies import Seen
+from mulligan.success import Form, Success
 
 KNOWN = 10_000
 """Runs under way that are remembered."""
@@ -107,14 +111,21 @@ class Known:
 class _News:
     """What a batch says about one run."""
 
-    __slots__ = ("ended", "is_plain", "started", "steps")
+    __slots__ = ("ended", "is_plain", "started", "steps", "worked")
 
     def __init__(self) -> None:
         self.started: Run | None = None
         self.ended: list[Run] = []
         self.steps: list[Step] = []
+        self.worked: list[Success] = []
+        """Calls that worked at once and are rows at most: no steps are made of them, unless somebody needs them."""
         self.is_plain = True
-        """Whether each of these calls worked at once."""
+        """Whether each of the other calls worked at once too."""
+
+    def look_closely(self) -> None:
+        """Makes steps of all calls."""
+        self.steps += steps_of(self.worked)
+        self.worked = []
 
 
 class Part(NamedTuple):
@@ -225,6 +236,24 @@ class Account:
         self._runs.clear()
         self.plain.count(self.cells)
         return self.cells
+
+    def add_worked(self, run: Run, worked: Sequence[Success], known: set[tuple[str, str]]) -> None:
+        """Calls that worked at once, and which tools they used. Those of one form mostly count as the first of them."""
+        if not worked:
+            return
+        forms: dict[Form, Sequence[Success]] = dict.fromkeys([each.form for each in worked], worked)
+        if len(forms) > 1:
+            forms = {form: [each for each in worked if each.form is form] for form in forms}
+        for form, some in forms.items():
+            starts = [each.started for each in some]
+            is_alike = int(min(starts) * 1000) // HOUR == int(max(starts) * 1000) // HOUR
+            if is_alike and form.type != "model" and not any(each.tokens for each in some):
+                steps = steps_of(some[:1])
+                self.plain.add_alike(run, steps[0], [each.seconds for each in some])
+            else:
+                steps = steps_of(some)
+                self.plain.add(run, steps, self.cells)
+            self.add_used(run, steps, known)
 
     def add_used(self, run: Run, steps: Sequence[Step], known: set[tuple[str, str]]) -> None:
         """Which tools and models a run has used, apart from those that are known."""
@@ -408,23 +437,21 @@ class Ledger:
             )
 
     def _put_steps(self, writer: Connection, tenant: str, news: dict[str, _News]) -> int:
-        plain: list[Step] = []
-        others: list[tuple[Any, ...]] = []
-        for about in news.values():
-            if about.is_plain:
-                plain += about.steps
-                continue
-            for step in about.steps:
-                if _is_plain(step):
-                    plain.append(step)
-                else:
-                    others.append(step_row(tenant, step))
-        if not plain and not others:
+        count = sum(len(about.steps) + len(about.worked) for about in news.values())
+        if not count:
             return 0
+        mixed = [about for about in news.values() if not about.is_plain]
+        others = [step_row(tenant, step) for about in mixed for step in about.steps if not _is_plain(step)]
+        # Made when they are put, some at a time: what is made in the place of what was just let go is made faster.
+        steps = (filter(None if about.is_plain else _is_plain, about.steps) for about in news.values())
+        plain = map(plain_row, chain.from_iterable(steps))
+        worked = (worked_row(call) for about in news.values() for call in about.worked)
         writer.execute("SAVEPOINT steps")
-        kept = writer.put_plain(tenant, plain) + writer.put(STEP, others)
-        if kept != len(plain) + len(others):  # some were there: which?
+        kept = writer.put_plain(tenant, chain(plain, worked)) + writer.put(STEP, others)
+        if kept != count:  # some were there: which?
             writer.execute("ROLLBACK TO steps")
+            for about in news.values():
+                about.look_closely()
             places = {(tenant, step.run, step.seq) for about in news.values() for step in about.steps}
             there = {(run, seq) for _, run, seq, _ in writer.look_up(KEPT_STEP, list(places))}
             for about in news.values():
@@ -448,13 +475,15 @@ class Ledger:
         is_compacted: bool,
     ) -> None:
         """What the news of a run change in everything that is derived from it."""
-        steps = about.steps
         if run is None:
             return
         if is_orphan:
             writer.execute("DELETE FROM orphans WHERE tenant = ? AND run = ?", (tenant, id))
-        is_quiet = not is_orphan and (old is None or (old.is_plain and _is_same_place(old.run, run)))
-        if is_quiet and about.is_plain:
+        is_quiet = about.is_plain and not is_orphan and (old is None or (old.is_plain and _is_same_place(old.run, run)))
+        if not is_quiet:
+            about.look_closely()
+        steps = about.steps
+        if is_quiet:
             status = Standing().status(run)
             account.plain.add(run, steps, account.cells)
             now = Known(run, status)
@@ -477,6 +506,7 @@ class Ledger:
             self._known.pop((tenant, id), None)
         if steps:
             account.add_used(run, steps, now.used)
+        account.add_worked(run, about.worked, now.used)
 
     def _recounted(
         self,
@@ -573,11 +603,19 @@ class Ledger:
 def _sorted_out(batch: Sequence[AnyEvent]) -> tuple[dict[str, _News], list[Compaction]]:
     news: dict[str, _News] = {}
     compactions: list[Compaction] = []
-    last = None
-    for event in batch:
-        if type(event) is StepEnded:
+    last = worked_last = None
+    for event in batch.records if isinstance(batch, Kept) else batch:
+        if type(event) is Success:
+            if event.run is not worked_last:  # mostly it is the very same text, which is asked quickest
+                worked_last = event.run
+                about = news.get(worked_last)
+                if about is None:
+                    about = news[worked_last] = _News()
+                worked = about.worked.append
+            worked(event)
+        elif type(event) is StepEnded:
             step = event.step
-            if step.run is not last:  # mostly it is the very same text, which is asked quickest
+            if step.run is not last:
                 last = step.run
                 about = news.get(last)
                 if about is None:

@@ -10,7 +10,9 @@ from mulligan import figures
 from mulligan.calls import Call, Standing
 from mulligan.records import Compaction, History, Link, Run, Status, Step, encode
 from mulligan.remember import bodies, tallies
+from mulligan.remember.bodies import PlainRow, Rest
 from mulligan.remember.connection import Connection, Insert, Lookup, upsert
+from mulligan.success import Success
 
 FIRST = -(2**63)
 """Before every call."""
@@ -24,14 +26,15 @@ RUN = Insert.of(
 KNOWN_RUN = Lookup.of("runs", "tenant id", "body status plain")
 USED = Insert.of("used", "tenant sort name started run")
 LINK = Insert.instead("links", "tenant run failed", "name fingerprint body overcame")
-_OF_RUN = "2, at, body FROM compactions WHERE tenant = ? AND sort = 'run' AND owner = ?"
+_OF_RUN = "2, at, body, '', 0 FROM compactions WHERE tenant = ? AND sort = 'run' AND owner = ?"
 _OF_SESSION = (
-    "2, at, body FROM compactions WHERE tenant = ? AND sort = 'session' AND owner = ? AND at >= coalesce("
+    "2, at, body, '', 0 FROM compactions WHERE tenant = ? AND sort = 'session' AND owner = ? AND at >= coalesce("
     "(SELECT max(at) FROM compactions WHERE tenant = ? AND sort = 'session' AND owner = ? AND at < ?), ?)"
 )
 _HISTORY = (
-    "SELECT 0, seq, body FROM steps WHERE tenant = ? AND run = ? "
-    f"UNION ALL SELECT 1, failed, body FROM links WHERE tenant = ? AND run = ? UNION ALL SELECT {_OF_RUN}"
+    "SELECT 0, seq, body, name, started FROM steps WHERE tenant = ? AND run = ? "
+    "UNION ALL SELECT 1, failed, body, '', 0 FROM links WHERE tenant = ? AND run = ? "
+    f"UNION ALL SELECT {_OF_RUN}"
 )
 _NOTE = upsert("meta", "tenant key", "value")
 
@@ -43,6 +46,23 @@ def step_row(tenant: str, step: Step) -> tuple[Any, ...]:
     return (
         tenant, step.run, step.seq, step.call, step.name, step.outcome, kind, fingerprint, step.started, encode(step)
     )  # fmt: skip
+
+
+def plain_row(step: Step) -> PlainRow:
+    rest = Rest(
+        step.arguments, step.result, step.seconds, step.parent, step.type, step.server, step.tokens, step.metadata,
+        step.after, step.ending, step.sampled, step.effects,
+    )  # fmt: skip
+    return step.run, step.seq, step.name, step.started, rest
+
+
+def worked_row(call: Success) -> PlainRow:
+    """Of a call in which there is nothing to hide, with no step in between: there are many."""
+    form, given = call.form, call.given
+    # One value is given by place most often, and is named several times faster so.
+    arguments = {form.names[0]: given[0], **call.named} if len(given) == 1 else call.arguments
+    rest = Rest(arguments, call.result, call.seconds, call.parent, form.type, form.server, call.tokens)
+    return call.run, call.seq, form.kept_name, int(call.started * 1000), rest
 
 
 def run_row(tenant: str, run: Run, kept: int, is_imported: bool, principal: str) -> tuple[Any, ...]:
@@ -75,9 +95,10 @@ def steps_since(writer: Connection, tenant: str, run: str, start: int, new: list
     """The steps of the calls from this one on, the new ones among them as they are in hand."""
     at_hand = {step.seq: step for step in new}
     rows = writer.execute(
-        "SELECT seq, body FROM steps WHERE tenant = ? AND run = ? AND seq >= ? ORDER BY seq", (tenant, run, start)
+        "SELECT seq, name, started, body FROM steps WHERE tenant = ? AND run = ? AND seq >= ? ORDER BY seq",
+        (tenant, run, start),
     )
-    steps = (at_hand.get(seq) or bodies.read(body, Step) for seq, body in rows)
+    steps = (at_hand.get(seq) or bodies.step(run, seq, name, started, body) for seq, name, started, body in rows)
     return [step for step in steps if step.call >= start]
 
 
@@ -123,7 +144,7 @@ def compactions_of(connection: Connection, tenant: str, run: Run) -> tuple[Compa
     if run.session is not None:
         values = (tenant, run.session, tenant, run.session, run.started, run.started)
         rows += connection.execute(f"SELECT {_OF_SESSION}", values).fetchall()
-    return tuple(bodies.read(body, Compaction) for _, _, body in sorted(rows, key=itemgetter(1)))
+    return tuple(bodies.read(body, Compaction) for _, _, body, _, _ in sorted(rows, key=itemgetter(1)))
 
 
 def history_of(connection: Connection, tenant: str, run: Run) -> History:
@@ -136,9 +157,9 @@ def history_of(connection: Connection, tenant: str, run: Run) -> History:
     rows = sorted(connection.execute(sql, values).fetchall(), key=itemgetter(0, 1))
     return History(
         run=run,
-        steps=tuple(bodies.read(body, Step) for sort, _, body in rows if sort == 0),
-        links=tuple(bodies.read(body, Link) for sort, _, body in rows if sort == 1),
-        compactions=tuple(bodies.read(body, Compaction) for sort, _, body in rows if sort == 2),
+        steps=tuple(bodies.step(run.id, seq, name, at, body) for sort, seq, body, name, at in rows if sort == 0),
+        links=tuple(bodies.read(body, Link) for sort, _, body, _, _ in rows if sort == 1),
+        compactions=tuple(bodies.read(body, Compaction) for sort, _, body, _, _ in rows if sort == 2),
     )
 
 

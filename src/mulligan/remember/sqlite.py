@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import itertools
 import os
 import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from mulligan import forks
 from mulligan.failure import StoreError
-from mulligan.records import History, Step, encode_into
+from mulligan.records import History, encode_into
 from mulligan.remember import audit, candidates
+from mulligan.remember.bodies import PlainRow
 from mulligan.remember.connection import TOGETHER, Insert, Lookup
 from mulligan.remember.database import DatabaseStore
 from mulligan.remember.network import remote
@@ -61,27 +63,27 @@ class SqliteConnection(sqlite3.Connection):
             found += [(*same, *row) for row in self.execute(sql, (*same, *some))]
         return found
 
-    def put_plain(self, tenant: str, steps: Sequence[Step]) -> int:
+    def put_plain(self, tenant: str, rows: Iterable[PlainRow]) -> int:
         """Half of what there is to say of them says the statement, or most of it: mostly one tool is called often."""
         before = self.total_changes
         body = bytearray()
-        start = 0
-        while start < len(steps):
-            size = next(size for size in SIZES if size <= len(steps) - start)
-            some = steps[start : start + size]
-            start += size
-            is_alike = len({step.run for step in some}) == len({step.name for step in some}) == 1
+        following = iter(rows)
+        left: list[PlainRow] = []
+        while left or (left := list(itertools.islice(following, SIZES[0]))):
+            size = next(size for size in SIZES if size <= len(left))
+            some, left = left[:size], left[size:]
+            is_alike = len({row[0] for row in some}) == len({row[2] for row in some}) == 1
             given: list[Any] = [tenant]
             # As a bytearray, which the driver takes as it is: of bytes it asks whether they are to be adapted.
             if is_alike:
-                given += (some[0].run, some[0].name)
-                for step in some:
-                    encode_into(step, body)
-                    given += (step.seq, step.started, body[:])
+                given += (some[0][0], some[0][2])
+                for _, seq, _, started, rest in some:
+                    encode_into(rest, body)
+                    given += (seq, started, body[:])
             else:
-                for step in some:
-                    encode_into(step, body)
-                    given += (step.run, step.seq, step.name, step.started, body[:])
+                for *place, started, rest in some:
+                    encode_into(rest, body)
+                    given += (*place, started, body[:])
             self.execute(_plain(size, is_alike), given)
         return self.total_changes - before
 

@@ -101,10 +101,10 @@ class Forgetting:
             orphans = self._ask("SELECT run FROM orphans WHERE tenant = ?")
             return sorted({id for (id,) in (*used, *orphans)})
         held = (self._writer.stream(sql, (self._tenant,)) for sql in (
-            "SELECT run, body FROM steps WHERE tenant = ?", "SELECT id, body FROM runs WHERE tenant = ?"
+            "SELECT run, name, body FROM steps WHERE tenant = ?", "SELECT id, body FROM runs WHERE tenant = ?"
         ))  # fmt: skip
         steps, runs = held
-        found = {id for id, body in steps if self._is_held(body)}
+        found = {id for id, *told in steps if any(map(self._is_held, (id, *told)))}
         return sorted(found | {id for id, body in runs if self._is_held(body) or self._is_held(id)})
 
     def _forget_in(self, id: str) -> None:

@@ -15,11 +15,12 @@ from typing import Any
 
 from psycopg import Connection, RawCursor, RawServerCursor
 
-from mulligan.records import Step
+from mulligan.records import encode
+from mulligan.remember.bodies import PlainRow
 from mulligan.remember.connection import Insert, Lookup, Rows
 from mulligan.remember.postgres import security
 from mulligan.remember.postgres.values import COLUMNS, Column, adapted
-from mulligan.remember.rows import STEP, step_row
+from mulligan.remember.rows import STEP
 from mulligan.remember.store import DAY
 
 GROWTH = 4
@@ -143,8 +144,14 @@ class PostgresConnection:
         made = self._many[insert] = _Many(self._kinds(insert.table, insert.columns), insert.columns, sql)
         return made
 
-    def put_plain(self, tenant: str, steps: Sequence[Step]) -> int:
-        return self.put(STEP, [step_row(tenant, step) for step in steps])
+    def put_plain(self, tenant: str, rows: Iterable[PlainRow]) -> int:
+        return self.put(
+            STEP,
+            [
+                (tenant, run, seq, seq, name, "success", None, None, started, encode(rest))
+                for run, seq, name, started, rest in rows
+            ],
+        )
 
     def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         if not keys:

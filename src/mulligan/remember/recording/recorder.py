@@ -176,7 +176,7 @@ class Recorder:
             self.store = store
         return self.store
 
-    def _events(self, batch: Sequence[Waiting]) -> list[AnyEvent]:
+    def _events(self, batch: Sequence[Waiting]) -> Sequence[AnyEvent]:
         """The events of a batch, in its order, as they may be kept."""
         return self._stream.kept([record for _, record in batch])
 
@@ -212,7 +212,7 @@ class Recorder:
 
     def _is_encodable(self, waiting: Waiting) -> bool:
         try:
-            encode(self._events([waiting]))
+            encode(list(self._events([waiting])))
         except Exception:  # noqa: BLE001 - whatever it is, it cannot be written down
             return False
         return True
