@@ -14,7 +14,7 @@ from mulligan.remember.moving.sides import NUMBER, OWN, Row, Table, tenants_of, 
 from mulligan.remember.postgres import security
 from mulligan.remember.postgres.connection import PostgresConnection
 from mulligan.remember.postgres.days import part
-from mulligan.remember.postgres.pool import parts_of, shown, told
+from mulligan.remember.postgres.pool import direct, is_own, parts_of, shown, told
 from mulligan.remember.postgres.store import PostgresStore
 from mulligan.remember.postgres.tables import OWN_COLUMNS, OWN_TABLES
 from mulligan.remember.store import DAY
@@ -62,10 +62,16 @@ class PostgresSide:
             raise
 
     def _connect(self, url: str) -> psycopg.Connection[Any]:
+        plain, sort = direct(url)
         made = psycopg.connect(
-            url, autocommit=True, client_encoding="UTF8", application_name="mulligan copy", options=OPTIONS
+            plain, autocommit=True, client_encoding="UTF8", application_name="mulligan copy", options=OPTIONS
         )
         self._open.append(made)
+        if sort != "session" and not is_own(made):
+            raise StoreError(
+                f"a pooler stands before {self.where}, and a copy needs a session of its own for as long as it takes. "
+                "Name PostgreSQL itself, or a pooler that gives sessions: ?pooler=session"
+            )
         return PostgresConnection(made).made  # texts that PostgreSQL has no room for are read and kept as everywhere
 
     def _is_half(self) -> bool:

@@ -35,10 +35,10 @@ def of_postgres(url: str, now: int) -> Checkup:
     where = shown(plain)
     pool = Pool(plain, 1)
     try:
-        with told(where), pool.using() as connection:
+        with told(where), pool.using() as connection, connection.asking():
             made = connection.made
             schema = schema_of(made, where)
-            facts: dict[str, Any] = {"pool": most, **_server(made)}
+            facts: dict[str, Any] = {"pool": most, "pooler": connection.is_pooled, **_server(made)}
             if schema:
                 facts |= _parts(made, now) | _rights(made)
             facts |= _replication(made) | {"replica": shown(replica) if replica else ""}

@@ -6,10 +6,11 @@ what a batch costs is not the way there and back for each.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -83,14 +84,20 @@ class _Many:
 
 
 class PostgresConnection:
-    """One session, with what `connection.Connection` asks of every one."""
+    """One session, with what `connection.Connection` asks of every one.
 
-    def __init__(self, made: Connection[Any]) -> None:
+    Behind a pooler it is another one in each transaction. So there is no question outside of one, and each begins with
+    what holds in it: the settings that a session of our own has from its beginning.
+    """
+
+    def __init__(self, made: Connection[Any], settings: Mapping[str, Any] | None = None) -> None:
+        """With `settings` it is behind a pooler."""
         adapted(made)
         self.made = made
+        self._settings = None if settings is None else dict(settings)
         self._many: dict[Insert | Lookup, _Many] = {}
         self._streams = itertools.count()
-        self._meant: str | None = None
+        self._meant: tuple[str, ...] | None = None
         self._uses, self._planned = 0, 0
 
     def plan_anew(self) -> None:
@@ -103,13 +110,41 @@ class PostgresConnection:
             self._planned = self._uses
             self.made.execute("DISCARD PLANS")
 
-    def mean(self, tenant: str) -> None:
-        """Asks for this tenant from now on; where it did so before, nothing has to be said."""
+    @property
+    def is_pooled(self) -> bool:
+        return self._settings is not None
+
+    def set(self, name: str, value: str) -> None:
+        """For as long as the connection lasts."""
+        if self._settings is None:
+            self.made.execute(f"SET {name} = {value}")
+        else:
+            self._settings[name] = value
+
+    def begin(self, *tenants: str) -> None:
+        """A transaction that means these tenants."""
+        if self._settings is None:
+            self.plan_anew()
+            self.made.execute("BEGIN")
+        else:
+            local = "".join(f"; SET LOCAL {name} = '{value}'" for name, value in self._settings.items())
+            self.made.execute(f"BEGIN{local}")  # one way there and back
+        security.mean(self.made, tenants, is_local=True)
+
+    @contextlib.contextmanager
+    def asking(self, *tenants: str) -> Iterator[PostgresConnection]:
+        """Asks for these tenants; on the same session as before nothing has to be said of it again."""
+        if self._settings is not None:
+            self.begin(*tenants)
+            yield self
+            self.made.execute("COMMIT")  # else it is rolled back when the connection is given back
+            return
         self.plan_anew()
-        if tenant != self._meant:
+        if tenants != self._meant:
             self._meant = None
-            security.mean(self.made, (tenant,), is_local=False)
-            self._meant = tenant
+            security.mean(self.made, tenants, is_local=False)
+            self._meant = tenants
+        yield self
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Rows:
         return RawCursor(self.made).execute(translated(sql), values, binary=True)

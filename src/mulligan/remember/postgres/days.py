@@ -16,6 +16,8 @@ from mulligan.remember.postgres.tables import LOCK
 
 AHEAD = 7
 """Days whose parts are made beforehand."""
+LONG = "15s"
+"""As everywhere."""
 BRIEFLY = "500ms"
 """Shorter than PostgreSQL waits before it looks for a circle: in one, it is we who give way."""
 WHILE = "3s"
@@ -35,8 +37,8 @@ def make_parts(made: psycopg.Connection[Any], today: int) -> None:
             continue
         try:
             with made.transaction():
-                if day > today:  # there is time: nobody waits for it while a copy is read
-                    made.execute(f"SET LOCAL lock_timeout = '{BRIEFLY}'")
+                # For those to come there is time: nobody waits for them while a copy is read.
+                made.execute(f"SET LOCAL lock_timeout = '{BRIEFLY if day > today else LONG}'")
                 made.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
                 made.execute(
                     f"CREATE TABLE IF NOT EXISTS {part(day)} PARTITION OF steps FOR VALUES FROM ({day}) TO ({day + 1})"

@@ -1,6 +1,8 @@
 """Connections to one PostgreSQL: made when needed, bounded, made anew after a restart, and left behind by a fork.
 
-While the server is away whoever asks is told at once, and it is tried again after a pause that grows.
+While the server is away whoever asks is told at once, and it is tried again after a pause that grows. Where a pooler
+stands before it, which may give each transaction another session, nothing is left to a session: neither statements that
+are prepared, nor settings, nor who is meant.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ MOST = 10
 FIRST, LONGEST = 0.2, 10.0
 """Seconds before a server that was away is tried again: at first, and in the end."""
 OURS = ("replica", "pool")
-"""What a URL may say to us and not to PostgreSQL."""
+"""What a URL may say to us and not to PostgreSQL, beside whether there is a pooler."""
+POOLERS = ("transaction", "session")
 
 
 def parts_of(url: str) -> tuple[str, str, int]:
@@ -50,6 +53,25 @@ def parts_of(url: str) -> tuple[str, str, int]:
     if most < 1:
         raise SettingsError(f"pool={own['pool']} is no number of connections. Name one, such as pool={MOST}.")
     return plain, own.get("replica", ""), most
+
+
+def direct(url: str) -> tuple[str, str]:
+    """The same without a word about poolers, and which sort of one it says there is, or ""."""
+    split = urlsplit(url)
+    given = parse_qsl(split.query, keep_blank_values=True)
+    sorts = [value for name, value in given if name == "pooler"]
+    if sorts and sorts[-1] not in POOLERS:
+        raise SettingsError(f"pooler={sorts[-1]} is no sort of pooler. Say pooler=transaction or pooler=session.")
+    if not sorts:
+        return url, ""
+    left = urlencode([each for each in given if each[0] != "pooler"], quote_via=quote)
+    return urlunsplit(split._replace(query=left)), sorts[-1]
+
+
+def is_own(made: psycopg.Connection[Any]) -> bool:
+    """Whether the session that answers is the one that we were told of: a pooler tells of itself."""
+    row = made.execute("SELECT pg_backend_pid()").fetchone()
+    return row is not None and row[0] == made.info.backend_pid
 
 
 def shown(url: str) -> str:
@@ -85,6 +107,11 @@ def _sentence(where: str, error: psycopg.Error) -> str:
         return f"{where} has no connection left ({text}). Give fewer to each: ?pool=N, or raise max_connections."
     if state in ("57014", "55P03"):
         return f"{where} takes too long ({text}). Try again in a moment."
+    if "startup parameter" in text:
+        return (
+            f"a pooler stands before {where}, and this needs a session of its own ({text}). Name PostgreSQL itself, or "
+            "let the pooler pass over options (ignore_startup_parameters = options), and say ?pooler=session"
+        )
     if isinstance(error, psycopg.OperationalError):
         return f"{where} cannot be reached ({text}). Is the server there, and does it listen on that address?"
     return f"{where} cannot be used ({text})."
@@ -95,7 +122,8 @@ class Pool:
 
     def __init__(self, url: str, most: int = MOST, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.where = shown(url)
-        self._url, self._most, self._monotonic = url, most, monotonic
+        self._most, self._monotonic = most, monotonic
+        self._url, self._pooler = direct(url)
         self._renew()
         self._is_closed = False
 
@@ -120,17 +148,46 @@ class Pool:
         if self._monotonic() < self._again:
             raise StoreError(f"{self.where} cannot be reached. It is tried again in a moment.")
         try:
-            made = psycopg.connect(
-                self._url, autocommit=True, connect_timeout=CONNECT, client_encoding="UTF8", prepare_threshold=1,
-                keepalives=1, keepalives_idle=30, keepalives_interval=5, keepalives_count=3, tcp_user_timeout=20_000,
-                application_name="mulligan", options=_options(self._url, asks),
-            )  # fmt: skip
+            connection = self._direct(asks) or self._pooled(asks)
         except psycopg.OperationalError:
             self._pause = min(max(2 * self._pause, FIRST), LONGEST)
             self._again = self._monotonic() + self._pause * random.uniform(0.8, 1.2)
             raise
         self._pause = self._again = 0.0
-        return PostgresConnection(made)
+        return connection
+
+    def _direct(self, asks: bool) -> PostgresConnection | None:
+        """A session of our own, unless there is a pooler in between."""
+        if self._pooler == "transaction":
+            return None
+        own = " ".join(f"-c {name}={value}" for name, value in _settings(asks).items())
+        try:
+            # What the URL says for itself comes last, and counts.
+            made = self._made(prepare_threshold=1, options=f"{own} {_options(self._url)}".strip())
+        except psycopg.OperationalError as error:
+            if self._pooler or "startup parameter" not in str(error):
+                raise
+        else:
+            if self._pooler or is_own(made):
+                return PostgresConnection(made)
+            made.close()
+        self._pooler = "transaction"  # or one of sessions: then this is no mistake either
+        return None
+
+    def _pooled(self, asks: bool) -> PostgresConnection:
+        if given := _options(self._url):
+            raise StoreError(
+                f"a pooler stands before {self.where}, and passes no options on ({given[:99]}). Set them for the user, "
+                "not in the URL: ALTER ROLE NAME SET ... Or say that it gives us sessions: ?pooler=session"
+            )
+        return PostgresConnection(self._made(prepare_threshold=None), _settings(asks))
+
+    def _made(self, **given: Any) -> psycopg.Connection[Any]:
+        return psycopg.connect(
+            self._url, autocommit=True, connect_timeout=CONNECT, client_encoding="UTF8", keepalives=1,
+            keepalives_idle=30, keepalives_interval=5, keepalives_count=3, tcp_user_timeout=20_000,
+            application_name="mulligan", **given,
+        )  # fmt: skip
 
     @contextlib.contextmanager
     def using(self) -> Iterator[PostgresConnection]:
@@ -189,18 +246,20 @@ def leave_behind(connection: object) -> None:
     _left_behind.append(connection)
 
 
+_LIMITS = {"statement_timeout": STATEMENT, "lock_timeout": LOCK, "idle_in_transaction_session_timeout": STATEMENT}
 # A plan made once serves all days: to weigh every day for each question takes longer than to answer it.
-_PLANNED = ("plan_cache_mode=force_generic_plan", "jit=off", "timezone=UTC")
+_PLANNED = {"plan_cache_mode": "force_generic_plan", "jit": "off", "timezone": "UTC"}
 # Questions are put in the order in which they are to be looked up, row by row and by an index. How many rows there will
 # be PostgreSQL cannot know beforehand, and where it takes them for many it reads whole tables, by several processes.
-_AS_WRITTEN = (
-    "join_collapse_limit=1", "enable_hashjoin=off", "enable_mergejoin=off", "max_parallel_workers_per_gather=0"
-)  # fmt: skip
+_AS_WRITTEN = {
+    "join_collapse_limit": 1, "enable_hashjoin": "off", "enable_mergejoin": "off", "max_parallel_workers_per_gather": 0
+}  # fmt: skip
 
 
-def _options(url: str, asks: bool) -> str:
-    """Settings of a session; what the URL says for itself comes last, and counts."""
-    given = dict(parse_qsl(urlsplit(url).query)).get("options", "")
-    limits = {"statement_timeout": STATEMENT, "lock_timeout": LOCK, "idle_in_transaction_session_timeout": STATEMENT}
-    own = (*(f"{name}={value}" for name, value in limits.items()), *_PLANNED, *(_AS_WRITTEN if asks else ()))
-    return " ".join([*(f"-c {each}" for each in own), given]).strip()
+def _settings(asks: bool) -> dict[str, Any]:
+    """Of a session of ours."""
+    return {**_LIMITS, **_PLANNED, **(_AS_WRITTEN if asks else {})}
+
+
+def _options(url: str) -> str:
+    return dict(parse_qsl(urlsplit(url).query)).get("options", "")

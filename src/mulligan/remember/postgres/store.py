@@ -24,7 +24,7 @@ from mulligan.records import History, Pattern, encode
 from mulligan.remember import audit, candidates, forgetting, found, learning
 from mulligan.remember.connection import Connection
 from mulligan.remember.database import DatabaseStore
-from mulligan.remember.postgres import asking, days, security, tables
+from mulligan.remember.postgres import asking, days, tables
 from mulligan.remember.postgres.connection import PostgresConnection
 from mulligan.remember.postgres.pool import Pool, leave_behind, parts_of, shown, told
 from mulligan.remember.store import (
@@ -49,7 +49,7 @@ class PostgresStore(DatabaseStore):
     """Keeps everything in one database, whose tables it makes when they are not there.
 
     `?replica=URL` names a server that follows this one: what may be a moment old is asked there. `?pool=N` says how
-    many connections a process may read with.
+    many connections a process may read with, `?pooler=session` that a pooler in between gives each of them a session.
     """
 
     def __init__(
@@ -85,8 +85,7 @@ class PostgresStore(DatabaseStore):
 
     @contextlib.contextmanager
     def _reading(self, tenant: str) -> Iterator[PostgresConnection]:
-        with told(self.where), self._pool.using() as connection:
-            connection.mean(tenant)
+        with told(self.where), self._pool.using() as connection, connection.asking(tenant):
             yield connection
 
     @contextlib.contextmanager
@@ -100,8 +99,7 @@ class PostgresStore(DatabaseStore):
                 pass
             else:
                 try:
-                    with told(self._replica.where):
-                        connection.mean(tenant)
+                    with told(self._replica.where), connection.asking(tenant):
                         yield connection
                 finally:
                     used.__exit__(None, None, None)
@@ -133,9 +131,7 @@ class PostgresStore(DatabaseStore):
         with self._lock, told(self.where):
             writer = self._ours()
             try:
-                writer.plan_anew()
-                writer.made.execute("BEGIN")
-                security.mean(writer.made, tenants, is_local=True)
+                writer.begin(*tenants)
                 self._take_turns(writer, tenants)
                 yield writer
                 writer.made.execute("COMMIT")
@@ -155,7 +151,7 @@ class PostgresStore(DatabaseStore):
         if self._writer is None:
             self._writer = self._pool.connect()
             if self._fsync:
-                self._writer.made.execute("SET synchronous_commit = on")
+                self._writer.set("synchronous_commit", "on")
         self._make_parts(self._writer)
         return self._writer
 
@@ -232,7 +228,7 @@ class PostgresStore(DatabaseStore):
                 told_of = audit.counted(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
                 self._note(writer, tenant, "prune", told=told_of)
             self._ledger.let_go()
-        with self._reading(tenant) as connection:
+        with told(self.where), self._pool.using() as connection:
             days.drop_empty(connection.made, now // DAY)
         return pruned
 

@@ -175,6 +175,9 @@ def _of_postgres(facts: dict[str, Any]) -> dict[str, str]:
     return {
         "database": f"{facts['engine']}, {facts['connections']} of {facts['max_connections']} connections taken, "
         f"{facts['pool']} at most for each of our processes to read with",
+        "pooler": "one stands before it, so nothing is left to sessions; if it gives us any, ?pooler=session is quicker"
+        if facts["pooler"]
+        else "",
         "parts": f"{count(facts['parts'], 'day')} of steps, {facts['parts_ahead']} of them ahead"
         + (f"; {facts['steps_without_part']:,} steps without one" if facts["steps_without_part"] else "")
         if "parts" in facts
