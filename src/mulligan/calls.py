@@ -153,29 +153,27 @@ def status(run: Run, steps: Iterable[Step], links: Iterable[Link] = ()) -> Statu
 
 def precedents(links: Iterable[Link], seen: int) -> list[Precedent]:
     """What overcame a failure before, the most often first; the same change in several runs is one precedent."""
-    return ranked(((link, (link.run,)) for link in links), seen)
-
-
-def ranked(links: Iterable[tuple[Link, Iterable[str]]], seen: int) -> list[Precedent]:
-    """The same of links each of which stands for those of some runs, and is the first of them."""
     runs: dict[object, set[str]] = {}
     first: dict[object, Link] = {}
-    for link, of in links:
-        if link.how in ("repair", "agent") and not link.changes:
-            continue  # what recovery did is no move of the model's, and a conversation that went on is no correction
+    for link in links:
         shape = shape_of(link)
-        known = first.get(shape)
-        if known is None:
-            first[shape], runs[shape] = link, set(of)
-            continue
-        runs[shape].update(of)
+        runs.setdefault(shape, set()).add(link.run)
         # The same one, in whichever order they come: two stores that know the same give the same answer.
-        if link.run < known.run or (link.run == known.run and link.failed < known.failed):
-            first[shape] = link
-    met = [(len(runs[shape]), _shape(link), link) for shape, link in first.items()]
+        first[shape] = min(first.get(shape, link), link, key=lambda each: (each.run, each.failed))
+    return ranked([(len(runs[shape]), link) for shape, link in first.items()], seen)
+
+
+def ranked(links: Iterable[tuple[int, Link]], seen: int, limit: int | None = None) -> list[Precedent]:
+    """The most frequent of links that have nothing in common, each with the number of runs that it stands for."""
+    # What recovery did is no move of the model's, and a conversation that went on is no correction.
+    met = [each for each in links if each[1].changes or each[1].how not in ("repair", "agent")]
+    if limit is not None and 0 < limit < len(met):
+        least = sorted([count for count, _ in met])[-limit]
+        met = [each for each in met if each[0] >= least]
+    met.sort(key=lambda each: (-each[0], _shape(each[1])))
     return [
         Precedent(how=link.how, changes=link.changes, between=link.between, worked=count, seen=max(seen, 1))
-        for count, _, link in sorted(met, key=lambda each: (-each[0], each[1]))
+        for count, link in met[:limit]
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.records import Ahead
+from mulligan.records import Ahead, encode
 from mulligan.remember import recipes
 from mulligan.remember.fixes import Crowd, Form, Tally, Verdict
 from mulligan.remember.store import FixQuery
@@ -111,6 +111,8 @@ def test_a_few_fixes_are_the_first_of_all_of_them_and_no_others_are_put_together
     few = recipes.answered(groups, FixQuery(tool="start", fingerprint="f", agent=agent, now=1, limit=3), known)
     assert few == every[:3]
     assert len(asked) <= 3 * recipes.PARTS
+    kept = [(likeness, [recipes.Brief.of(encode(each)) for each in rows]) for likeness, rows in groups]
+    assert recipes.answered(kept, query, known) == every
 
 
 def sample(**press: Any) -> list[tuple[str, dict[str, Any]]]:

@@ -14,6 +14,7 @@ from mulligan.records import Fix, Run, Step, decode, encode
 from mulligan.remember import bodies, exemplars, fixes, recipes, schemas, voting
 from mulligan.remember.connection import Connection, upsert
 from mulligan.remember.fixes import Tally, Trial, Verdict, Vote
+from mulligan.remember.recipes import Brief, Row, whole
 from mulligan.remember.rows import FIRST
 from mulligan.remember.store import Evidence, FixQuery, Revocation, Revoked, Shape, shape_of
 from mulligan.remember.tallies import id_of
@@ -185,7 +186,7 @@ def _of_failure(read: Read, tenant: str, query: FixQuery, clock: Callable[[], fl
     rows = _beside(read, tenant, query, _OWN + _STAMP,
                    (tenant, id_of(tool, query.fingerprint or ""), TALLIES, tenant, tool))  # fmt: skip
     latest_first = sorted((row for row in rows if row[0] == "fix"), key=itemgetter(3), reverse=True)
-    own = _without(read, tenant, [decode(row[5], Tally) for row in latest_first], query.without)
+    own = _without(read, tenant, [Brief.of(row[5]) for row in latest_first], query.without)
     groups = [(1.0, own)]
     if query.text and not own:
         stamp = next((row[3] for row in rows if row[0] == "stamp"), None)
@@ -201,7 +202,7 @@ def _of_failure(read: Read, tenant: str, query: FixQuery, clock: Callable[[], fl
 
 def _alike(
     read: Read, tenant: str, near: Sequence[tuple[float, str]], query: FixQuery, ways: Ways
-) -> list[tuple[float, list[Tally]]]:
+) -> list[tuple[float, list[Row]]]:
     """The fixes of the most alike patterns of the failure's kind, as far as theirs is known."""
     of_pattern: dict[str, list[tuple[int, bytes]]] = {}
     for pattern, last, body in ways.fixes(read, tenant, [pattern for _, pattern in near], query.kind):
@@ -210,7 +211,7 @@ def _alike(
     for likeness, pattern in near:
         if rows := of_pattern.get(pattern):
             rows.sort(key=itemgetter(0), reverse=True)
-            found.append((likeness, _without(read, tenant, [decode(body, Tally) for _, body in rows], query.without)))
+            found.append((likeness, _without(read, tenant, [Brief.of(body) for _, body in rows], query.without)))
     return found
 
 
@@ -344,12 +345,14 @@ def _worked(
     return exemplars.capped(found)
 
 
-def _without(read: Read, tenant: str, tallies: list[Tally], run: str) -> list[Tally]:
+def _without(read: Read, tenant: str, tallies: Sequence[Row], run: str) -> list[Row]:
     """The same as if this run had not been."""
     if not run or not tallies:
-        return tallies
+        return list(tallies)
     own = {fix for (fix,) in read("SELECT DISTINCT fix FROM votes WHERE tenant = ? AND run = ?", (tenant, run))}
-    left = [tally.anew(votes(read, tenant, tally.id, without=run)) if tally.id in own else tally for tally in tallies]
+    left = [
+        whole(tally).anew(votes(read, tenant, tally.id, without=run)) if tally.id in own else tally for tally in tallies
+    ]
     return [tally for tally in left if tally.tried]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,15 +12,19 @@ from mulligan.remember.store import Question, Revocation
 
 MOST = 200
 """Runs that are looked at, the latest to come."""
-_LINKS = "SELECT run, body FROM links WHERE tenant = ? AND name = ? AND fingerprint = ? ORDER BY rowid DESC LIMIT ?"
-_BESIDE = (
-    "SELECT 'revoked', principal, tool, since, until FROM revocations WHERE tenant = ? "
-    "UNION ALL SELECT 'runs', NULL, NULL, runs, NULL FROM patterns WHERE tenant = ? AND id = ? "
-    "UNION ALL SELECT 'own', NULL, NULL, 1, NULL WHERE EXISTS (SELECT 1 FROM runs r CROSS JOIN met m "
+_LINK, _REVOKED, _RUNS, _OWN = range(4)
+_ASKED = (
+    f"SELECT {_LINK}, run, NULL, NULL, NULL, body FROM (SELECT run, body FROM links WHERE tenant = ? AND name = ? "
+    "AND fingerprint = ? ORDER BY rowid DESC LIMIT ?) AS latest "
+    f"UNION ALL SELECT {_REVOKED}, principal, tool, since, until, NULL FROM revocations WHERE tenant = ? "
+    f"UNION ALL SELECT {_RUNS}, NULL, NULL, runs, NULL, NULL FROM patterns WHERE tenant = ? AND id = ? "
+    f"UNION ALL SELECT {_OWN}, NULL, NULL, 1, NULL, NULL WHERE EXISTS (SELECT 1 FROM runs r CROSS JOIN met m "
     "ON m.tenant = r.tenant AND m.pattern = ? AND m.started = r.started AND m.run = r.id "
     "WHERE r.tenant = ? AND r.id = ?)"
 )
-"""What they are counted against: what was taken back, how many runs met the pattern, whether this one did."""
+"""Links, and what they are counted against: what was taken back, how many runs met the pattern, whether this one did.
+By one statement: each is a way to the database and back.
+"""
 _HOW = b'"how":'
 """Begins what a link says beside where it was. In a text there is no such thing: its quotes are escaped."""
 
@@ -29,38 +32,40 @@ Read = Callable[..., list[Any]]
 
 
 def answer(read: Read, tenant: str, question: Question) -> list[Precedent]:
-    links = read(_LINKS, (tenant, question.tool, question.fingerprint, MOST))
+    pattern = pattern_id(question.tool, question.fingerprint)
+    told = read(
+        _ASKED,
+        (tenant, question.tool, question.fingerprint, MOST, tenant, tenant, pattern, pattern, tenant, question.run),
+    )
+    links = [(row[1], row[5]) for row in told if row[0] == _LINK]
     if not links:
         return []
-    pattern = pattern_id(question.tool, question.fingerprint)
-    told = read(_BESIDE, (tenant, tenant, pattern, pattern, tenant, question.run))
-    taken_back = [voting.revocation(row[1:]) for row in told if row[0] == "revoked"]
-    counted = sum(row[3] for row in told if row[0] == "runs")
-    own = sum(row[3] for row in told if row[0] == "own")
+    beside = [row for row in told if row[0] != _LINK]
+    taken_back = [voting.revocation(row[1:5]) for row in beside if row[0] == _REVOKED]
+    counted = sum(row[3] for row in beside if row[0] == _RUNS)
+    own = sum(row[3] for row in beside if row[0] == _OWN)
     if revoked := _revoked(read, tenant, question.tool, pattern, taken_back):
         links = [link for link in links if link[0] not in revoked]
     others = counted - len(revoked) - (0 if question.run in revoked else own)
     seen = others + any(run == question.run for run, _ in links)
-    return calls.ranked(_together(links), seen)[: max(question.limit, 0)]
+    return calls.ranked(_together(links), seen, max(question.limit, 0))
 
 
-def _together(links: Iterable[tuple[str, bytes]]) -> Iterator[tuple[Link, set[str]]]:
-    """Links with the runs that they were in. Most runs say the same, and that is read but once."""
-    said: dict[bytes, tuple[set[str], list[bytes]]] = {}
+def _together(links: Iterable[tuple[str, bytes]]) -> Iterator[tuple[int, Link]]:
+    """One link of each shape, with the number of runs that had it. What many say in the same words is read once."""
+    said: dict[bytes, list[tuple[str, bytes]]] = {}
     for run, body in links:
         text = bodies.plain(body)
-        what = text.partition(_HOW)[2] or text
-        if what not in said:
-            said[what] = set(), []
-        runs, texts = said[what]
-        runs.add(run)
-        texts.append(text)
-    known = [(decode(texts[0], Link), runs, texts) for runs, texts in said.values()]
-    shapes = Counter(calls.shape_of(link) for link, _, _ in known)
-    for link, runs, texts in known:
-        if shapes[calls.shape_of(link)] > 1:  # which of them is told goes by which was the first
-            link = min((decode(text, Link) for text in texts), key=lambda each: (each.run, each.failed))
-        yield link, runs
+        said.setdefault(text.partition(_HOW)[2] or text, []).append((run, text))
+    shapes: dict[object, list[tuple[Link, list[tuple[str, bytes]]]]] = {}
+    for same in said.values():
+        link = decode(same[0][1], Link)
+        shapes.setdefault(calls.shape_of(link), []).append((link, same))
+    for (link, same), *others in shapes.values():
+        if others:  # which of them is told goes by which was the first
+            same = [each for _, some in others for each in some] + same
+            link = min((decode(text, Link) for _, text in same), key=lambda each: (each.run, each.failed))
+        yield len({run for run, _ in same}) if len(same) > 1 else 1, link
 
 
 def _revoked(read: Read, tenant: str, tool: str, pattern: str, revoked: Sequence[Revocation]) -> set[str]:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from mulligan.records import Ahead, Fix, FixState, encode
+from mulligan.records import Ahead, Fix, FixState, decode, encode
 from mulligan.remember.fixes import Crowd, Form, Tally, Verdict, judged, rejudged, told, told_agents
 from mulligan.remember.store import FixQuery
 
@@ -35,24 +35,44 @@ EACH = 8
 Samples = Sequence[Sequence[tuple[str, dict[str, Any]]]]
 
 
+class Brief(msgspec.Struct):
+    """What of a tally says which fixes come first: the rest of it is read of those alone that are told."""
+
+    id: str
+    form: Form
+    tried: int = 0
+    worked: int = 0
+    agents: dict[str, int] = {}
+    body: bytes = b""
+
+    @classmethod
+    def of(cls, body: bytes) -> Brief:
+        """From what is kept of a tally."""
+        brief = decode(body, cls)
+        brief.body = body
+        return brief
+
+
+Row = Tally | Brief
+
+
+def whole(row: Row) -> Tally:
+    return row if isinstance(row, Tally) else decode(row.body, Tally)
+
+
 class Learned(msgspec.Struct, frozen=True):
     """A fix with the tallies that its record comes from: its own, and of a recipe also those that bear it out."""
 
-    own: Tally
-    parts: Sequence[Tally]
+    own: Row
+    parts: Sequence[Row]
     worked: int
     tried: int
 
     @classmethod
-    def of(cls, own: Tally, parts: Sequence[Tally]) -> Learned:
+    def of(cls, own: Row, parts: Sequence[Row]) -> Learned:
         if len(parts) == 1:
             return cls(own, parts, own.worked, own.tried)
         return cls(own, parts, sum([each.worked for each in parts]), sum([each.tried for each in parts]))
-
-    @property
-    def whole(self) -> Tally:
-        """All of its record: it is put together only for those that are told."""
-        return _merged(self.own, self.parts) if self.own.form.sort == "recipe" else self.own
 
     def has_helped(self, agent: str) -> bool:
         """Whether it is told to have worked for this agent."""
@@ -62,7 +82,7 @@ class Learned(msgspec.Struct, frozen=True):
         return False
 
 
-def learned(tallies: Sequence[Tally], least: int = 1) -> list[Learned]:
+def learned(tallies: Sequence[Row], least: int = 1) -> list[Learned]:
     """The recipes of one pattern that worked so often at the least, in no order.
 
     Sets of calls are not held against each other: of each call the rows that have it are the bits of one number, and
@@ -76,7 +96,7 @@ def learned(tallies: Sequence[Tally], least: int = 1) -> list[Learned]:
             having[name] = having.get(name, 0) | place
         place <<= 1
     every = place - 1
-    enough: dict[int, tuple[int, Tally]] = {}
+    enough: dict[int, tuple[int, Row]] = {}
     """By the rows above a set of calls, which have all of them: those that have no others, and the first of these."""
     place = 1
     for row in tried:
@@ -100,7 +120,7 @@ def learned(tallies: Sequence[Tally], least: int = 1) -> list[Learned]:
     return [each for each in found if each.worked >= least] if least > 1 else found
 
 
-def _at(places: int, rows: Sequence[Tally]) -> list[Tally]:
+def _at(places: int, rows: Sequence[Row]) -> list[Row]:
     """The rows at the places whose bits are set."""
     found = []
     while places:
@@ -110,7 +130,7 @@ def _at(places: int, rows: Sequence[Tally]) -> list[Tally]:
     return found
 
 
-def _shortness(row: Tally) -> tuple[int, str]:
+def _shortness(row: Row) -> tuple[int, str]:
     return len(row.form.names), row.id
 
 
@@ -131,13 +151,13 @@ def _merged(row: Tally, above: Sequence[Tally]) -> Tally:
     )
 
 
-def _counts(above: Sequence[Tally], of: Literal["principals", "agents"]) -> dict[str, int]:
-    whole: dict[str, int] = {}
+def _counts(above: Sequence[Row], of: Literal["principals", "agents"]) -> dict[str, int]:
+    sums: dict[str, int] = {}
     for each in above:
         counts: dict[str, int] = getattr(each, of)
         for name, count in counts.items():
-            whole[name] = whole.get(name, 0) + count
-    return whole
+            sums[name] = sums.get(name, 0) + count
+    return sums
 
 
 def ahead(form: Form, samples: Samples) -> tuple[Ahead, ...]:
@@ -224,7 +244,7 @@ class Known(msgspec.Struct, frozen=True):
     """A tally of what was tried since then."""
 
 
-def answered(groups: Sequence[tuple[float, Sequence[Tally]]], query: FixQuery, known: Known) -> list[Fix]:
+def answered(groups: Sequence[tuple[float, Sequence[Row]]], query: FixQuery, known: Known) -> list[Fix]:
     """Fixes and recipes with their records, the likeliest first: the same answer whoever keeps the tallies."""
     found = _in_order(groups, query)
     told = (each for likeness, one in found if (each := _judged(likeness, one, query, known)) is not None)
@@ -247,13 +267,13 @@ def best(
     return [fix for fix, _ in found], _whole([chosen], known)[0] if chosen is not None else None
 
 
-def _learned(tallies: Sequence[Tally], least: int = 1) -> list[Learned]:
+def _learned(tallies: Sequence[Row], least: int = 1) -> list[Learned]:
     """The fixes of one pattern, recipes and others."""
     plain = [Learned.of(each, (each,)) for each in tallies if each.form.sort != "recipe" and each.worked >= least]
     return [*plain, *learned(tallies, least)]
 
 
-def _in_order(groups: Sequence[tuple[float, Sequence[Tally]]], query: FixQuery) -> list[tuple[float, Learned]]:
+def _in_order(groups: Sequence[tuple[float, Sequence[Row]]], query: FixQuery) -> list[tuple[float, Learned]]:
     """The likeliest first. What helped once against something else is chance."""
     found = [
         (likeness, each) for likeness, tallies in groups for each in _learned(tallies, 1 if likeness >= 1 else RUNS)
@@ -268,38 +288,40 @@ def _in_order(groups: Sequence[tuple[float, Sequence[Tally]]], query: FixQuery) 
 
 def _judged(likeness: float, each: Learned, query: FixQuery, known: Known) -> tuple[Fix, Learned] | None:
     """A fix with its record, unless it is not asked for."""
-    whole = each.whole
-    state, why = _state(whole, each.parts, query, known)
+    parts = list(map(whole, each.parts))
+    own = next(part for part in parts if part.id == each.own.id)
+    record = _merged(own, parts) if own.form.sort == "recipe" else own
+    state, why = _state(record, parts, query, known)
     if (query.state is not None and state != query.state) or (query.is_question and state == "revoked"):
         return None
-    return told(whole, (state, why), likeness), each
+    return told(record, (state, why), likeness), each
 
 
 def _whole(chosen: Sequence[tuple[Fix, Learned]], known: Known) -> list[Fix]:
     """Fixes with the calls that come first: they are worked out for those that are told, of all of them at once."""
     sources = {fix.id: _sources(each.own, each.parts) for fix, each in chosen if each.own.form.sort == "recipe"}
     made = known.samples([id for ids in sources.values() for id in ids]) if sources else {}
-    whole = []
+    found = []
     for fix, each in chosen:
         if fix.id in sources:
             some = [sample for id in sources[fix.id] for sample in made.get(id, ())]
             latest = [done for _, done in sorted(some, key=lambda sample: -sample[0])]
             fix = msgspec.structs.replace(fix, first=ahead(each.own.form, latest))
-        whole.append(fix)
-    return whole
+        found.append(fix)
+    return found
 
 
-def _sources(tally: Tally, parts: Sequence[Tally]) -> list[str]:
+def _sources(tally: Row, parts: Sequence[Row]) -> list[str]:
     """The fixes whose runs tell a recipe's arguments: its own, and the most frequent of those that did more."""
     others = sorted((part for part in parts if part.id != tally.id), key=lambda part: (-part.worked, part.id))
     return [tally.id, *(part.id for part in others[: PARTS - 1])]
 
 
-def _state(whole: Tally, parts: Sequence[Tally], query: FixQuery, known: Known) -> tuple[FixState, str]:
-    verdict = known.verdicts.get(whole.id)
-    state = judged(whole, known.crowd, query.now, verdict)
-    since = known.since.get(whole.tool)
+def _state(record: Tally, parts: Sequence[Tally], query: FixQuery, known: Known) -> tuple[FixState, str]:
+    verdict = known.verdicts.get(record.id)
+    state = judged(record, known.crowd, query.now, verdict)
+    since = known.since.get(record.tool)
     if since is None or state[0] not in ("promoted", "approved"):
         return state
-    fresh = _merged(whole, [known.fresh(part, since) for part in parts])
+    fresh = _merged(record, [known.fresh(part, since) for part in parts])
     return rejudged(state, since, fresh, known.crowd, query.now, verdict)

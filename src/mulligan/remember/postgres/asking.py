@@ -31,8 +31,8 @@ _LATEST = f"""
     ORDER BY l.began DESC, l.run DESC, c.seq DESC LIMIT ?
 """
 _FIXES = """
-    SELECT n.pattern, f.last, f.body FROM (
-        SELECT m.pattern FROM unnest(CAST(? AS text[])) WITH ORDINALITY AS m (pattern, place)
+    SELECT n.place, f.last, f.body FROM (
+        SELECT m.pattern, m.place FROM unnest(CAST(? AS text[])) WITH ORDINALITY AS m (pattern, place)
         WHERE NOT EXISTS (SELECT 1 FROM patterns p WHERE p.tenant = ? AND p.id = m.pattern AND p.kind <> ? AND ? <> '')
         AND EXISTS (SELECT 1 FROM fixes f WHERE f.tenant = ? AND f.pattern = m.pattern)
         ORDER BY m.place LIMIT ?) n
@@ -79,7 +79,8 @@ def latest(read: Read, tenant: str, tool: str) -> Iterator[Latest]:
 def fixes_of(read: Read, tenant: str, patterns: Sequence[str], kind: str) -> list[Any]:
     """As in `learning`."""
     chosen = (Texts(patterns), tenant, kind, kind, tenant, recipes.ALIKE)
-    return read(_FIXES, (*chosen, tenant, learning.TALLIES))
+    rows = read(_FIXES, (*chosen, tenant, learning.TALLIES))
+    return [(patterns[place - 1], last, body) for place, last, body in rows]
 
 
 def samples(read: Read, tenant: str, ids: Sequence[str], without: str) -> list[Any]:
