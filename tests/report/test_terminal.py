@@ -72,6 +72,32 @@ def test_an_argument_that_got_another_name_is_not_shown_as_if_it_had_another_val
     assert "changed the name night -> nights (from" in text(terminal.run(history(*steps), NOW))
 
 
+def test_an_argument_that_was_missing_is_shown_as_given_and_not_as_nothing_before():
+    link = Link(
+        run="run_abcdefgh", failed=1, overcame=2, how="agent", changes=(Change(path="days", how="substitute", after=7),)
+    )
+    assert (
+        "what changed: days=7\n" in text(terminal.run(history(step(1, "failure"), step(2), links=[link]), NOW)) + "\n"
+    )
+
+
+def test_what_neither_worked_nor_failed_is_not_drawn_as_if_it_had_worked():
+    shown = text(terminal.run(history(step(1, "cancelled")), NOW))
+    assert "...--..." in shown
+    assert "=" not in shown
+
+
+def test_a_check_that_was_asked_is_not_shown_as_a_wait():
+    asked = Recovery(remedy=Remedy.WAIT, source="verify")
+    shown = text(terminal.run(history(step(1, "failure"), step(2, call=1, attempt=2, after=asked)), NOW))
+    assert "> asked a check whether it had worked" in shown
+
+
+def test_a_run_without_an_agent_that_failed_itself_is_told_without_an_empty_name():
+    own = msgspec.structs.replace(step(1, "failure"), type="run", name="")
+    assert text(terminal.runs([history(own)], NOW)).rstrip().endswith("tool/timeout")
+
+
 def test_a_failed_call_names_the_later_call_that_overcame_it_and_what_changed():
     change = Change(path="days", how="substitute", before=30, after=7)
     link = Link(run="run_abcdefgh", failed=1, overcame=2, how="agent", changes=(change,))

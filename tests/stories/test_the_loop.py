@@ -207,13 +207,21 @@ def test_an_async_agent_with_streams_and_methods_is_recovered_and_kept_in_one_ru
     assert shown["steps"][0]["failure"]["kind"] == "model/unavailable"
 
 
-def test_the_demo_shows_five_failures_and_a_second_pass_that_goes_better(user):
+def test_the_demo_shows_five_failures_a_second_pass_that_goes_better_and_a_lesson(user):
     facts = user.sees("demo", "--fast")
     first, second = facts["passes"]
     assert second["turns"] < first["turns"]
     assert second["failed_attempts"] < first["failed_attempts"]
     assert facts["payments"] == ["INV-1", "INV-2"]  # each once, although both answers were lost
     assert {"tool/invalid_arguments", "tool/rate_limit", "tool/timeout", "tool/unknown_tool"} <= first["kinds"].keys()
+    assert (facts["lesson"]["tool"], facts["lesson"]["runs"]) == ("search_docs", 3)
+    assert "top_k=10 (worked in 3 of 3 runs)" in facts["lesson"]["told"]
+    (lesson,) = user.sees("lessons", "--store", facts["store"], "--tool", "search_docs")
+    assert (lesson["id"], lesson["state"]) == (facts["lesson"]["id"], "active")
+    newest = user.sees("runs", "--store", facts["store"], "--limit", "1")[0]
+    assert [(call["name"], call["ending"]) for call in newest["calls"] if call["type"] == "tool"] == [
+        ("search_docs", "first try")
+    ]
 
     told = user.types("demo", "--fast")
     assert told.returncode == 0
@@ -223,6 +231,8 @@ def test_the_demo_shows_five_failures_and_a_second_pass_that_goes_better(user):
         "it may have taken effect",
         "Did you mean forecast?",
         "This worked before, once: call forecast instead; days=7.",
+        "A third run makes a lesson of it",
+        "search_docs: Use top_k=10.",
         "Where to look",
     ):
         assert sentence in told.stdout

@@ -136,6 +136,8 @@ class Failures(Guard):
         before, after = self._shown(changed.before), self._shown(changed.after)
         if before == after:  # a cast: what was changed is the type
             return f"{path} as {_TYPES.get(type(changed.after), 'another type')} {after}"
+        if changed.before is None and changed.after is not None:  # it was missing
+            return f"{path}={after}"
         return f"{path} {before} -> {after}"
 
     def prepared(self, tool: str, first: Sequence[Ahead]) -> str:

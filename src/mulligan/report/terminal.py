@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 from mulligan import calls, figures
 from mulligan.failure import Remedy
 from mulligan.figures import Cell
-from mulligan.records import Change, Ending, History, Link, Recovery, Run, Status, Step
+from mulligan.records import VERIFY, Change, Ending, History, Link, Recovery, Run, Status, Step
 from mulligan.report.tables import Column, pairs, table, wrapped
 from mulligan.report.tables import ago as ago
 from mulligan.report.tables import columns as columns
@@ -109,7 +109,8 @@ def _worst(history: History) -> str | None:
     open_first = sorted(failed, key=lambda call: call.has_succeeded or call.id in linked)
     if not open_first or open_first[0].failure is None:
         return None
-    return f"{open_first[0].failure.kind} in {open_first[0].name}"
+    kind, name = open_first[0].failure.kind, open_first[0].name
+    return f"{kind} in {name}" if name else str(kind)  # a run without an agent has a failure of its own
 
 
 def run(history: History, now: int, width: int | None = None) -> Iterator[str]:
@@ -232,7 +233,8 @@ def _bar(step: Step, frame: Frame) -> str:
     span = max(1, frame.end - frame.begin)
     left = min(frame.bar - 1, (step.started - frame.begin) * frame.bar // span)
     length = max(1, min(frame.bar - left, round(step.seconds * 1000 * frame.bar / span)))
-    return "." * left + ("#" if step.has_failed else "=") * length + "." * (frame.bar - left - length)
+    mark = "#" if step.has_failed else "=" if step.outcome == "success" else "-"
+    return "." * left + mark * length + "." * (frame.bar - left - length)
 
 
 def _attempt(step: Step, is_last: bool) -> str:
@@ -248,6 +250,8 @@ def _attempt(step: Step, is_last: bool) -> str:
 
 
 def _recovery(recovery: Recovery) -> str:
+    if recovery.source == VERIFY:
+        return "asked a check whether it had worked"
     told = [f"waited {duration(recovery.seconds)}"] if recovery.seconds else []
     if recovery.changes:
         told.append(
@@ -266,4 +270,6 @@ def _change(changed: Change) -> str:
         return f"{line(changed.path, 40)} dropped"
     if changed.how == "rename" and changed.path != calls.TOOL:
         return f"the name {line(changed.before, 40)} -> {line(changed.after, 40)}"
+    if changed.before is None and changed.after is not None:  # it was missing
+        return f"{line(changed.path, 40)}={after}"
     return f"{line(changed.path, 40)} {before} -> {after}"

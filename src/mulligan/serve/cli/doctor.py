@@ -150,7 +150,7 @@ def _ills(facts: dict[str, Any]) -> list[str]:
 def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """The facts that say something, in words."""
     share = facts.get("with_context")
-    kept = [f"{facts[what]:,} {what}" for what in ("runs", "steps") if what in facts]
+    kept = [count(facts[f"{what}s"], what) for what in ("run", "step") if f"{what}s" in facts]
     kept += [_size(facts["bytes"])] if "bytes" in facts else []
     rows = {
         "mulligan": f"{facts['mulligan']} on Python {facts['python']}, SQLite {facts['sqlite']}",

@@ -1,4 +1,4 @@
-"""mulligan demo: one failure of each sort travels the whole loop, twice, while you watch."""
+"""mulligan demo: failures of each sort travel the whole loop, twice, while you watch; then what helped is a lesson."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from mulligan.events import AnyEvent, RecoveryPlanned, StepEnded
 from mulligan.failure import StoreError
 from mulligan.figures import Cell
 from mulligan.prompt import Prompt
-from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.records import Lesson
+from mulligan.remember.store import LOCAL, LessonQuery, RunQuery
 from mulligan.remember.urls import open_store, refuge
 from mulligan.report.terminal import columns, duration, line
-from mulligan.serve.cli.demo.agent import Asked, Work, is_failure, work
+from mulligan.serve.cli.demo.agent import Asked, Work, is_failure, once_more, script, work
 from mulligan.serve.cli.demo.world import World, tools
 from mulligan.serve.cli.options import as_json, now, print_json, print_lines
 
@@ -32,7 +33,7 @@ from mulligan.serve.cli.options import as_json, now, print_json, print_lines
 @click.option("--fast", is_flag=True, help="Without the pauses that make it readable.")
 @as_json
 def demo(fast: bool, as_json: bool) -> None:
-    """Watch failing calls being recovered, told or stopped; then see the second pass go better.
+    """Watch failing calls being recovered, told or stopped; see the second pass go better, and what is learned.
 
     A scripted agent works against a small HTTP service on this machine, which fails in five ways. Nothing leaves the
     machine, and what is recorded goes into a file of its own.
@@ -47,25 +48,31 @@ def demo(fast: bool, as_json: bool) -> None:
         able = tools(mulligan, world)
         narrator.say(_OPENING)
         narrator.title("First pass: nothing is known yet")
-        first = work(mulligan, able, "INV-1", narrator.watch)
+        first = work(mulligan, able, script("INV-1"), _WISH.format("INV-1"), narrator.watch)
         narrator.answer(first)
         middle = now() + 1
         time.sleep(0.002)  # so that the two passes are begun at different milliseconds
         world.be_busy()
         narrator.title("Second pass: the same work, by a model that has forgotten the first")
-        second = work(mulligan, able, "INV-2", narrator.watch)
+        second = work(mulligan, able, script("INV-2"), _WISH.format("INV-2"), narrator.watch)
         narrator.answer(second)
+        over = now() + 1
+        time.sleep(0.002)
+        lesson, told = _learned(mulligan, place, able, narrator)
     finally:
         world.close()
     mulligan.flush()
     store = open_store(str(place))
     before = figures.stats(store.runs(LOCAL, RunQuery(since=began, until=middle))).total
-    after = figures.stats(store.runs(LOCAL, RunQuery(since=middle))).total
+    after = figures.stats(store.runs(LOCAL, RunQuery(since=middle, until=over))).total
     if as_json:
         print_json(
             {
                 "passes": [_facts(first, before), _facts(second, after)],
                 "payments": world.payments,
+                "lesson": {"id": lesson.id, "tool": lesson.tool, "runs": lesson.worked, "told": told}
+                if lesson
+                else None,
                 "store": str(place),
             }
         )
@@ -78,8 +85,40 @@ def demo(fast: bool, as_json: bool) -> None:
     command = _command()
     click.echo(f"  {command} show {second.run[:12]} --store {place}")
     click.echo(f"  {command} runs --store {place}")
+    click.echo(f"  {command} lessons --store {place}")
     click.echo(f"  {command} serve --open --store {place}{_for_pages()}")
     click.echo("\nIn your own code: put @mulligan.tool above a function, and look at `mulligan runs`.")
+
+
+def _learned(
+    mulligan: Mulligan, place: Path, able: dict[str, Callable[..., Any]], narrator: Narrator
+) -> tuple[Lesson | None, str]:
+    """What overcame the same failure in three runs becomes a lesson, and what a model is told of it beforehand."""
+    tool = "search_docs"
+    narrator.title("A third run makes a lesson of it")
+    work(mulligan, able, once_more(), "What is the refund policy?", narrator.watch)
+    mulligan.flush()
+    store = open_store(str(place))
+    try:
+        store.consolidate(LOCAL, now())
+        found = store.lessons(LOCAL, LessonQuery(tool=tool, now=now()))
+        if not found:
+            return None, ""
+        lesson = found[0]
+        narrator.say(f"\n       {lesson.id[:12]} {tool}: {line(lesson.correction, 90)}", fg="cyan")
+        narrator.say(
+            f"       worked in {lesson.worked} of {lesson.tried} runs; proposed until it is proven or approved"
+        )
+        store.decide_lesson(LOCAL, lesson.id, "approve", now())
+        narrator.say("     > approved here, as you would: mulligan lessons approve", fg="yellow")
+    finally:
+        store.close()
+    known = mulligan.pitfalls([tool])
+    told = next((each for each in reversed(known.splitlines()) if "top_k" in each), "")
+    narrator.title("A fourth run, whose prompt begins with what is known")
+    narrator.say(f'     " {line(told, 160)}', fg="cyan")
+    work(mulligan, able, once_more(known), "What is the refund policy?", narrator.watch)
+    return lesson, told
 
 
 def _for_pages() -> str:
@@ -88,6 +127,7 @@ def _for_pages() -> str:
     return "" if has_it else "    (the dashboard; it needs: pip install 'mulligan[server]')"
 
 
+_WISH = "Pay {}, then tell me about the weather and ticket 7."
 _OPENING = (
     "An agent with six tools pays an invoice and asks about the weather. Its service fails in five ways.\n"
     '  x  an attempt failed     >  what mulligan does next     +  an attempt worked     "  what the model is told'

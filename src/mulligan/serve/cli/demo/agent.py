@@ -56,6 +56,14 @@ def script(invoice: str) -> Script:
     return f"{invoice} is {paid}, the outlook is {forecast}, {ticket}."
 
 
+def once_more(known: str = "") -> Script:
+    """The first question alone. What is known of its tools, if it is told, the model has read."""
+    wanted = re.search(r"top_k=(\d+)", known)
+    why = "The prompt says what helped, so the model asks for that" if wanted else "The same mistake in a third run"
+    found = yield Asked("search_docs", {"query": "refund policy", "top_k": int(wanted[1]) if wanted else 50}, why)
+    return f"{len(found if isinstance(found, list) else found['result'])} pages were found."
+
+
 def _forecast() -> Generator[Asked, Any, str]:
     name, why = "get_forecast", "A tool that does not exist"
     days = 30
@@ -85,11 +93,11 @@ def is_failure(answer: Any) -> bool:
 def work(
     mulligan: Mulligan,
     tools: dict[str, Callable[..., Any]],
-    invoice: str,
+    thoughts: Script,
+    wish: str,
     narrate: Callable[[Asked, Callable[[], Any]], Any],
 ) -> Work:
     """One pass of the agent: a loop as any developer would write it."""
-    thoughts = script(invoice)
 
     @mulligan.model(name="scripted-model")
     def think(messages: list[str]) -> Asked | str:
@@ -99,7 +107,7 @@ def work(
             return str(stop.value)
 
     last_answer: Any = None
-    messages = [f"Pay {invoice}, then tell me about the weather and ticket 7."]
+    messages = [wish]
     with mulligan.run("demo-agent", context=messages[0]) as run:
         for turn in mulligan.turns(limit=20):
             asked = think(messages)
