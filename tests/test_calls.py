@@ -324,6 +324,31 @@ def test_a_tool_that_broke_is_not_overcome_by_a_call_about_another_thing(code, b
     assert bool(calls.overcame(steps)) is is_overcome
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "is_overcome"),
+    [
+        ({"order": "W-1001", "full": True}, {"order": "W-1002", "full": True}, False),
+        ({"order_id": 7, "full": True, "lines": 3}, {"order_id": 8, "full": True, "lines": 3}, False),
+        ({"room": "blue", "days": 9}, {"room": "blue", "days": 5}, True),
+        ({"path": "notes/2026-01.txt"}, {"path": "notes/2026-02.txt"}, False),
+        ({"page": "/help/refunds"}, {"page": "/help/returns"}, False),
+        ({"order": "W1001"}, {"order": "#W1001"}, True),  # the same one, in another writing
+        ({"order": "w-1001 "}, {"order": "W-1001"}, True),
+        ({"path": "src/settings.py"}, {"path": "lib/app/settings.py"}, True),
+        ({"branch": "relase-notes"}, {"branch": "release-notes"}, True),
+        ({"city": "Osol"}, {"city": "Oslo"}, True),
+    ],
+)
+def test_what_is_not_there_is_not_overcome_by_the_next_thing_that_is(before, after, is_overcome):
+    gone = Failure.of(Kind("tool", "not_found", Remedy.TELL), "no such thing", fingerprint="f-gone")
+    failed = step(1, failure=gone, arguments=before)
+    assert bool(calls.overcame([failed, step(2, arguments=after)])) is is_overcome
+    looked_up = [failed, step(2, name="list_orders"), step(3, arguments=after)]
+    assert calls.overcame([failed, step(2, arguments=after), step(3, arguments=after)]) == [] or is_overcome
+    if calls.alike(before, after) >= calls.ALIKE:
+        assert calls.overcame(looked_up)  # what came between may have told which one is meant
+
+
 def test_a_link_says_what_recovery_called_first():
     after = Recovery(remedy=Remedy.REPAIR, first=("login",))
     (link,) = calls.overcame([step(1, failure=REFUSED_HERE), step(2, 1, 2, after=after)])

@@ -42,6 +42,10 @@ BRIEF = 80
 """Characters of a text argument, and members of a list, beyond which it is not remembered there."""
 BROKEN = frozenset({"execution_failed", "api_error", "invalid_response", "unknown"})
 """Where a tool broke and said nothing of its arguments, to call it about another thing corrects nothing."""
+MISSING = frozenset({"not_found", "file_not_found"})
+"""Where what was named is not there, to name another thing right away is the next one, and no correction."""
+NUMBERED = frozenset({"id", "number", "no", "key", "index", "page"})
+"""How the name of an argument ends whose numbers are names."""
 TOLD = 2000
 """Characters of a text whose words are compared."""
 TOOL = "(tool)"
@@ -261,7 +265,7 @@ class Standing(msgspec.Struct, frozen=True):
         name, is_model = first.name, first.type == "model"
         still_open: list[Open] = []
         for each in self.open:
-            if _corrects(call, each.call) and not _is_made_anew(call, each):
+            if _corrects(call, each.call) and not _is_made_anew(call, each) and not _is_the_next(call, each):
                 links.append(_correction(each.call, call, each.between))
             elif is_model or name in each.between or len(each.between) >= BETWEEN:
                 still_open.append(each)
@@ -380,6 +384,36 @@ def _is_made_anew(call: Call, failed: Open) -> bool:
     failure = failed.call.failure
     is_left = bool(failed.between) and failure is not None and failure.remedy is Remedy.WAIT
     return is_left and call.first.type != "model" and same(failed.call.last.arguments, call.last.arguments)
+
+
+def _is_the_next(call: Call, failed: Open) -> bool:
+    """Whether something was not there and the next thing is: nothing came between that could have told a better name.
+
+    The same name in another writing, and the same file in another folder, are what was meant.
+    """
+    failure = failed.call.failure
+    if failure is None or failure.kind.code not in MISSING or call.first.type == "model":
+        return False
+    if any(name != call.name for name in failed.between):
+        return False
+    before, after = failed.call.last.arguments, call.last.arguments
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping) or before.keys() != after.keys():
+        return False
+    differing = [key for key in before if not same(before[key], after[key])]
+    return bool(differing) and all(_names_another(key, before[key], after[key]) for key in differing)
+
+
+def _names_another(key: str, old: Any, new: Any) -> bool:
+    if type(old) is int and type(new) is int:
+        return key.casefold().rpartition("_")[2] in NUMBERED
+    if not (_is_name(old) and _is_name(new)):
+        return False
+    one, other = ("".join(c for c in name.casefold() if c.isalnum()) for name in (old, new))
+    if one in other or other in one:
+        return False
+    numbers, others = ("".join(c for c in name if c.isdigit()) for name in (one, other))
+    likeness = similarity(old.rpartition("/")[2], new.rpartition("/")[2])  # of a path, the file itself
+    return likeness < 1 and (numbers != others or likeness < 0.75)
 
 
 def _is_part(before: Any, after: Any) -> bool:
