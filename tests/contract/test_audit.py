@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
@@ -17,6 +18,7 @@ from mulligan.remember.store import (
     Command,
     FixQuery,
     Forget,
+    LessonQuery,
     Noted,
     Retention,
     Revocation,
@@ -90,6 +92,16 @@ def test_what_changed_nothing_is_not_noted(store):
     store.keep_lesson(LOCAL, LESSON)
     store.keep_lesson(LOCAL, LESSON)
     assert said(store) == [("lesson.write", LESSON.id)]
+
+
+def test_many_lessons_that_are_written_at_once_are_one_entry(store):
+    seeds = [msgspec.structs.replace(LESSON, id=f"les_{number:012x}", source="seed") for number in range(20)]
+    assert store.keep_lessons(LOCAL, seeds[:10]) == [True] * 10
+    assert store.keep_lessons(LOCAL, seeds) == [False] * 10 + [True] * 10
+    assert store.keep_lessons(LOCAL, seeds) == [False] * 20
+    assert store.keep_lessons(LOCAL, []) == []
+    assert [(act.do, act.about, act.told) for act in acts_of(store)] == [("lesson.write", "seed", "10 lessons")] * 2
+    assert len(store.lessons(LOCAL, LessonQuery(limit=100))) == 20
 
 
 def test_it_says_who(store):

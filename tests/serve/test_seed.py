@@ -12,7 +12,7 @@ import pytest
 from mulligan import settings
 from mulligan.remember.seeds.corpus import seeds
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, FixQuery, LessonQuery
+from mulligan.remember.store import LOCAL, AuditQuery, FixQuery, LessonQuery
 
 
 @pytest.fixture
@@ -41,6 +41,8 @@ def test_seeds_are_put_into_a_store_once_and_are_no_evidence(store):
     assert {each.source for each in kept.lessons(LOCAL, LessonQuery(limit=1000))} == {"seed"}
     assert kept.lessons(LOCAL, LessonQuery(state="active")) == []
     assert kept.fixes(LOCAL, FixQuery()) == []
+    (act,) = kept.audit(LOCAL, AuditQuery())  # one person did one thing
+    assert (act.do, act.about, act.told) == ("lesson.write", "seed", f"{len(seeds())} lessons")
     kept.close()
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextvars
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from mulligan.records import Record, decode, encode, new_id
+from mulligan.records import Lesson, Record, decode, encode, new_id
 from mulligan.redaction import clean
 
 Via = Literal["command", "page", "api", "library"]
@@ -119,6 +119,14 @@ def counted(**numbers: int) -> str:
 def named(**words: object) -> str:
     """`tool search, since 5`, without what was not said."""
     return ", ".join(f"{name} {word}" for name, word in words.items() if word is not None)
+
+
+def written(lessons: Sequence[Lesson], are_new: Sequence[bool]) -> tuple[str, str] | None:
+    """Which lessons were written, and the rest in a few words: of many how many, and where they come from."""
+    new = [lesson for lesson, is_new in zip(lessons, are_new, strict=True) if is_new]
+    if len(new) > 1:
+        return ", ".join(sorted({each.source for each in new})), counted(lessons=len(new))
+    return (new[0].id, "") if new else None
 
 
 def is_asked(act: Act, query: AuditQuery) -> bool:

@@ -235,15 +235,18 @@ class DatabaseStore(abc.ABC):
         return lesson_rows.find(self._reader(tenant), tenant, id, now or self._clock())
 
     def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
+        return self.keep_lessons(tenant, [lesson])[0]
+
+    def keep_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
         from mulligan.remember.lessons import (
             rows as lesson_rows,  # once in a while; not for those who only write, as hooks do
         )
 
         with self._writing(tenant) as writer:
-            is_new = lesson_rows.keep(writer, tenant, lesson, self._clock())
-            if is_new:
-                self._note(writer, tenant, "lesson.write", lesson.id)
-            return is_new
+            are_new = [lesson_rows.keep(writer, tenant, each, self._clock()) for each in lessons]
+            if noted := audit.written(lessons, are_new):
+                self._note(writer, tenant, "lesson.write", *noted)
+            return are_new
 
     def remove_lessons(self, tenant: str, source: LessonSource) -> int:
         from mulligan.remember.lessons import (

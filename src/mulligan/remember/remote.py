@@ -356,6 +356,9 @@ class RemoteStore:
     def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
         return bool(self._ask("keep_lesson", lesson))
 
+    def keep_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
+        return self._ask("keep_lessons", list(lessons))  # type: ignore[no-any-return]
+
     def remove_lessons(self, tenant: str, source: LessonSource) -> int:
         return int(self._ask("remove_lessons", source))
 

@@ -395,6 +395,9 @@ class Memory(Protocol):
         a proposal. Figures, state and verdicts are never taken: a file proves nothing.
         """
 
+    def keep_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
+        """The same of several at once, with one entry in the audit log for all of them."""
+
     def remove_lessons(self, tenant: str, source: LessonSource) -> int:
         """Takes out all lessons that came from there, and what was said of them; how many those were."""
 

@@ -74,6 +74,7 @@ METHODS: dict[str, Method] = {
     "revoke": Method("admin", (Revocation,), Revoked),
     "change": Method("admin", (Command,), Pattern | None),
     "keep_lesson": Method("admin", (Lesson,), bool),
+    "keep_lessons": Method("admin", (list[Lesson],), list[bool]),
     "remove_lessons": Method("admin", (LessonSource,), int),
     "decide_lesson": Method("admin", (str, LessonVerdict, int), Lesson | None),
     "consolidate": Method("admin", (int, None, int | None), Consolidated),

@@ -280,11 +280,18 @@ class MemoryStore:
         return next((each for each in self.lessons(tenant, query) if each.id == known), None)
 
     def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
+        return self.keep_lessons(tenant, [lesson])[0]
+
+    def keep_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
         with self._lock:
-            is_new = self._room(tenant).lessons.keep(lesson, self._clock())
-            if is_new:
-                self._note(tenant, "lesson.write", lesson.id)
-            return is_new
+            are_new: list[bool] = []
+            try:
+                for each in lessons:
+                    are_new.append(self._room(tenant).lessons.keep(each, self._clock()))  # noqa: PERF401 - up to a bad one
+            finally:
+                if noted := audit.written(lessons[: len(are_new)], are_new):
+                    self._note(tenant, "lesson.write", *noted)
+            return are_new
 
     def remove_lessons(self, tenant: str, source: LessonSource) -> int:
         with self._lock:
