@@ -374,6 +374,23 @@ def test_closing_leaves_the_journal_when_the_store_is_away_and_the_next_process_
     assert place.left() == []
 
 
+def test_what_a_dead_process_left_is_kept_when_a_store_is_back_that_was_away_at_the_start(place, monkeypatch):
+    monkeypatch.setattr(recording, "ADOPTION", 0.0)
+    dead = place.recorder(lambda: Balky(StoreError("away")))
+    dead(failed("run_dead", 1))
+    assert not dead.close(0.2)
+    dead._intake.journal.abandon()  # as the end of the process does
+    store = Balky(StoreError("away"))
+    recorder = place.recorder(lambda: store)
+    recorder(failed("run_a", 1))
+    store.wait_until_asked(2)
+    store.error = None
+    recorder(failed("run_b", 1))
+    assert recorder.close(PATIENCE)
+    assert kept(store) == 3
+    assert place.left() == []
+
+
 def test_what_waits_when_it_is_closed_is_kept_as_soon_as_the_store_is_back(place):
     stores: list[Any] = [Balky(StoreError("away"))]
     recorder = place.recorder(lambda: stores[-1])

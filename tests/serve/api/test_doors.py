@@ -7,6 +7,7 @@ import json
 import pytest
 from servers import Client, served
 
+from mulligan.failure import StoreError
 from mulligan.remember import wire
 from mulligan.serve.api.doors import Rules
 from mulligan.serve.api.groups import GROUPS
@@ -46,6 +47,19 @@ def beyond(tmp_path):
     """A server that others can reach."""
     with served(tmp_path, Rules(is_local=False, hosts=frozenset({"mulligan.example.com"}))) as running:
         yield running
+
+
+def test_where_the_store_is_is_told_to_nobody_elsewhere(beyond, serving, monkeypatch, caplog):
+    def away(*_):
+        raise StoreError("postgresql://clerk@10.0.0.7/memory cannot be reached.")
+
+    for running in (beyond, serving):
+        monkeypatch.setattr(running.store, "get", away)
+    told = beyond.anybody().get("/readyz")
+    assert told.status == 503
+    assert b"10.0.0.7" not in told.body
+    assert "10.0.0.7" in caplog.text
+    assert b"10.0.0.7" in serving.anybody().get("/readyz").body  # whoever is on this machine may help
 
 
 def test_every_endpoint_is_in_the_table(serving):

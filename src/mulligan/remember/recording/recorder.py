@@ -29,6 +29,8 @@ EXIT = 2.0
 AGAIN, SHARE = 0.5, 5
 """A store that has refused every record by itself is offered them again after so many seconds, or after so many times
 as long as that took."""
+ADOPTION = 30.0
+"""Seconds after which journals of dead processes that could not be kept are tried again."""
 
 
 class Recorder:
@@ -61,6 +63,8 @@ class Recorder:
         self.store: Store | None = None
         self._not_before = 0.0
         """When a store that takes no record at all is tried again."""
+        self._next_adoption = float("inf")
+        """When what dead processes left is tried again: a store may have been away when it was opened."""
         self._learner = Learner()
         self._closing = threading.RLock()
         self._arriving = threading.Lock()
@@ -118,6 +122,8 @@ class Recorder:
             if not self._write():
                 return False
             self._intake.begin_anew()
+            if self.store is not None and time.monotonic() >= self._next_adoption:
+                self._adopt(self.store)
             self._learn()
         except Exception as error:  # noqa: BLE001 - without this thread nothing would be kept any more
             self._intake.complain("fault", f"recording waits: {type(error).__name__}: {error}")
@@ -167,14 +173,21 @@ class Recorder:
         if self.store is None:
             with self._arriving:
                 store = self._opening()
-            if self._journals is not None:
-                try:
-                    adopt(store, self._tenant, self._journals())
-                    release(store, self._tenant, self._journals())
-                except Exception as error:  # noqa: BLE001 - what is recorded now need not wait for it
-                    self._intake.complain("adoption", f"journals of earlier processes wait: {error}")
+            self._adopt(store)
             self.store = store
         return self.store
+
+    def _adopt(self, store: Store) -> None:
+        """What dead processes left; where it cannot be kept now, once more after a while."""
+        if self._journals is None:
+            return
+        self._next_adoption = float("inf")
+        try:
+            adopt(store, self._tenant, self._journals())
+            release(store, self._tenant, self._journals())
+        except Exception as error:  # noqa: BLE001 - what is recorded now need not wait for it
+            self._next_adoption = time.monotonic() + ADOPTION
+            self._intake.complain("adoption", f"journals of earlier processes wait: {error}")
 
     def _events(self, batch: Sequence[Waiting]) -> Sequence[AnyEvent]:
         """The events of a batch, in its order, as they may be kept."""

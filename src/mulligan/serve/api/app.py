@@ -40,6 +40,8 @@ log = logging.getLogger("mulligan")
 P = ParamSpec("P")
 T = TypeVar("T")
 
+MINUTE = 60.0
+"""Seconds before it is logged again that the store is away."""
 THREADS = 4
 """That read. Each has a connection of its own; more would only wait for each other."""
 
@@ -73,6 +75,7 @@ class Server:
         self.rates = rates or Rates()
         self.clock = clock
         self.is_stopping = False
+        self._told_away = float("-inf")
         self._readers = ThreadPoolExecutor(THREADS, thread_name_prefix="mulligan-reader")
 
     @property
@@ -98,7 +101,17 @@ class Server:
         except Unanswerable as error:
             raise invalid(str(error)) from None
         except StoreError as error:
-            raise away(str(error)) from None
+            raise self._away(error) from None
+
+    def _away(self, error: StoreError) -> Refused:
+        """Where the store is, and as whom it is asked, is told on this machine alone, and in the log."""
+        if self.rules.is_local:
+            return away(str(error))
+        now = time.monotonic()
+        if now - self._told_away > MINUTE:
+            self._told_away = now
+            log.warning("%s", error)
+        return away("the store does not answer just now. Whoever runs this server finds the reason in its log.")
 
     async def keep(self, who: Caller, prepared: Callable[[], Batch], records: int, size: int) -> int:
         """Waits until what somebody sent is in the store, if it is not too much; how much of it was new."""
