@@ -6,13 +6,14 @@ import contextlib
 import gzip
 import json
 import socket
+import threading
 import time
 import zlib
 
 import pytest
 from servers import served
 
-from mulligan.serve.api import bodies, committing
+from mulligan.serve.api import bodies, committing, running
 from mulligan.serve.api.rates import Rates
 
 INGEST = ["/v1/runs", "/v1/steps", "/v1/failures", "/v1/batch", "/v1/traces", "/v1/logs", "/v1/metrics", "/v1/recall",
@@ -196,3 +197,34 @@ def test_many_who_come_at_once_share_a_transaction(serving):
         thread.join(20)
     assert serving.server.committer.events == 30
     assert serving.server.committer.transactions < 10
+
+
+def test_a_body_that_does_not_come_to_its_end_is_let_go_of(serving, monkeypatch):
+    monkeypatch.setattr(bodies, "SECONDS", 0.1)
+    head = f"POST /v1/runs HTTP/1.1\r\nHost: 127.0.0.1:{serving.port}\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=20) as slow:
+        slow.sendall(f'{head}Content-Length: 100\r\n\r\n{{"id":'.encode())
+        said = b"".join(iter(lambda: slow.recv(65536), b""))
+    assert said.startswith(b"HTTP/1.1 408 ")
+    assert b"did not come within 0.1 s" in said
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: "])
+@pytest.mark.parametrize("is_further", [False, True])
+def test_whoever_does_not_say_what_they_want_is_let_go_of(serving, monkeypatch, begun, is_further):
+    monkeypatch.setattr(running, "ASKING", 0.2)
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=20) as slow:
+        if is_further:
+            slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert slow.recv(65536).startswith(b"HTTP/1.1 200")
+            begun = begun or b"G"
+        slow.sendall(begun)
+        while slow.recv(65536):  # to the end
+            pass
+
+
+def test_whoever_is_served_is_not_hurried(serving, monkeypatch):
+    monkeypatch.setattr(running, "ASKING", 0.2)
+    asked, ready = serving.store.get, threading.Event()
+    monkeypatch.setattr(serving.store, "get", lambda *given: ready.wait(0.6) or asked(*given))
+    assert serving.anybody().get("/readyz").status == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import zlib
 from typing import NoReturn, TypeVar
@@ -11,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from mulligan.capture.transcripts.lines import mended
 from mulligan.records import decode, encode
-from mulligan.serve.api.errors import Refused, invalid, too_large
+from mulligan.serve.api.errors import Refused, invalid, too_large, too_slow
 
 T = TypeVar("T")
 
@@ -19,6 +20,8 @@ BODY = 5 * 1024 * 1024
 """Bytes that may be sent at once."""
 INFLATED = 20 * 1024 * 1024
 """Bytes that they may become."""
+SECONDS = 60.0
+"""In which a body must have come."""
 DEPTH = 64
 LARGE = 256 * 1024
 """Bytes from which a body is decoded on a thread, so that others are served meanwhile."""
@@ -45,11 +48,14 @@ async def read(request: Request, *accepted: str) -> bytes:
     inflating = _Inflating() if encoding == "gzip" else None
     size, parts = 0, []
     try:
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > BODY:
-                raise too_large(BODY, "a body")
-            parts.append(inflating.more(chunk) if inflating else chunk)
+        async with asyncio.timeout(SECONDS):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > BODY:
+                    raise too_large(BODY, "a body")
+                parts.append(inflating.more(chunk) if inflating else chunk)
+    except TimeoutError:
+        raise too_slow(SECONDS) from None
     except ClientDisconnect:
         raise Refused(400, "cut_off", "the body ended before its end.") from None
     if inflating is not None:

@@ -37,6 +37,11 @@ def too_large(limit: int, what: str) -> Refused:
     return Refused(413, "too_large", f"{what} may have {limit:,} bytes. Send less at once.")
 
 
+def too_slow(seconds: float) -> Refused:
+    told = f"the body did not come within {seconds:g} s. Send less at once."
+    return Refused(408, "too_slow", told, headers={"Connection": "close"})
+
+
 def busy(seconds: int = 1) -> Refused:
     return Refused(
         429, "busy", "more came in than could be kept. Try again later.", headers={"Retry-After": str(seconds)}

@@ -49,6 +49,7 @@ STATUSES = {
     401: "No token, or none that is known.",
     403: "A token that may not, or a page of another site.",
     404: "There is none, or it is another tenant's.",
+    408: "The body did not come within a minute.",
     413: "More than 5 MB, or more than 20 MB when inflated.",
     415: "Another content type or encoding than those listed.",
     421: "A Host that is not ours.",
@@ -119,7 +120,7 @@ def document() -> dict[str, Any]:
         missing = (404,) if path == "/v1/outcomes" or "{" in path else ()
         body = {"required": True, "content": {"application/json": {"schema": sent[path]}}}
         paths[path] = {
-            "post": _operation(told, path, "post", answers, (400, 413, 415, 429, *missing)) | {"requestBody": body}
+            "post": _operation(told, path, "post", answers, (400, 408, 413, 415, 429, *missing)) | {"requestBody": body}
         }
         if "{id}" in path:
             paths[path]["post"]["parameters"] = [ID]
@@ -130,7 +131,7 @@ def document() -> dict[str, Any]:
             },
             "application/x-protobuf": {"schema": {"type": "string", "format": "binary"}},
         }
-        operation = _operation(told, path, "post", "Exported", (400, 413, 415, 429))
+        operation = _operation(told, path, "post", "Exported", (400, 408, 413, 415, 429))
         for status in ("200", "400", "429", "503"):
             held = {"schema": {"type": "string", "format": "binary"}}
             operation["responses"].get(status, {}).setdefault("content", {})["application/x-protobuf"] = held

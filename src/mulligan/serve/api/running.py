@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import ipaddress
 import logging
@@ -22,6 +23,8 @@ RINGS = (10_000, 10, 10)
 """How many more objects there are when garbage is looked for: at 700, as is usual, a batch is looked through thrice."""
 GRACE = 10
 """Seconds that requests under way are given when the server is told to stop."""
+ASKING = 20.0
+"""Seconds that somebody has to say what they want, before whom there is a connection."""
 PREFACE = b"PRI * HTTP/2.0"
 GRPC = (
     "a client speaks HTTP/2 here, as OpenTelemetry's gRPC exporter does; this server takes OTLP over HTTP/1.1. "
@@ -53,9 +56,29 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 class Protocol(H11Protocol):
-    """HTTP/1.1; whoever begins with HTTP/2 is told what to do, in its own words."""
+    """HTTP/1.1; whoever begins with HTTP/2 is told what to do, in its own words.
+
+    Whoever connects and does not say in time what they want is let go of: connections are not without number.
+    """
 
     _is_begun = False
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wait_no_more()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        self._waiting = self.loop.call_later(ASKING, self.transport.close)
+
+    def _wait_no_more(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
 
     def data_received(self, data: bytes) -> None:
         if not self._is_begun:
@@ -70,6 +93,10 @@ class Protocol(H11Protocol):
                 self.transport.close()
                 return
         super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._wait_no_more()
+        elif self._waiting is None:  # a further request has begun
+            self._wait()
 
 
 class _Server(uvicorn.Server):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
+
+from mulligan.serve.api import bodies
+from mulligan.serve.api.errors import too_slow
 
 FORM = 64 * 1024
 """Bytes of a form."""
@@ -13,10 +17,14 @@ FORM = 64 * 1024
 async def form(request: Request) -> dict[str, str]:
     """The fields of a form, of a bounded size. A browser sends them so without any script."""
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > FORM:
-            return {}
+    try:
+        async with asyncio.timeout(bodies.SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > FORM:
+                    return {}
+    except TimeoutError:
+        raise too_slow(bodies.SECONDS) from None
     if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         return {}
     try:
