@@ -60,6 +60,9 @@ _SHELVED = upsert("shelf", "tenant kind key", "value")
 class DatabaseStore(abc.ABC):
     """A Store over one connection that writes and some that read."""
 
+    _is_far = False
+    """Whether a statement more costs more than what it says."""
+
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._ledger = Ledger()
@@ -184,7 +187,7 @@ class DatabaseStore(abc.ABC):
     def recall(self, tenant: str, question: Question) -> list[Precedent]:
         from mulligan.remember import precedents  # not for those who only write, as hooks do
 
-        return precedents.answer(self._reader(tenant), tenant, question)
+        return precedents.answer(self._reader(tenant), tenant, question, at_once=self._is_far)
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
         with self._asking(tenant) as connection:  # once, for the few short questions that it comes to

@@ -12,38 +12,37 @@ from mulligan.remember.store import Question, Revocation
 
 MOST = 200
 """Runs that are looked at, the latest to come."""
-_LINK, _REVOKED, _RUNS, _OWN = range(4)
-_ASKED = (
-    f"SELECT {_LINK}, run, NULL, NULL, NULL, body FROM (SELECT run, body FROM links WHERE tenant = ? AND name = ? "
-    "AND fingerprint = ? ORDER BY rowid DESC LIMIT ?) AS latest "
-    f"UNION ALL SELECT {_REVOKED}, principal, tool, since, until, NULL FROM revocations WHERE tenant = ? "
-    f"UNION ALL SELECT {_RUNS}, NULL, NULL, runs, NULL, NULL FROM patterns WHERE tenant = ? AND id = ? "
-    f"UNION ALL SELECT {_OWN}, NULL, NULL, 1, NULL, NULL WHERE EXISTS (SELECT 1 FROM runs r CROSS JOIN met m "
+_LINKS = (
+    "SELECT run, body, NULL AS count FROM links WHERE tenant = ? AND name = ? AND fingerprint = ? "
+    "ORDER BY rowid DESC LIMIT ?"
+)
+_BESIDE = (
+    "SELECT 'runs', NULL, runs FROM patterns WHERE tenant = ? AND id = ? "
+    "UNION ALL SELECT 'revoked', NULL, 1 WHERE EXISTS (SELECT 1 FROM revocations WHERE tenant = ?) "
+    "UNION ALL SELECT 'own', NULL, 1 WHERE EXISTS (SELECT 1 FROM runs r CROSS JOIN met m "
     "ON m.tenant = r.tenant AND m.pattern = ? AND m.started = r.started AND m.run = r.id "
     "WHERE r.tenant = ? AND r.id = ?)"
 )
-"""Links, and what they are counted against: what was taken back, how many runs met the pattern, whether this one did.
-By one statement: each is a way to the database and back.
-"""
+"""What they are counted against: the runs that met the pattern, whether any was taken back, whether this one met it."""
+_AT_ONCE = f"SELECT run, body, CAST(count AS BIGINT) FROM ({_LINKS}) AS latest UNION ALL {_BESIDE}"
 _HOW = b'"how":'
 """Begins what a link says beside where it was. In a text there is no such thing: its quotes are escaped."""
 
 Read = Callable[..., list[Any]]
 
 
-def answer(read: Read, tenant: str, question: Question) -> list[Precedent]:
+def answer(read: Read, tenant: str, question: Question, at_once: bool = False) -> list[Precedent]:
+    """What overcame a failure. All is asked `at_once` where each question is a long way there and back."""
     pattern = pattern_id(question.tool, question.fingerprint)
-    told = read(
-        _ASKED,
-        (tenant, question.tool, question.fingerprint, MOST, tenant, tenant, pattern, pattern, tenant, question.run),
-    )
-    links = [(row[1], row[5]) for row in told if row[0] == _LINK]
+    of_links = (tenant, question.tool, question.fingerprint, MOST)
+    of_beside = (tenant, pattern, tenant, pattern, tenant, question.run)
+    rows = read(_AT_ONCE, (*of_links, *of_beside)) if at_once else read(_LINKS, of_links)
+    links = [(run, body) for run, body, _ in rows if body is not None]
     if not links:
         return []
-    beside = [row for row in told if row[0] != _LINK]
-    taken_back = [voting.revocation(row[1:5]) for row in beside if row[0] == _REVOKED]
-    counted = sum(row[3] for row in beside if row[0] == _RUNS)
-    own = sum(row[3] for row in beside if row[0] == _OWN)
+    beside = {what: count for what, body, count in (rows if at_once else read(_BESIDE, of_beside)) if body is None}
+    counted, own = beside.get("runs", 0), beside.get("own", 0)
+    taken_back = voting.revocations(read, tenant) if "revoked" in beside else []
     if revoked := _revoked(read, tenant, question.tool, pattern, taken_back):
         links = [link for link in links if link[0] not in revoked]
     others = counted - len(revoked) - (0 if question.run in revoked else own)

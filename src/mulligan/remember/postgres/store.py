@@ -52,6 +52,8 @@ class PostgresStore(DatabaseStore):
     many connections a process may read with, `?pooler=session` that a pooler in between gives each of them a session.
     """
 
+    _is_far = True
+
     def __init__(
         self, url: str, clock: Callable[[], int] = now, fsync: bool = False, journals: Path | None = None
     ) -> None:
