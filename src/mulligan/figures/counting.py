@@ -136,8 +136,7 @@ class Successes:
             cell.attempts += count
             cell.first_try += count
             cell.tokens += some.tokens
-            taken = Counter(map(micros, some.seconds))  # where calls take little time, few differ
-            del taken[0]
+            taken = _taken(some.seconds)
             cell.micros += sum([took * times for took, times in taken.items()])
             counts: Counter[int] = Counter()
             for took, times in taken.items():
@@ -145,6 +144,15 @@ class Successes:
             for index, times in counts.items():
                 cell.seconds.lanes += ONE[index] * times
         self._alike.clear()
+
+
+def _taken(seconds: list[float]) -> dict[int, int]:
+    """How many took how many microseconds, where they took any. Where calls take little time, few differ."""
+    try:
+        counts = Counter([round(each * 1e6) for each in seconds])  # as `micros` says, which is a call for each
+    except (ValueError, OverflowError):  # some are no numbers
+        counts = Counter(map(micros, seconds))
+    return {took: times for took, times in counts.items() if took > 0}
 
 
 class _Alike:
