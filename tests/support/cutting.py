@@ -56,11 +56,6 @@ class Wire:
         with self._lock:
             self._armed += moments
 
-    @property
-    def is_armed(self) -> bool:
-        with self._lock:
-            return bool(self._armed)
-
     def _next(self) -> Moment | None:
         with self._lock:
             return self._armed.pop(0) if self._armed else None

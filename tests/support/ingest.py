@@ -168,7 +168,8 @@ AGENT = """
             made += 1
             if made % 10 == 0:
                 print(made, flush=True)
-    mulligan.flush(60)
+    if not mulligan.flush(100):
+        sys.exit(f"not all of {made} calls are in the store")
     print(made, flush=True)
 """
 

@@ -183,12 +183,27 @@ class Server:
     def stop(self, mode: str = "fast") -> None:
         """`fast` ends its connections, `immediate` ends it as a crash would, `kill` without a word."""
         if mode == "kill":
+            sessions = self._sessions()
             self.process.kill()
+            self.process.wait(PATIENCE)
+            # They end when they see that it is gone, on a busy machine late: until then they answer, and keep what is
+            # sent to them, and their memory lets nobody begin anew.
+            until = time.monotonic() + PATIENCE
+            while any(map(_is_running, sessions)) and time.monotonic() < until:
+                time.sleep(0.01)
         else:
             self.process.send_signal(
                 {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}[mode]
             )
         self.process.wait(PATIENCE)
+
+    def _sessions(self) -> list[int]:
+        """The processes that it has begun, where the system tells."""
+        try:
+            told = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+            return [int(each) for each in told.split()]
+        except OSError:
+            return []
 
     def remove(self) -> None:
         if getattr(self, "process", None) is not None and self.process.poll() is None:
@@ -216,6 +231,13 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.remove()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _environment() -> dict[str, str]:

@@ -168,8 +168,12 @@ class Pool:
             if self._pooler or "startup parameter" not in str(error):
                 raise
         else:
-            if self._pooler or is_own(made):
-                return PostgresConnection(made)
+            try:
+                if self._pooler or is_own(made):
+                    return PostgresConnection(made)
+            except psycopg.Error:
+                made.close()
+                raise
             made.close()
         self._pooler = "transaction"  # or one of sessions: then this is no mistake either
         return None
