@@ -189,6 +189,23 @@ def test_of_a_day_that_has_little_left_that_is_put_anew_and_the_rest_goes_withou
     assert unlike == 0  # each part has the indices of all
 
 
+def test_a_day_whose_steps_were_compressed_takes_less_room_than_before(pair):
+    told = "The same words come again and again in what a tool says, and that is what makes it short. " * 12
+    for n in range(60):
+        step = Step(run=f"run_{n}", seq=1, call=1, name="search", result=f"{n} {told}")
+        pair.keep(0, RunStarted(Run(id=f"run_{n}", agent="a", started=5)), StepEnded(step), RunEnded(ended(f"run_{n}")))
+    before = room_of(pair, 0)
+    assert pair.prune(Retention(), day=8)[3] == 60
+    assert room_of(pair, 0) < before
+    assert pair.both(lambda store: len(store.run(LOCAL, "run_7").steps)) == 1
+
+
+def room_of(pair: Pair, day: int) -> int:
+    part = postgres_days.part(DAY_ONE + day)
+    with pair.postgres._reading(LOCAL) as connection:
+        return int(connection.execute(f"SELECT pg_total_relation_size('{part}')").fetchone()[0])
+
+
 def number_of(pair: Pair, day: int) -> int:
     """By which PostgreSQL knows the part of this day."""
     part = postgres_days.part(DAY_ONE + day)

@@ -89,8 +89,18 @@ def without(made: psycopg.Connection[Any], day: int, tenant: str, going: str) ->
 
     Not where most of it would have to be put there, or somebody uses it just now. `going` is a table with such runs.
     """
+    gone = f"p.tenant = %s AND EXISTS (SELECT 1 FROM {going} g WHERE g.run = p.run)"
+    return _anew(made, day, tenant, f"WHERE NOT ({gone})", (tenant,))
+
+
+def tighten(made: psycopg.Connection[Any], day: int, tenant: str) -> bool:
+    """Puts all steps of a day into a new part, if at least half of the old one is room that nobody needs."""
+    return _anew(made, day, tenant, "", ())
+
+
+def _anew(made: psycopg.Connection[Any], day: int, tenant: str, staying: str, values: tuple[str, ...]) -> bool:
     old, new = part(day), f"{part(day)}_anew"
-    left = f"FROM {old} p WHERE NOT (p.tenant = %s AND EXISTS (SELECT 1 FROM {going} g WHERE g.run = p.run))"
+    left = f"FROM {old} p {staying}"
     try:
         with made.transaction():
             made.execute(f"SET LOCAL lock_timeout = '{WHILE}'")
@@ -100,13 +110,13 @@ def without(made: psycopg.Connection[Any], day: int, tenant: str, going: str) ->
             count, size, most = made.execute(
                 f"SELECT count(*), count(*) * {ROW} + coalesce(sum(pg_column_size(p.body)), 0), "
                 f"(SELECT pg_total_relation_size('{old}')) / 2 {left}",
-                (tenant,),
+                values,
             ).fetchone() or (0, 0, 0)
             is_worth_it = not count or size < most
             if is_worth_it:
                 if count:
                     made.execute(f"CREATE TABLE {new} (LIKE {old} INCLUDING ALL)")
-                    made.execute(f"INSERT INTO {new} SELECT p.* {left}", (tenant,))
+                    made.execute(f"INSERT INTO {new} SELECT p.* {left}", values)
                     # So that nobody has to wait until it is looked through.
                     made.execute(f"ALTER TABLE {new} ADD CONSTRAINT of_day CHECK (day >= {day} AND day < {day + 1})")
                     made.execute(f"ANALYZE {new}")

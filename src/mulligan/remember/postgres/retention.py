@@ -4,7 +4,8 @@ with it or is made anew of what stays.
 What it comes to is the same as run by run: sums, patterns and fixes stay as they were counted, and so does every run
 that is imported, younger or kept longer. A day of which nothing stays is dropped. Of one that has little left, that is
 put into a new part, and the old one is dropped: nobody writes to a day that is over, so room that is only made free in
-it would be of no use to anybody. Where most stays, or somebody reads steps for long just then, ours are deleted.
+it would be of no use to anybody. Where most stays, or somebody reads steps for long just then, ours are deleted. A
+day whose steps were compressed is put anew for the same reason.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import psycopg
 
 from mulligan.failure import StoreError
 from mulligan.remember import pruning
+from mulligan.remember.connection import Connection
 from mulligan.remember.postgres import days
 from mulligan.remember.store import DAY, Progress
 
@@ -39,6 +41,11 @@ class DayPruning(pruning.Pruning):
 
     _space: Space
 
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._packed: set[int] = set()
+        """Days whose steps were compressed or sampled: what they were before takes room that nobody needs."""
+
     def _by_age(self, progress: Progress | None) -> None:
         for day in self._days():
             try:
@@ -49,6 +56,22 @@ class DayPruning(pruning.Pruning):
                 if not isinstance(error.__cause__, _IN_THE_WAY):
                     raise
         super()._by_age(progress)
+        for day in sorted(self._packed):
+            try:
+                # Not as the tenant's turn: others keep on writing while it is put anew, only not to that day.
+                with self._reading() as connection:
+                    if day in days.parts(_made(connection)):
+                        days.tighten(_made(connection), day, self._tenant)
+            except StoreError as error:
+                if not isinstance(error.__cause__, _IN_THE_WAY):
+                    raise
+
+    def _tidy(self, writer: Connection, row: Any) -> int:
+        before = self.compressed + self.sampled
+        rows = super()._tidy(writer, row)
+        if self.compressed + self.sampled > before:
+            self._packed.add(row[3] // DAY)
+        return rows
 
     def _bounds(self) -> tuple[int, int, int]:
         """Whether what was imported goes, and before when what worked and what failed must have come to go."""
