@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import dataclasses
 import functools
 import inspect
 import pickle
+import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -540,3 +543,68 @@ def test_a_schema_that_is_none_is_told_once(
         assert [search(1), search(2)] == [1, 2]
         assert search(object) is object  # what JSON does not know is no fault of the schema
     assert caplog.text.count("the schema of search cannot be used") == is_told
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError("cut"), ConnectionRefusedError("refused")])
+def test_what_can_be_read_only_once_is_not_handed_to_a_second_attempt(
+    played: Rehearsal, error: Exception, tmp_path: Path
+) -> None:
+    """It would find nothing left to read, and what it answers would be told as a success."""
+
+    @mulligan.tool(effects="repeatable")
+    def upload(lines: Any) -> int:
+        sent.append(len(list(lines)))
+        if len(sent) == 1:
+            raise error
+        return sent[-1]
+
+    (tmp_path / "lines").write_text("a\nb\n")
+    with (tmp_path / "lines").open() as file:
+        for once in (iter(["a", "b"]), (line for line in "ab"), file):
+            sent: list[int] = []
+            with pytest.raises(type(error)) as left:
+                upload(once)
+            assert sent == [2]
+            assert "an argument of it can be read only once" in left.value.__notes__[0]
+    sent = []
+    assert upload(["a", "b"]) == 2
+    assert sent == [2, 2]
+
+
+def test_arguments_that_were_turned_away_are_repaired_beside_what_can_be_read_only_once(played: Rehearsal) -> None:
+    @mulligan.tool(effects="repeatable")
+    def upload(lines: Any, parts: int = 5) -> int:
+        if parts > 10:
+            raise mulligan.AgentError(f"parts must be 10 or less, got {parts}.")
+        return len(list(lines))
+
+    assert upload(iter("ab"), parts=50) == 2
+
+
+def test_a_cursor_is_a_tool_of_the_trade_and_not_what_is_read(played: Rehearsal) -> None:
+    @mulligan.tool(effects="none")
+    def count(cursor: sqlite3.Cursor) -> int:
+        asked.append(1)
+        if len(asked) == 1:
+            raise ConnectionResetError("cut")
+        return len(cursor.execute("SELECT 1").fetchall())
+
+    asked: list[int] = []
+    assert count(sqlite3.connect(":memory:").cursor()) == 1
+
+
+def test_an_exception_that_cannot_be_written_to_leaves_as_it_is(
+    played: Rehearsal, caplog: pytest.LogCaptureFixture
+) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Frozen(Exception):
+        code: int = 3
+
+    @mulligan.tool
+    def fail() -> None:
+        raise Frozen()
+
+    with pytest.raises(Frozen):
+        fail()
+    assert [step.outcome for step in played.steps] == ["failure"]
+    assert caplog.records == []

@@ -646,7 +646,11 @@ class Attempts:
         known: list[str] = getattr(error, "__notes__", [])
         # An exception kept and raised again and again would otherwise gather the note of every call.
         known[:] = [note for note in known if not note.startswith(OURS)]
-        error.add_note(self.epitaph(self.given_up or GivenUp(self.failure, "recovery itself failed, as the log says")))
+        told = self.epitaph(self.given_up or GivenUp(self.failure, "recovery itself failed, as the log says"))
+        try:
+            error.add_note(told)
+        except (AttributeError, TypeError):
+            return  # some exceptions are frozen, and leave without a note
 
     def epitaph(self, given_up: GivenUp) -> str:
         words = self.words

@@ -99,6 +99,7 @@ WHY_NOT = {
     Remedy.STOP: "only a person can help",
 }
 UNKNOWN_OUTCOME = "it may have taken effect and is not known to be repeatable"
+READ_ONCE = "an argument of it can be read only once, and a second attempt would find nothing left"
 REFUSED = "it was not made"
 
 Recovering = Generator[Move, Any, GivenUp | None]
@@ -197,6 +198,10 @@ def next_step(
         return WHY_NOT[failure.remedy]
     if not tool.is_repeatable and failure.ran is not Ran.NO:
         return UNKNOWN_OUTCOME
+    # Arguments that were turned away were not read. A connection that was refused says nothing of that.
+    is_turned_away = failure.ran is Ran.NO and failure.remedy is not Remedy.WAIT
+    if not is_turned_away and any(map(_can_be_read_once, arguments.values())):
+        return READ_ONCE
     if attempt > policy.attempts:
         return attempts_made(policy.attempts)
     seconds = policy.wait(attempt, failure.retry_after, ask.chance())
@@ -222,6 +227,18 @@ def next_step(
         confidence=found.confidence,
         first=tuple(each.tool for each in found.first),
     )
+
+
+def _can_be_read_once(value: Any) -> bool:
+    """An iterator, a generator or an open file. A cursor of a database is one too, but asked anew."""
+    if isinstance(value, list | tuple):
+        return any(map(_is_iterator, value))
+    return _is_iterator(value)
+
+
+def _is_iterator(value: Any) -> bool:
+    kind = type(value)
+    return (hasattr(kind, "__next__") or hasattr(kind, "__anext__")) and not hasattr(kind, "execute")
 
 
 @dataclass(slots=True)
