@@ -8,7 +8,7 @@ import re
 import weakref
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as some
 
 import mulligan
@@ -103,6 +103,8 @@ def test_whatever_strangers_send_is_a_trace_of_the_form_or_none(headers: dict[st
 
 
 @given(some.text(min_size=1), some.text(min_size=1))
+@example("0\t", "0")
+@example("0,", "0")
 def test_whatever_a_run_is_called_its_headers_are_such_headers(run: str, root: str) -> None:
     sent = traces.below(run, root, None)
     assert FORM.fullmatch(sent["traceparent"])

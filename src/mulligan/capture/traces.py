@@ -58,7 +58,8 @@ def _read(header: str) -> str | None:
 def below(run: str, root: str, came_in: str | None) -> dict[str, str]:
     """The headers for whatever a run calls: in the trace that came in, else in one of the outermost run's own."""
     trace, flags = (came_in[3:35], came_in[53:]) if came_in else (_hex(f"trace {root}", 16), "01")
-    state = {"tracestate": f"mulligan={run}"} if _OURS.fullmatch(f"mulligan={run}") else {}
+    ours = _OURS.fullmatch(f"mulligan={run}")
+    state = {"tracestate": f"mulligan={run}"} if ours and ours[1] == run else {}
     return {"traceparent": f"00-{trace}-{_hex(f'run {run}', 8)}-{flags}", **state}
 
 
