@@ -115,6 +115,15 @@ def test_at_level_shared_only_listed_values_are_published():
     assert kept.step.after.changes[0].before == 9
 
 
+def test_at_level_shared_a_name_that_was_changed_is_told_as_it_is():
+    shared = Redactor(level="shared", key=b"tenant", patterns=["canary-[0-9a-f]+"])
+    after = recovery(path="(tool)", how="rename", before="serch", after="search")
+    (change,) = redacted(StepEnded(step(after=after)), shared).step.after.changes
+    assert (change.path, change.before, change.after) == ("(tool)", "serch", "search")
+    hidden = recovery(path="k", how="rename", before=CANARY, after="k")
+    assert CANARY not in encode(redacted(StepEnded(step(after=hidden)), shared)).decode()
+
+
 def test_at_level_shared_the_model_is_still_known_by_name_and_nothing_else_of_it_is_shown():
     shared = Redactor(level="shared", key=b"tenant")
     about = {"model": "big-1", "by": "person", "note": "private words"}

@@ -362,10 +362,10 @@ class Gate:
             result=result,
             metadata=_with_names(metadata, said, names),
             failure=failure,
-            after=_with_values(step.after, led),
+            after=_with_values(step.after, led, redactor),
             ending=_ending(step.ending, left, redactor),
         )
-        return step, _with_values(next, planned)
+        return step, _with_values(next, planned, redactor)
 
 
 def steps_of(some: Iterable[Success]) -> list[Step]:
@@ -425,7 +425,9 @@ def _is_simple(column: list[Any], texts: list[str]) -> bool:
 def _ending(ending: Ending | None, values: list[list[dict[str, Any]]], redactor: Redactor) -> Ending | None:
     if ending is None:
         return None
-    offered = tuple(_with_values(each, held) or each for each, held in zip(ending.offered, values, strict=True))
+    offered = tuple(
+        _with_values(each, held, redactor) or each for each, held in zip(ending.offered, values, strict=True)
+    )
     return Ending(why=redactor.text(ending.why), offered=offered, spiral=redactor.text(ending.spiral))
 
 
@@ -504,7 +506,7 @@ def _under(change: Change, value: Any) -> dict[str, Any]:
     return held
 
 
-def _with_values(recovery: Recovery | None, values: list[dict[str, Any]]) -> Recovery | None:
+def _with_values(recovery: Recovery | None, values: list[dict[str, Any]], redactor: Redactor) -> Recovery | None:
     if recovery is None or not recovery.changes:
         return recovery
     changes = []
@@ -514,6 +516,11 @@ def _with_values(recovery: Recovery | None, values: list[dict[str, Any]]) -> Rec
         _, new = _held(after, names)
         if change.how == "rename":
             path = plain(change.path)
+            # Names of tools and of arguments are no values: they stand in the step as they are, at every level.
+            old, new = (
+                _kept(each, redactor) if redactor.level != "local" and type(each) is str else hidden
+                for each, hidden in ((change.before, old), (change.after, new))
+            )
         changes.append(msgspec.structs.replace(change, path=path, before=old, after=new))
     return msgspec.structs.replace(recovery, changes=tuple(changes))
 

@@ -215,6 +215,26 @@ def test_runs_go_into_a_server_that_asks_for_a_token(types, store, tmp_path, mon
         assert len(running.store.runs(LOCAL, RunQuery())) > 0
 
 
+def test_whoever_may_send_to_a_server_sends_the_log_of_a_coding_agent(types, tmp_path, monkeypatch):
+    servers = pytest.importorskip("servers")
+    from mulligan.serve.api.doors import Rules
+
+    said = {"isSidechain": False, "cwd": "/w", "sessionId": "s-1", "timestamp": "2026-01-05T10:00:00.000Z"}
+    used = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "make"}}
+    came = {"type": "tool_result", "tool_use_id": "t1", "is_error": True, "content": "Exit code 2\nmake: *** stopped"}
+    file = tmp_path / "log.jsonl"
+    with file.open("w") as log:
+        for type, content in (("assistant", [used]), ("user", [came])):
+            log.write(json.dumps({**said, "type": type, "message": {"role": type, "content": content}}) + "\n")
+    with servers.served(tmp_path / "server", rules=Rules(is_local=False)) as running:
+        monkeypatch.setenv("MULLIGAN_TOKEN", running.holding("ingest").token)
+        for _ in range(2):
+            code, _, err = types("import", "--store", f"http://127.0.0.1:{running.port}", str(file))
+            assert code == 0, err
+        (history,) = running.store.runs(LOCAL, RunQuery())
+        assert [step.name for step in history.steps] == ["Bash"]
+
+
 def test_what_a_server_has_is_exported_by_whoever_may_read(types, store, tmp_path, monkeypatch):
     servers = pytest.importorskip("servers")
     file = tmp_path / "runs.jsonl"

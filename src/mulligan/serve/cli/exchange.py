@@ -88,9 +88,14 @@ class Importer:
         if agent is None or not session:
             return False
         if (agent, session) not in self._asked:
-            known = self._store.find(LOCAL, beginning_of(agent, session), limit=1)
+            from mulligan.remember.remote import RemoteStore  # few import, and fewer to a server
+
             # Where its run was pruned, its figures were not.
-            self._asked[agent, session] = bool(known) or self._store.get(LOCAL, KIND, session) is not None
+            is_known = self._store.get(LOCAL, KIND, session) is not None
+            if not is_known and not isinstance(self._store, RemoteStore):
+                # Not of a server: hooks keep in a file, and whoever may only send there may not look.
+                is_known = bool(self._store.find(LOCAL, beginning_of(agent, session), limit=1))
+            self._asked[agent, session] = is_known
         if self._asked[agent, session]:
             self.hooked.add(session)
         return self._asked[agent, session]
