@@ -123,6 +123,18 @@ def test_the_next_alert_says_how_many_before_it_were_not_told():
     assert again.untold == 0
 
 
+def test_an_end_does_not_fail_because_nobody_answers(monkeypatch, caplog):
+    monkeypatch.setattr(alerts, "WAITING", 3)
+    answers = threading.Event()
+    listening = Alerts(command="true")
+    monkeypatch.setattr(listening, "_run_command", lambda alert: answers.wait(20))
+    for number in range(10):
+        listening(step(QUOTA, f"tool-{number}"))
+    listening.close(0.1)
+    assert "alerts were not told before the end" in caplog.text
+    answers.set()
+
+
 def test_a_command_is_given_the_alert_on_its_standard_input(tmp_path):
     file = tmp_path / "told.json"
     script = f"import sys, pathlib; pathlib.Path({str(file)!r}).write_text(sys.stdin.read())"

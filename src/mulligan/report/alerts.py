@@ -247,8 +247,13 @@ class Alerts:
         """Tells what waits, in bounded time."""
         if self._thread is not None:
             self._is_closing.set()
-            self._waiting.put(None, timeout=timeout)
-            self._thread.join(timeout)
+            deadline = time.monotonic() + timeout
+            try:
+                self._waiting.put(None, timeout=timeout)
+            except queue.Full:  # whoever is told does not answer
+                log.warning("%d alerts were not told before the end", self._waiting.qsize())
+                return
+            self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         while (alert := self._waiting.get()) is not None:
