@@ -477,6 +477,11 @@ def decode(data: bytes | str, type: type[T]) -> T:
     return msgspec.json.decode(data, type=type, dec_hook=_decode_kind)
 
 
+def decoder(type: type[T]) -> Callable[[bytes | str], T]:
+    """The same for many of one type, which it need not look up each time."""
+    return msgspec.json.Decoder(type, dec_hook=_decode_kind).decode
+
+
 def builtins(record: object) -> Any:
     """The same facts as `encode`, as dictionaries and lists."""
     return msgspec.json.decode(encode(record))

@@ -81,9 +81,9 @@ class SqliteConnection(sqlite3.Connection):
                     encode_into(rest, body)
                     given += (seq, started, body[:])
             else:
-                for *place, started, rest in some:
+                for run, seq, name, started, rest in some:
                     encode_into(rest, body)
-                    given += (*place, started, body[:])
+                    given += (run, seq, name, started, body[:])
             self.execute(_plain(size, is_alike), given)
         return self.total_changes - before
 
