@@ -125,10 +125,12 @@ def test_the_next_alert_says_how_many_before_it_were_not_told():
 
 def test_an_end_does_not_fail_because_nobody_answers(monkeypatch, caplog):
     monkeypatch.setattr(alerts, "WAITING", 3)
-    answers = threading.Event()
+    asked, answers = threading.Event(), threading.Event()
     listening = Alerts(command="true")
-    monkeypatch.setattr(listening, "_run_command", lambda alert: answers.wait(20))
-    for number in range(10):
+    monkeypatch.setattr(listening, "_run_command", lambda alert: asked.set() or answers.wait(20))
+    listening(step(QUOTA, "tool-0"))
+    assert asked.wait(20)  # from now on nobody takes one
+    for number in range(1, 10):
         listening(step(QUOTA, f"tool-{number}"))
     listening.close(0.1)
     assert "alerts were not told before the end" in caplog.text
