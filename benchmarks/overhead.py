@@ -171,7 +171,7 @@ def atraced(provider: TracerProvider, function: Call) -> Call:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--calls", type=int, default=2000)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--burst", type=int, default=100_000, help="calls at once from 8 threads; 0 for none")
@@ -247,7 +247,8 @@ def report(options: argparse.Namespace, address: str) -> int:
     for suite, contenders in suites.items():
         rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
         for number in range(options.rounds + 1):
-            for name, measure in contenders.items():
+            # In another order each time: whoever follows one that keeps with a second thread finds the caches cold.
+            for name, measure in rng.sample(list(contenders.items()), len(contenders)):
                 figure = measure()
                 if number:  # the first round warms up
                     rounds[name].append(figure)
