@@ -27,7 +27,7 @@ from mulligan.events import (
 from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.records import Change, Compaction, Lesson, Recovery, Run, Step, decode, encode
 from mulligan.redaction import Redactor, plain
-from mulligan.success import Form, Success, frozen
+from mulligan.success import Alone, Form, Success, frozen
 
 CANARY = "canary-7f3a9c"
 """A text that is a secret wherever it stands."""
@@ -316,7 +316,7 @@ CALLS = st.builds(
     st.lists(FLAT, max_size=2).map(tuple),
     st.dictionaries(st.sampled_from(["pin", "password"]), FLAT, max_size=2),
     GIVEN | FLAT | st.dictionaries(st.integers() | PIECES, FLAT, max_size=2) | st.lists(PIECES),
-    st.none() | st.just(Run(id="", agent="ann@example.com")),
+    st.none() | st.just(Alone.of(Run(id="", agent="ann@example.com"))),
 )
 ALIKE = st.lists(st.just("order 7") | PIECES, max_size=30).map(
     lambda texts: [

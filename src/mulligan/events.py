@@ -151,7 +151,7 @@ class Stream:
             step = success.step(success.form.name, success.arguments, thawed(success.result))
             self.publish(StepEnded(step))
             if success.alone is not None:
-                self.publish(RunEnded(success.whole_run(success.alone)))
+                self.publish(RunEnded(success.whole_run(success.alone.run)))
 
     def known(self, form: Form) -> Form:
         """A form with what a journal has of calls of it."""

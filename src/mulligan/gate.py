@@ -95,8 +95,9 @@ class Gate:
                 if not is_fine:
                     told = self._redactor.record(plain(success.arguments), plain(thawed(success.result)))
                     steps[place] = success.step(success.form.kept_name, *told)
-        alone = [(place, success) for place, success in enumerate(batch) if success.alone is not None]
-        return steps, {place: self.run(success.whole_run(success.alone)) for place, success in alone if success.alone}
+        alone = ((place, success, success.alone) for place, success in enumerate(batch))
+        runs = {place: self.run(success.whole_run(of.run)) for place, success, of in alone if of is not None}
+        return steps, runs
 
     def _harmless(self, batch: Sequence[Success]) -> list[bool]:
         """Of each call whether there is nothing to hide in it. Those of one form are looked at together."""

@@ -402,6 +402,10 @@ _ids: list[str] = []
 """Drawn and not used yet: every call outside a run needs an id, and a system call for each would take long."""
 
 
+drawn_id = _ids.pop
+"""The id of a run that is drawn already; raises an IndexError where there is none, and then `new_id` draws more."""
+
+
 def new_id(prefix: str = "run") -> str:
     """`run_` and 16 base32 characters: 80 bits, so that processes need not agree on anything."""
     try:

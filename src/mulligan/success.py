@@ -24,6 +24,7 @@ FEW = 200
 LARGE = 65_536
 """Characters of a text, or bytes of a value, above which it is not held on to without a second thought."""
 _freeze = msgspec.json.Encoder().encode
+_pack = msgspec.msgpack.Encoder().encode
 _type = type
 _NAMES = frozenset({str})
 
@@ -32,7 +33,6 @@ class Form:
     """What all calls of a function have in common, and what may be told of them; the latter works out the gate."""
 
     __slots__ = (
-        "alone",
         "is_reduced",
         "kept_name",
         "leading",
@@ -69,8 +69,22 @@ class Form:
         """All this as a journal has it, by how many values were given by place."""
         self.named: Callable[[str], tuple[str, bool, bool]] | None = None
         """Of any name, how it is told, and whether it hides numbers and texts."""
-        self.alone: tuple[Run, msgspec.Raw] | None = None
-        """The run of calls that are outside any, and what a journal has of it."""
+
+
+class Alone(msgspec.Struct, frozen=True, gc=False):
+    """What the runs of calls that are outside any have in common, and what a journal has of it."""
+
+    run: Run
+    told: msgspec.Raw
+
+    @classmethod
+    def of(cls, run: Run) -> Alone:
+        said = (run.agent, run.environment, run.session, run.parent)
+        try:
+            told = _pack(said)
+        except (TypeError, ValueError):  # half a character, say: what a journal cannot have is told as far as it can
+            told = _pack([each if each is None else str(each).encode("utf-8", "replace").decode() for each in said])
+        return cls(run, msgspec.Raw(told))
 
 
 class Success(msgspec.Struct, eq=False, gc=False):
@@ -89,7 +103,7 @@ class Success(msgspec.Struct, eq=False, gc=False):
     """The values that were given by place."""
     named: dict[str, Any]
     """Those that were given by name."""
-    alone: Run | None
+    alone: Alone | None
     """Its run, where it was outside any: that began and ended with it. Id and times are the call's own."""
     is_flat: bool = True
     """Whether all values given are of types that cannot change."""
@@ -115,7 +129,8 @@ class Success(msgspec.Struct, eq=False, gc=False):
         form = Form(type, name, plain=arguments)
         named = {key: frozen(value) for key, value in arguments.items()}
         is_flat = FLAT.issuperset(map(_type, named.values()))
-        return cls(form, run, seq, None, started, (), named, alone, is_flat, seconds, frozen(result))
+        outside = None if alone is None else Alone.of(alone)
+        return cls(form, run, seq, None, started, (), named, outside, is_flat, seconds, frozen(result))
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -53,7 +53,7 @@ from mulligan.remember.store import (
     RunQuery,
     Store,
 )
-from mulligan.success import Form, Success
+from mulligan.success import Alone, Form, Success
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-timeout")
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
@@ -168,7 +168,7 @@ READING = Form("retrieval", "read", ("path",), ("path",), server="files")
 
 def worked(form: Form, run: str, seq: int, *given: Any, at: float = 3599.5, **named: Any) -> Success:
     tokens = {"input": seq} if form is THINKING else None
-    alone = Run(id="", agent="ann") if run.startswith("run_alone") else None
+    alone = Alone.of(Run(id="", agent="ann")) if run.startswith("run_alone") else None
     return Success(
         form, run, seq, seq - 1 or None, at + seq / 10, given, named, alone,
         seconds=seq / 1000, result={"of": seq}, tokens=tokens,

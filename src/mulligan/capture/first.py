@@ -17,8 +17,8 @@ from mulligan.capture.answers import SMALL, TELLING
 from mulligan.capture.kit import NO_LIMITS, Here, Kit, reset
 from mulligan.capture.tracer import ActiveRun, Inside
 from mulligan.events import StepStarted
-from mulligan.records import Step, new_id
-from mulligan.success import CLOSED, FLAT, LARGE, Success, frozen, telling, thawed
+from mulligan.records import Step, drawn_id, new_id
+from mulligan.success import CLOSED, FLAT, LARGE, Alone, Success, frozen, telling, thawed
 
 if TYPE_CHECKING:
     from mulligan.capture.wrap import Rules, Wrapped
@@ -145,7 +145,7 @@ class First(Here, eq=False, gc=False):
             self.made,
             seconds=seconds,
             result=frozen(result),
-            alone=run.record if is_whole_run else None,
+            alone=Alone.of(run.record) if is_whole_run else None,
             tokens=tokens,
         )
         if not self.is_alone:
@@ -213,7 +213,10 @@ def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, A
             run = layer = parent = None
             is_layer, is_alone, alone = rules.is_retried, True, rules.alone
             number: int | None = 1
-            id = new_id()
+            try:
+                id = drawn_id()
+            except IndexError:
+                id = new_id()
         else:
             run = here.known_run or here.run
             if rules.kit is not kit or run.limits is not NO_LIMITS:

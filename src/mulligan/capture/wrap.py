@@ -24,7 +24,7 @@ from mulligan.recover import schema as schemas
 from mulligan.recover.budget import Guard
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Mode, Tool
-from mulligan.success import Form
+from mulligan.success import Alone, Form
 
 if TYPE_CHECKING:
     from mulligan.capture.model import ModelCalls, ModelOptions
@@ -125,7 +125,7 @@ class Rules:
         self.judge: Judge | None = None
         self.is_empty_fine = True
         self.form = form
-        self.alone: Run | None = None if kit is None else Run(id="", agent=kit.agent, environment=kit.environment)
+        self.alone = None if kit is None else Alone.of(Run(id="", agent=kit.agent, environment=kit.environment))
         """What a call outside any run says of its own."""
 
 

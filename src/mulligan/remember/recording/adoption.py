@@ -52,13 +52,6 @@ def success_frame(success: Success, told: Sequence[Any] | None = None) -> bytes:
     form, alone = success.form, success.alone
     if told is None:
         told = telling(form, success.named, success.given)
-    about = None
-    if alone is not None:
-        known = form.alone
-        if known is None or known[0] is not alone:
-            said = (alone.agent, alone.environment, alone.session, alone.parent)
-            known = form.alone = (alone, msgspec.Raw(_pack(said)))
-        about = known[1]
     facts = (
         form.prefixes[len(success.given)],  # type: ignore[index] # it is known by now
         success.run,
@@ -66,7 +59,7 @@ def success_frame(success: Success, told: Sequence[Any] | None = None) -> bytes:
         success.parent,
         success.started,
         success.seconds,
-        about,
+        None if alone is None else alone.told,
         told,
     )
     try:
