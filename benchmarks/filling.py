@@ -147,7 +147,8 @@ SHAPES = {
 ID = "'run_' || h.prefix || t.run"
 MOVE = {
     "steps": f"'{LOCAL}', {ID}, seq, call, name, outcome, kind, fingerprint, base + started, "
-    'CAST(\'{"run":"run_\' || prefix || head || (base + started) || tail AS BLOB)',
+    "CAST(CASE WHEN tail IS NULL THEN head "
+    'ELSE \'{"run":"run_\' || prefix || head || (base + started) || tail END AS BLOB)',
     "runs": f"'{LOCAL}', {ID}, agent, session, base + started, CAST('{{\"id\":\"run_' || prefix || head || "
     "(base + started) || middle || (base + ended) || tail AS BLOB), version, environment, status, base + started, 0, "
     f"plain, '{fixes.OWN}'",
@@ -204,9 +205,14 @@ class Block:
         about = (run.agent, run.session, run.started, run.ended, *pieces, run.version, run.environment)
         self.rows["runs"].append((number, run.id[10:], *about, status, is_plain))
         for step in made.steps:
-            _, id, *row, _, body = rows.step_row(LOCAL, _moved(step, run.id, MARK))
-            pieces = _pieces(body, '{"run":"run_000000', step.started)
-            self.rows["steps"].append((number, id[10:], *row, step.started, *pieces))
+            moved = _moved(step, run.id, MARK)
+            _, id, *row, _, body = rows.step_row(LOCAL, moved)
+            body_pieces: list[str | None]
+            if step.outcome == "success" and step.attempt == 1:  # its body says neither its run nor when it was
+                body_pieces = [encode(rows.plain_row(moved)[-1]).decode(), None]
+            else:
+                body_pieces = [*_pieces(body, '{"run":"run_000000', step.started)]
+            self.rows["steps"].append((number, id[10:], *row, step.started, *body_pieces))
         for link in made.links:
             failed = made.steps[link.failed - 1]
             fingerprint = failed.failure.fingerprint if failed.failure else ""
