@@ -374,9 +374,8 @@ def steps_of(some: Iterable[Success]) -> list[Step]:
     return [
         Step(
             each.run, each.seq, each.seq, 1, each.parent, each.form.type, each.form.kept_name, each.form.server,
-            # One value is given by place most often, and is named several times faster so.
-            {each.form.names[0]: each.given[0], **each.named} if len(each.given) == 1 else each.arguments,
-            "success", each.result, int(each.started * 1000), each.seconds, None, None, None, each.tokens,
+            each.arguments, "success", each.result, int(each.started * 1000), each.seconds, None, None, None,
+            each.tokens,
         )
         for each in some
     ]  # fmt: skip

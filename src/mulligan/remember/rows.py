@@ -58,10 +58,8 @@ def plain_row(step: Step) -> PlainRow:
 
 def worked_row(call: Success) -> PlainRow:
     """Of a call in which there is nothing to hide, with no step in between: there are many."""
-    form, given = call.form, call.given
-    # One value is given by place most often, and is named several times faster so.
-    arguments = {form.names[0]: given[0], **call.named} if len(given) == 1 else call.arguments
-    rest = Rest(arguments, call.result, call.seconds, call.parent, form.type, form.server, call.tokens)
+    form = call.form
+    rest = Rest(call.arguments, call.result, call.seconds, call.parent, form.type, form.server, call.tokens)
     return call.run, call.seq, form.kept_name, int(call.started * 1000), rest
 
 
