@@ -397,9 +397,11 @@ class Replayed(Record, frozen=True):
 
 
 _LETTERS = bytes(b"abcdefghijklmnopqrstuvwxyz234567"[byte % 32] for byte in range(256))
-_AT_ONCE = 64
+_FEW, _MANY = 64, 4096
 _ids: list[str] = []
 """Drawn and not used yet: every call outside a run needs an id, and a system call for each would take long."""
+_drawn = 0
+"""How many were drawn last."""
 
 
 drawn_id = _ids.pop
@@ -411,10 +413,18 @@ def new_id(prefix: str = "run") -> str:
     try:
         id = _ids.pop()
     except IndexError:
-        drawn = os.urandom(16 * _AT_ONCE).translate(_LETTERS).decode()
-        _ids.extend(f"run_{drawn[start : start + 16]}" for start in range(16, len(drawn), 16))
-        id = f"run_{drawn[:16]}"
+        id, *others = _draw()
+        _ids.extend(others)
     return id if prefix == "run" else prefix + id[3:]
+
+
+def _draw() -> list[str]:
+    """Twice as many each time. A system call lets go of the interpreter's lock for a moment, and whoever waits for that
+    lock begins to count its five milliseconds anew: a host that needs many ids would let no other thread have it."""
+    global _drawn
+    _drawn = min(max(_FEW, 2 * _drawn), _MANY)
+    drawn = os.urandom(16 * _drawn).translate(_LETTERS).decode()
+    return [f"run_{drawn[start : start + 16]}" for start in range(0, len(drawn), 16)]
 
 
 forks.renew(_ids.clear)  # or a child would draw what its parent draws

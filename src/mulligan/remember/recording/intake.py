@@ -25,6 +25,8 @@ from mulligan.success import Form, Success
 
 CAPACITY = 50_000
 """Records kept in memory while the store cannot be written. What is beyond it waits in the journal alone."""
+EXCESS = 1.5
+"""How many times as many there are when a caller sees to it himself: a host that is busy lets no other thread do so."""
 JOURNAL_LONG = 4 * 1024 * 1024
 """Bytes. A journal longer than this is begun anew as soon as everything in it is kept."""
 FEW = 2000
@@ -57,6 +59,9 @@ class Intake:
         self._next_journal = 0.0
         """When to try again to have one, by the monotonic clock."""
         self.waiting: deque[Waiting] = deque()
+        self._in_hand: list[Waiting] = []
+        """The oldest, on their way into the store. They wait no longer, and are not kept yet."""
+        self._is_making_room = False
         self._spilled = 0
         """Where the records end that were let go from memory, and wait in the journal alone."""
         self._kept_upto = 0
@@ -157,6 +162,8 @@ class Intake:
             self.waiting.append((offset, record))
         finally:
             self._release()
+        if len(self.waiting) > EXCESS * CAPACITY:
+            self._spill()
         if self.is_unheard:
             self.rouse()
         if self._fsync and offset and journal is not None:
@@ -195,7 +202,7 @@ class Intake:
     @property
     def taken(self) -> int:
         with self.progress:  # nothing is counted twice, or not at all, on its way from one to the other
-            return self.kept + len(self.waiting)
+            return self.kept + len(self._in_hand) + len(self.waiting)
 
     @property
     def is_behind(self) -> bool:
@@ -204,7 +211,7 @@ class Intake:
 
     @property
     def has_more(self) -> bool:
-        return bool(self.waiting) or self.is_behind
+        return bool(self.waiting or self._in_hand) or self.is_behind
 
     def has_come_to(self, aim: int) -> bool:
         return self.kept >= aim and not self.is_behind
@@ -212,66 +219,57 @@ class Intake:
     # On the recorder's thread
 
     def next_batch(self) -> tuple[list[Waiting], str | None, int]:
-        """The oldest records, and the journal they are in, if any, with the place where the last of them ends."""
-        with self._lock:  # nobody is between the journal and the queue
-            batch = list(itertools.islice(self.waiting, backlog.BATCH))
+        """The oldest records, and the journal they are in, if any, with the place where the last of them ends.
+
+        There are none while older ones wait in a journal alone.
+        """
+        with self._lock, self.progress:  # nobody is between the journal and the queue
+            if self.is_behind:
+                return [], None, 0
+            next = self.waiting.popleft
+            batch = self._in_hand = [next() for _ in range(min(backlog.BATCH, len(self.waiting)))]
             upto = max(map(itemgetter(0), batch), default=0)
             # What a signal handler recorded in the middle of a record comes before it here, and after it in the
             # journal. The two are kept together, since the offset speaks for both.
-            for each in itertools.islice(self.waiting, len(batch), None):
-                if not 0 < each[0] < upto:
-                    break
-                batch.append(each)
+            while self.waiting and 0 < self.waiting[0][0] < upto:
+                batch.append(next())
             return batch, self.journal.name if self.journal is not None and upto else None, upto
 
-    def done(self, count: int, upto: int = 0) -> None:
-        """The oldest records are kept, and the journal up to this place."""
-        self._kept_upto = upto or self._kept_upto
+    def done(self, upto: int = 0) -> None:
+        """The records in hand are kept, and the journal up to this place."""
         with self.progress:
-            let_go = self.waiting.popleft
-            for _ in range(count):
-                let_go()
-            self.kept += count
+            self._kept_upto = upto or self._kept_upto
+            self.kept += len(self._in_hand)
+            self._in_hand = []
             self.progress.notify_all()
 
-    def drop(self, count: int, sound: Collection[Waiting]) -> None:
-        """Of the oldest records only these can ever be kept; the others are counted."""
+    def drop(self, sound: Collection[Waiting]) -> None:
+        """Of the records in hand only these can ever be kept; the others are counted."""
         with self._lock, self.progress:
-            for _ in range(count):
-                self.waiting.popleft()
-            self.waiting.extendleft(reversed(tuple(sound)))
-            self.losses.dropped += count - len(sound)
-            self.kept += count - len(sound)
+            lost = len(self._in_hand) - len(sound)
+            self._in_hand = list(sound)
+            self.losses.dropped += lost
+            self.kept += lost
             self.progress.notify_all()
 
     def catch_up(self, store: Store, tenant: str) -> None:
         """Brings in what waits in journals alone: in those laid aside, and in our own what memory let go."""
         self.backlog.bring_in(store, tenant)
-        if self._spilled and self.journal is not None:
-            bring_in(store, tenant, self.journal, self._spilled)
-            self._kept_upto = self._spilled
-        self._spilled = 0
+        end = self._spilled
+        if end and self.journal is not None:
+            bring_in(store, tenant, self.journal, end)
+            with self._lock, self.progress:
+                self._kept_upto = end
+                if self._spilled == end:  # else callers have been faster
+                    self._spilled = 0
+                self.progress.notify_all()
 
     def make_room(self, is_store_open: bool) -> None:
-        """Lets go from memory what a journal has too; of what is in none, the oldest successes go first, counted."""
-        excess = len(self.waiting) - CAPACITY
-        if excess > 0:
-            with self._lock, self.progress:
-                left: list[Waiting] = []
-                for each in self.waiting:
-                    if excess > 0 and each[0]:
-                        self._spilled = max(self._spilled, each[0])
-                        excess -= 1
-                    else:
-                        left.append(each)
-                if excess > 0:  # there is no journal, or there was none
-                    lost = sorted(range(len(left)), key=lambda place: not isinstance(left[place][1], Success))[:excess]
-                    self.losses.dropped += len(lost)
-                    gone = frozenset(lost)
-                    left = [each for place, each in enumerate(left) if place not in gone]
-                self.kept += len(self.waiting) - len(left)
-                self.waiting = deque(left)
-                self.progress.notify_all()
+        """Takes back what is in hand and was not kept, and lets go of what is too much, in memory and in the journal."""
+        if self._in_hand:
+            self._take_back()
+        if len(self.waiting) > CAPACITY:
+            self._spill()
         journal = self.journal
         if journal is None or journal.offset <= backlog.JOURNAL_FULL // backlog.PARTS:
             return
@@ -279,6 +277,44 @@ class Intake:
             return  # the store keeps up: it is begun anew instead
         if time.monotonic() >= self._next_aside:
             self._lay_aside(journal)
+
+    def _take_back(self) -> None:
+        with self._lock, self.progress:
+            batch, self._in_hand = self._in_hand, []
+            # Where memory has let go of later ones, the journal brings these in with them.
+            left = [each for each in batch if not 0 < each[0] <= self._spilled]
+            self.waiting.extendleft(reversed(left))
+            self.kept += len(batch) - len(left)
+
+    def _spill(self) -> None:
+        """Lets go from memory what a journal has too; of what is in none, the oldest successes go first, counted."""
+        with self._lock, self.progress:
+            if self._is_making_room:  # a signal handler, or a finaliser, has recorded in the middle of this
+                return
+            self._is_making_room = True
+            try:
+                before = excess = len(self.waiting) - CAPACITY
+                unwritten: list[Waiting] = []
+                for _ in range(len(self.waiting)):
+                    if excess <= 0:
+                        break
+                    each = self.waiting.popleft()
+                    if each[0]:
+                        self._spilled = max(self._spilled, each[0])
+                        excess -= 1
+                    else:
+                        unwritten.append(each)
+                if excess > 0:  # there is no journal, or there was none
+                    ranked = sorted(range(len(unwritten)), key=lambda at: not isinstance(unwritten[at][1], Success))
+                    gone = frozenset(ranked[:excess])
+                    unwritten = [each for at, each in enumerate(unwritten) if at not in gone]
+                    self.losses.dropped += len(gone)
+                    excess -= len(gone)
+                self.waiting.extendleft(reversed(unwritten))
+                self.kept += before - excess
+                self.progress.notify_all()
+            finally:
+                self._is_making_room = False
 
     def _lay_aside(self, journal: Journal) -> None:
         """Begins a new journal where the store is away and this one has grown long."""
@@ -307,10 +343,8 @@ class Intake:
     def begin_anew(self) -> None:
         """A journal that has grown long makes way for a new one, with the little of it that is not kept yet."""
         old = self.journal
-        if old is None or old.offset < JOURNAL_LONG or self._spilled or self._journals is None:
+        if old is None or old.offset < JOURNAL_LONG or self._journals is None or not self._is_nearly_empty:
             return
-        if len(self.waiting) > FEW:
-            return  # callers would wait while they are copied
         try:
             new = self._new_journal(self._journals())
         except Exception as error:  # noqa: BLE001 - the old one does
@@ -319,6 +353,9 @@ class Intake:
         with self._lock:
             end = old.offset
             try:
+                if not self._is_nearly_empty:  # there are more by now
+                    self.backlog.remove(new)
+                    return
                 for started in tuple(self._open_runs.values()):
                     new.write(event_frame(started))  # so that whoever adopts it knows that the run was still open
                 moved = new.offset - self._kept_upto
@@ -334,6 +371,11 @@ class Intake:
             if is_done:  # else a finaliser has recorded in the middle of this
                 self.journal, self.waiting, self._kept_upto = new, waiting, 0
         self.backlog.remove(old if is_done else new)
+
+    @property
+    def _is_nearly_empty(self) -> bool:
+        """Whether so little waits that it is copied while callers wait."""
+        return not self._spilled and len(self.waiting) <= FEW
 
     def let_go(self) -> bool:
         """Lets go of the journal, where nothing in it is needed any more; whether all is kept."""

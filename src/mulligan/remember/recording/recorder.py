@@ -95,7 +95,7 @@ class Recorder:
         """
         intake, worker = self._intake, self._worker
         if worker.thread is threading.current_thread():
-            return not intake.waiting  # a listener's wish: the one who listens cannot wait for its own end
+            return not intake.has_more  # a listener's wish: the one who listens cannot wait for its own end
         deadline = time.monotonic() + timeout
         with self._closing:
             while True:
@@ -103,7 +103,7 @@ class Recorder:
                 if not worker.end(deadline):
                     return done
                 # Somebody may have recorded while the thread was ending: then once more.
-                if not (done and intake.waiting) or time.monotonic() >= deadline:
+                if not (done and intake.has_more) or time.monotonic() >= deadline:
                     return self._let_go() and done
 
     def _let_go(self) -> bool:
@@ -136,11 +136,12 @@ class Recorder:
         intake.make_room(self.store is not None)
         if time.monotonic() < self._not_before:
             return False
-        batch, journal, upto = intake.next_batch()
+        batch: list[Waiting] = []
         try:
             store = self._opened()
             if intake.is_behind:
                 intake.catch_up(store, self._tenant)
+            batch, journal, upto = intake.next_batch()
             events = self._events(batch)
             if batch:
                 store.append(self._tenant, events, journal or new_id("journal"), upto or 1)
@@ -151,7 +152,7 @@ class Recorder:
             intake.complain("store", f"recording waits: {type(error).__name__}: {error}")
             return self._set_aside(batch)
         self._tell_dropped(store)
-        intake.done(len(batch), upto)
+        intake.done(upto)
         if self._stream.watchers:
             for event in events:
                 self._stream.deliver(event)
@@ -220,7 +221,7 @@ class Recorder:
             sound = [each for each in batch if id(each) not in bad]
         if len(sound) == len(batch):
             return False
-        self._intake.drop(len(batch), sound)
+        self._intake.drop(sound)
         return True
 
     def _is_encodable(self, waiting: Waiting) -> bool:
