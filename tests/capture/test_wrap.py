@@ -11,7 +11,7 @@ import inspect
 import pickle
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -591,6 +591,74 @@ def test_a_cursor_is_a_tool_of_the_trade_and_not_what_is_read(played: Rehearsal)
 
     asked: list[int] = []
     assert count(sqlite3.connect(":memory:").cursor()) == 1
+
+
+CHANGING: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "a list": (["a", "b"], lambda rows: rows.pop()),
+    "a dictionary": ({"day": 1}, lambda query: query.pop("day")),
+    "a set": ({1, 2}, lambda ids: ids.discard(1)),
+    "inside": ({"filters": [{"day": 1}]}, lambda query: query["filters"][0].update(day=2)),
+    "in order": ([2, 1], lambda rows: rows.sort()),
+    "beside an object": ([object(), 1], lambda rows: rows.pop()),
+    "large": ([{"row": number} for number in range(5000)], lambda rows: rows.pop()),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout": 30}, {"record": "off"}], ids=["short", "long", "unrecorded"])
+@pytest.mark.parametrize("case", CHANGING)
+def test_a_call_that_changed_what_it_was_given_is_not_made_again(
+    played: Rehearsal, case: str, options: dict[str, Any]
+) -> None:
+    """The second attempt would be another call than the caller made, and what it answers would pass for a success."""
+
+    @mulligan.tool(effects="repeatable", **options)
+    def send(rows: Any, is_changed: bool) -> int:
+        seen.append(copy.deepcopy(rows))
+        if is_changed:
+            change(rows)
+        if len(seen) == 1:
+            raise ConnectionResetError("cut")
+        return len(rows)
+
+    seen: list[Any] = []
+    rows, change = copy.deepcopy(CHANGING[case])
+    assert send(rows, is_changed=False) == len(rows)
+    assert len(seen) == 2
+    seen = []
+    with pytest.raises(ConnectionResetError) as left:
+        send(rows, is_changed=True)
+    assert len(seen) == 1
+    assert "it has changed rows, which it was given" in left.value.__notes__[0]
+
+
+def test_a_repaired_call_that_changed_what_it_was_given_is_not_made_again(played: Rehearsal) -> None:
+    @mulligan.tool(effects="none")
+    def search(tags: list[str], top_k: int) -> list[str]:
+        tried.append((list(tags), top_k))
+        if top_k > 10:
+            raise mulligan.AgentError(f"top_k must be 10 or less, got {top_k}.")
+        tags.clear()
+        raise ConnectionResetError("cut")
+
+    tried: list[Any] = []
+    with pytest.raises(ConnectionResetError):
+        search(["a"], top_k=50)
+    assert tried == [(["a"], 50), (["a"], 10)]
+
+
+def test_what_a_call_puts_into_an_object_of_the_program_does_not_end_its_recovery(played: Rehearsal) -> None:
+    @dataclasses.dataclass
+    class Context:
+        calls: int = 0
+
+    @mulligan.tool(effects="none")
+    def search(context: Context, tags: list[str]) -> int:
+        context.calls += 1
+        if context.calls == 1:
+            raise ConnectionResetError("cut")
+        return context.calls
+
+    assert search(Context(), ["a"]) == 2
 
 
 def test_an_exception_that_cannot_be_written_to_leaves_as_it_is(

@@ -13,7 +13,7 @@ from mulligan import conversation
 from mulligan.capture.answers import Judge
 from mulligan.capture.first import First
 from mulligan.capture.guarding import Aim, Guarding, NotMade, Unfit
-from mulligan.capture.keeping import Keeping
+from mulligan.capture.keeping import Keeping, copied
 from mulligan.capture.kit import Here, Kit, reset
 from mulligan.capture.preparing import Preparing
 from mulligan.capture.tracer import ActiveRun, outcome_of
@@ -41,6 +41,7 @@ from mulligan.recover.repair import Suggestion
 from mulligan.recover.schema import pinned
 from mulligan.recover.tool import Tool
 from mulligan.redaction import plain
+from mulligan.success import FLAT
 
 STREAM = object()
 """What a function answers whose result is still to come: its step ends when the stream does."""
@@ -140,6 +141,8 @@ class Attempts:
         self._step: Step | None = None
         """The attempt being made; the last one that ended is `_last`."""
         self._last: Step | None = None
+        self._copying: Callable[[Mapping[str, Any]], Any] = plain
+        """How what it is given was copied when it began: whether that has changed is told by a second copy."""
         self._untold: tuple[Step, Any] | None = None
         """A failed attempt that is told as soon as it is known what comes after it."""
         self._made = 0
@@ -172,6 +175,7 @@ class Attempts:
             verify=None if check is None else self._averify if iscoroutinefunction(check) else self._verify,
             chance=kit.chance,
             seen=run.seen,
+            changed=self._changed,
             remaining=self.guarding.remaining,
             spend=self.guarding.spend,
             halted=self.guarding.halted,
@@ -248,10 +252,25 @@ class Attempts:
 
     def _kept(self, arguments: Mapping[str, Any], function: Callable[..., Any] | None = None) -> Any:
         if self._keeping is None:
-            return plain(arguments)  # a copy: the function may change what it was given
+            return self._copying(arguments)  # the function may change what it was given
         kept, said = self._keeping.arguments(arguments, function is None)
         self.run.hear(said)
         return kept
+
+    def _changed(self) -> list[str]:
+        """The lists, dictionaries and sets that the last attempt was given and that are not what they were then.
+
+        Neither are they put back nor replaced: the caller may hold them for what is put into them, and others, too.
+        """
+        given, last = self._given, self._last
+        if last is None or last.attempt != self._made or all(type(value) in FLAT for value in given.values()):
+            return []
+        kept = self._copying(given) if self._keeping is None else self._keeping.arguments(given)[0]
+        return [
+            name
+            for name, value in given.items()
+            if isinstance(value, list | dict | set) and kept.get(name) != last.arguments.get(name)
+        ]
 
     def started(self, move: Try) -> Mapping[str, Any]:
         """Begins an attempt; answers with what to call the function with."""
@@ -284,6 +303,7 @@ class Attempts:
     def _resume(self, first: First) -> NoReturn:
         """Takes over an attempt that was made and failed before there was any need of us."""
         self._first, self._step, self._stopped = first.number, first.step(), first.ended
+        self._copying = copied
         error, first.error = first.error, None
         if error is None:
             raise Answered(first.answer)
@@ -297,6 +317,7 @@ class Attempts:
         self._first = self._first or number
         if move.after is not None:
             self._changes.extend(move.after.changes)
+        self._copying = plain
         self._step = Step(
             run=self.run.id,
             seq=number,

@@ -46,6 +46,10 @@ def _nothing_seen() -> Sequence[Seen]:
     return ()
 
 
+def _nothing_changed() -> Sequence[str]:
+    return ()
+
+
 def _no_limit() -> float | None:
     return None
 
@@ -71,6 +75,8 @@ class Questions:
     """Asked by a move: `HAPPENED`, or the failure of a call that did not, or None where that is still not known."""
     chance: Callable[[], float]
     seen: Callable[[], Sequence[Seen]] = _nothing_seen
+    changed: Callable[[], Sequence[str]] = _nothing_changed
+    """Which arguments are no longer what the attempt was given, because it has changed them."""
     remaining: Callable[[], float | None] = _no_limit
     """Seconds until the deadline."""
     spend: Callable[[Failure], str] = _may
@@ -202,6 +208,8 @@ def next_step(
     is_turned_away = failure.ran is Ran.NO and failure.remedy is not Remedy.WAIT
     if not is_turned_away and any(map(_can_be_read_once, arguments.values())):
         return READ_ONCE
+    if changed := ask.changed():
+        return f"it has changed {', '.join(changed)}, which it was given, and a second attempt would get something else"
     if attempt > policy.attempts:
         return attempts_made(policy.attempts)
     seconds = policy.wait(attempt, failure.retry_after, ask.chance())
