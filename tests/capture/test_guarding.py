@@ -784,6 +784,26 @@ def test_why_a_call_was_given_up_is_recorded_with_what_may_work(played: Rehearsa
     assert [call.ending for call in played.calls] == ["given up with suggestions"]
 
 
+def test_a_guess_is_told_to_a_model_as_one_and_a_wild_guess_to_people_alone(played: Rehearsal) -> None:
+    @mulligan.tool
+    def search(query: str, colour: str = "") -> None:
+        raise AgentError("Nothing is teal here.", code="not_found")
+
+    @mulligan.tool
+    def fetch(name: str) -> None:
+        raise AgentError("drawer/lamp: no such thing.", code="not_found")
+
+    turn = next(iter(mulligan.turns(limit=2)))
+    assert "suggestions" not in turn.call([search], "search", {"query": "lamp", "colour": "teal"})
+    told = turn.call([fetch], "fetch", {"name": "drawer/lamp"})["suggestions"]
+    assert told == ["This may work (25% sure): name drawer/lamp -> lamp."]
+    with pytest.raises(AgentError) as left:
+        search("lamp", colour="teal")
+    assert "may work" not in "\n".join(left.value.__notes__)
+    offered = [each.confidence for step in played.steps if step.ending is not None for each in step.ending.offered]
+    assert offered == [0.10, 0.25, 0.15, 0.10]
+
+
 def test_a_total_that_the_error_names_is_told_and_not_paid(played: Rehearsal) -> None:
     paid = []
 

@@ -184,6 +184,8 @@ def _made() -> dict[str, str]:
                 offered=[
                     Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,)),
                     Recovery(remedy=Remedy.REPAIR, changes=(EXPECTED,)),
+                    Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,), confidence=0.3),
+                    Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,), confidence=0.1),
                     Recovery(remedy=Remedy.WAIT),
                 ],
                 spiral=WORDS.spiral(["search", "find"], "tool/not_found", 4),

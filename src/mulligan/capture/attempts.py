@@ -687,7 +687,7 @@ class Attempts:
         return "\n".join(
             [
                 told,
-                *(f"{OURS} {words.suggestion(each)}" for each in offered[:2]),
+                *(f"{OURS} {each}" for each in words.suggestions(offered[:2])),
                 *(f"{OURS} {words.precedent(each)}" for each in given_up.precedents[:2]),
             ]
         )

@@ -11,6 +11,11 @@ from mulligan.prompt.guard import CHANGES, NAME, PATH, Guard, unmarked
 from mulligan.records import Ahead, Change, Precedent, Recovery
 from mulligan.redaction import clean
 
+LEAST_SURE = 0.25
+"""A repair that is right less often than in one of four cases is no advice. People see it, with how sure it is."""
+GUESS = 0.5
+"""Of one that is more often wrong than right, it is said how sure it is."""
+
 
 class Failures(Guard):
     """Sentences about one call."""
@@ -44,7 +49,7 @@ class Failures(Guard):
         if failure.ran is Ran.UNKNOWN and has_effects:
             told["outcome"] = "unknown: it may have taken effect. Check before you do it again."
         suggestions = [f"Did you mean {self._line(name, NAME)}?" for name in names]
-        suggestions += [self.suggestion(each) for each in offered[:CHANGES]]
+        suggestions += self.suggestions(offered[:CHANGES])
         suggestions += [self.precedent(each, closed) for each in precedents]
         suggestions += [spiral] if spiral else []
         if suggestions:
@@ -56,13 +61,18 @@ class Failures(Guard):
             return "Trying again cannot help: go on without it, or say that it failed."
         return unmarked(self._redactor.shown(failure.hint, 300))
 
+    def suggestions(self, offered: Iterable[Recovery]) -> list[str]:
+        """What may work, as far as it is worth a model's turn."""
+        return [self.suggestion(each) for each in offered if each.confidence >= LEAST_SURE]
+
     def suggestion(self, offered: Recovery) -> str:
         """A repair that was not made: the model's own values, and ours from the schema, so that they can be shown."""
         told = ", ".join(self._changed(each) for each in offered.changes[:CHANGES])
         # A number that a stranger named, and is no bound, is not ours: whose it is stands beside it.
         is_theirs = any(each.from_ == "error" and each.how == "substitute" for each in offered.changes)
         whose = ", by what the error says" if is_theirs else ""
-        return f"This may work: {told}{whose}." if told else "The same call may work later."
+        sure = f" ({offered.confidence:.0%} sure)" if offered.confidence < GUESS else ""
+        return f"This may work{sure}: {told}{whose}." if told else "The same call may work later."
 
     def hint(self, known: Sequence[Precedent]) -> str:
         """After a failure of a coding agent: what overcame it in earlier sessions of the same folder."""

@@ -103,6 +103,13 @@ def test_a_suggestion_comes_from_the_schema_and_nothing_is_called():
     assert "k as the number 5" in asking(None).call("suggest_fix", asked)
 
 
+def test_who_asks_is_told_how_sure_a_guess_is_and_of_no_wild_one():
+    asked = {"tool": "fetch", "error": "not found", "arguments": {"name": "drawer/lamp"}}
+    told = asking(None).call("suggest_fix", asked)
+    assert "(25% sure): name drawer/lamp -> lamp" in told
+    assert "-> drawer" not in told
+
+
 def test_an_unknown_outcome_is_told():
     told = asking(None).call("suggest_fix", {"tool": "pay", "error": "Request timed out after 30 s"})
     assert "It may have taken effect" in told

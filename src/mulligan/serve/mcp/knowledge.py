@@ -135,11 +135,11 @@ class Knowledge:
             made = advise(tool, arguments, failure, schema=schema, mode="suggest", policy=self._policy, recall=recall)
         except SettingsError as wrong:
             raise BadCall(f"suggest_fix cannot use this: {wrong}") from None
-        told = []
-        for each in made.suggestions[:SUGGESTED]:
-            if each.source == "memory" or each.first:
-                continue  # told with its record, below
-            told.append(words.suggestion(Recovery(remedy=failure.remedy, changes=each.changes)))
+        told = words.suggestions(
+            Recovery(remedy=failure.remedy, changes=each.changes, confidence=each.confidence)
+            for each in made.suggestions[:SUGGESTED]
+            if each.source != "memory" and not each.first  # told with its record, below
+        )
         if store is not None:
             query = LessonQuery(tool=tool, fingerprint=failure.fingerprint, now=self._now(), limit=SUGGESTED)
             lessons = [each for each in store.lessons(self._tenant, query) if each.state in ("active", "proposed")]
