@@ -127,11 +127,47 @@ def test_an_exception_that_leaves_two_runs_is_told_by_both(played: Rehearsal) ->
     assert [(step.type, step.name) for step in played.steps] == [("run", "child"), ("run", "parent")]
 
 
-def test_a_run_that_was_cancelled_has_not_failed(played: Rehearsal) -> None:
-    with pytest.raises(KeyboardInterrupt), mulligan.run("agent") as run, run.step("plan"):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError(), SystemExit(1), SystemExit("no key")])
+def test_a_run_that_was_cut_short_is_abandoned_and_its_steps_have_not_failed(
+    played: Rehearsal, error: BaseException
+) -> None:
+    with pytest.raises(type(error)), mulligan.run("agent") as run, run.step("plan"):
+        raise error
+    assert run.status == "failure"
+    assert played.runs[0].run.end == "abandoned"
+    assert [(step.outcome, step.failure) for step in played.steps] == [("cancelled", None)]
+
+
+@pytest.mark.parametrize("error", [GeneratorExit(), SystemExit(), SystemExit(0)])
+def test_a_run_that_is_left_in_order_has_finished(played: Rehearsal, error: BaseException) -> None:
+    with pytest.raises(type(error)), mulligan.run("agent") as run:
+        raise error
     assert run.status == "success"
-    assert [step.outcome for step in played.steps] == ["cancelled"]
+    assert played.runs[0].run.end == "finished"
+
+
+def test_a_generator_that_is_closed_ends_its_run_in_order(played: Rehearsal) -> None:
+    def items() -> Iterator[int]:
+        with mulligan.run("agent"):
+            yield from range(9)
+
+    reading = items()
+    assert next(reading) == 0
+    reading.close()  # type: ignore[attr-defined]
+    assert played.runs[0].run.end == "finished"
+
+
+def test_a_run_whose_task_is_cancelled_is_abandoned(played: Rehearsal) -> None:
+    async def work() -> None:
+        async with mulligan.run("agent"):
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(work(), 0.01)
+
+    asyncio.run(main())
+    assert [(history.run.end, history.steps) for history in played.runs] == [("abandoned", ())]
 
 
 # record_failure

@@ -156,3 +156,39 @@ def test_lists_that_share_each_other_without_end_do_not_hang_a_call(works: bool)
             with pytest.raises(TimeoutError):
                 count(shared)
     assert played.steps
+
+
+INTERRUPTED = """
+import asyncio, os, signal
+import mulligan
+
+@mulligan.tool
+def wait():
+    return os.kill(os.getpid(), signal.SIGINT)
+
+@mulligan.tool
+async def await_():
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.sleep(60)
+
+def sync():
+    with mulligan.run("shop"):
+        wait()
+
+async def coroutine():
+    async with mulligan.run("shop"):
+        await await_()
+
+{how}
+"""
+
+
+@pytest.mark.parametrize("how", ["sync()", "asyncio.run(coroutine())"])
+def test_a_run_that_a_person_interrupts_counts_as_no_success(user, how):
+    assert "KeyboardInterrupt" in user.runs_program(INTERRUPTED.format(how=how)).stderr
+    (run,) = user.sees("runs", "--agent", "shop")
+    (call,) = user.sees("show", run["id"])["steps"]
+    assert (run["end"], call["outcome"]) == ("abandoned", "cancelled")
+    assert [len(user.sees("runs", "--status", status)) for status in ("success", "failure")] == [0, 1]
+    assert "failure, abandoned" in user.types("runs").stdout
+    assert "failure, abandoned: 1 call" in user.types("show", run["id"]).stdout

@@ -175,6 +175,7 @@ class First(Here, eq=False, gc=False):
             self.run.begin()
             self.run.ended(msgspec.structs.replace(self.step(), outcome="cancelled", seconds=seconds), kit)
             if self.is_alone:
+                self.run.is_alone = True
                 self.run.finish(error)
         except Exception:  # noqa: BLE001 - unrecorded, and made
             kit.fault("recording that a call was cancelled")

@@ -86,7 +86,7 @@ class Flow:
             else:
                 call.cancelled()
         if self._own is not None:
-            self._own.finish(error)
+            self._own.finish(error if isinstance(error, Exception) else None)  # else its step says what happened
 
 
 def streaming(wrapped: Wrapped) -> Callable[..., Generator[Any, Any, Any]]:

@@ -78,6 +78,16 @@ def outcome_of(failure: Failure) -> Outcome:
     return "cancelled" if failure.kind.code == "cancelled" else "refused"
 
 
+def _is_cut_short(error: BaseException | None) -> bool:
+    """Whether what leaves a run ends it before it is done: an interrupt, a cancellation, an exit with an error.
+
+    Whoever closes a generator, or leaves the program in order, has what they wanted.
+    """
+    if isinstance(error, SystemExit):
+        return error.code not in (None, 0)
+    return error is not None and not isinstance(error, GeneratorExit)
+
+
 class ActiveRun:
     """A piece of work while it happens. Made by `mulligan.run`; wrapped calls inside it become its steps."""
 
@@ -343,13 +353,13 @@ class ActiveRun:
     def finish(self, error: BaseException | None) -> None:
         if self.is_inherited:
             return  # whoever began it ends it
-        has_raised = isinstance(error, Exception)  # a cancellation is not a failure, of a run as little as of a step
+        has_raised = isinstance(error, Exception)
         if has_raised and error is not None and not self.tell_of(error):
             failure = self.kit.failure(error, source="orchestration", tool=self.record.agent)
             if failure.kind.code == "unknown":
                 failure = Failure.of(ORCHESTRATION_UNCAUGHT_EXCEPTION, failure.message, fingerprint=failure.fingerprint)
             self.ended(self.aside("run", self.record.agent, failure))
-        end = "raised" if has_raised else "finished"
+        end = "raised" if has_raised else "abandoned" if _is_cut_short(error) and not self.is_alone else "finished"
         self.is_open = False
         for what in (self._at_end or {}).values():
             what()

@@ -24,6 +24,7 @@ NAME = "mulligan"
 OPEN = 10_000
 """Runs that are held open. The oldest is then taken for ended."""
 MESSAGE = 1000
+_ENDS = {"raised": "an exception left the run", "abandoned": "the run was abandoned"}
 
 
 class Otel:
@@ -87,7 +88,7 @@ class Otel:
         }  # fmt: skip
         span.set_attributes(_known(about))
         if run.end != "finished":
-            span.set_status(Status(StatusCode.ERROR, f"the run {run.end}" if run.end else "the run has not ended"))
+            span.set_status(Status(StatusCode.ERROR, _ENDS.get(run.end or "", "the run has not ended")))
         span.end(_nanos(run.ended if run.ended is not None else run.started))
 
     def _step(self, step: Step) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 from mulligan import calls, figures
 from mulligan.failure import Remedy
 from mulligan.figures import Cell
-from mulligan.records import VERIFY, Change, Ending, History, Link, Recovery, Run, Status, Step
+from mulligan.records import VERIFY, Change, End, Ending, History, Link, Recovery, Run, Status, Step
 from mulligan.report.tables import Column, pairs, table, wrapped
 from mulligan.report.tables import ago as ago
 from mulligan.report.tables import columns as columns
@@ -44,6 +44,7 @@ def facts(history: History) -> dict[str, Any]:
         "id": history.run.id,
         "status": calls.status(history.run, history.steps, history.links),
         "running": history.run.end is None,
+        "end": history.run.end,
         "agent": history.run.agent,
         "version": history.run.version,
         "environment": history.run.environment,
@@ -64,6 +65,7 @@ def summary(history: History) -> dict[str, Any]:
         "agent": history.run.agent,
         "started": history.run.started,
         "ended": history.run.ended,
+        "end": history.run.end,
         "calls": [
             {
                 "number": number,
@@ -84,7 +86,7 @@ def summary(history: History) -> dict[str, Any]:
 def _columns(now: int) -> tuple[Column, ...]:
     return (
         Column("run", lambda fact: fact["id"][:12], keep=9, is_whole=True),
-        Column("status", lambda fact: fact["status"] + (", running" if fact["running"] else ""), keep=8),
+        Column("status", lambda fact: fact["status"] + _unended(fact["end"]), keep=8),
         Column("calls", lambda fact: str(fact["calls"]), True, 4),
         Column("attempts", lambda fact: str(fact["attempts"]), True, 2),
         Column("when", lambda fact: ago(fact["started"], now), keep=6),
@@ -99,7 +101,12 @@ def _failed(totals: Cell) -> int:
 
 def status_word(history: History) -> str:
     status = calls.status(history.run, history.steps, history.links)
-    return status if history.run.end is not None else f"{status}, running"
+    return status + _unended(history.run.end)
+
+
+def _unended(end: End | None) -> str:
+    """What is said of a run that did not come to its end."""
+    return ", running" if end is None else ", abandoned" if end == "abandoned" else ""
 
 
 def _worst(history: History) -> str | None:

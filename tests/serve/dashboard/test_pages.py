@@ -160,6 +160,15 @@ def test_a_run_of_many_calls_is_turned_over(week, person):
     assert "page 3 of 3" in said
 
 
+def test_a_run_that_did_not_come_to_its_end_says_so(tmp_path):
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        run = Run(id="run_cut", agent="shop", started=NOW - 5000, ended=NOW, end="abandoned")
+        fill(shown.running.store, [History(run=run)])
+        person = shown.running.person()
+        assert "failure, abandoned" in words(person.get("/runs"))
+        assert "ended: abandoned" in words(person.get("/runs/run_cut"))
+
+
 def test_runs_are_turned_over_without_missing_any(week, person):
     met: list[str] = []
     path = "/runs"
