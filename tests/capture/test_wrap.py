@@ -661,6 +661,32 @@ def test_what_a_call_puts_into_an_object_of_the_program_does_not_end_its_recover
     assert search(Context(), ["a"]) == 2
 
 
+def test_a_tool_that_retries_by_itself_is_repaired_and_not_retried_once_more(played: Rehearsal) -> None:
+    tenacity = pytest.importorskip("tenacity")
+
+    @mulligan.tool(effects="none")
+    @tenacity.retry(stop=tenacity.stop_after_attempt(2))
+    def search(query: str, top_k: int = 5) -> int:
+        executed.append(top_k)
+        if query == "down":
+            raise ConnectionResetError("Connection reset by peer")
+        if top_k > 10:
+            raise ValueError(f"top_k must be 10 or less, got {top_k}.")
+        return top_k
+
+    executed: list[int] = []
+    assert search("fish", top_k=50) == 10
+    assert executed == [50, 50, 10]
+    executed = []
+    with pytest.raises(tenacity.RetryError):
+        search("down")
+    assert executed == [5, 5]
+    assert [str(step.failure.kind) for step in played.steps if step.failure is not None] == [
+        "tool/invalid_arguments",
+        "tool/connection_error",
+    ]
+
+
 def test_an_exception_that_cannot_be_written_to_leaves_as_it_is(
     played: Rehearsal, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -125,6 +125,89 @@ def test_the_cause_counts_where_the_error_itself_says_nothing() -> None:
     assert failure.message == "The tool did not work."
 
 
+class RetryError(Exception):
+    """As tenacity's: it says where in memory the last attempt is, and has it as its cause."""
+
+    def __init__(self, last_attempt: object) -> None:
+        self.last_attempt = last_attempt
+        super().__init__(last_attempt)
+
+
+def caused(outer: Exception, inner: BaseException) -> Exception:
+    outer.__cause__ = inner
+    return outer
+
+
+WRAPPED = {
+    "the last of many retries": lambda inner: caused(RetryError(object()), inner),
+    "a group of one": lambda inner: ExceptionGroup("unhandled errors in a TaskGroup", [inner]),
+    "groups in groups": lambda inner: ExceptionGroup("a", [ExceptionGroup("b", [inner])]),
+    "an error without a word": lambda inner: caused(RuntimeError(), inner),
+    "an error that repeats it": lambda inner: caused(Exception(str(inner)), inner),
+}
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        ConnectionResetError(104, "Connection reset by peer"),
+        ValueError("top_k must be 10 or less, got 50"),
+        KeyError("city"),
+        TimeoutError(),
+        Exception("Order 7 does not exist."),
+        AgentError("The shop is closed on Sundays.", code="precondition", hint="Ask for another day."),
+        InfraError("The database is gone."),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("how", WRAPPED)
+def test_an_error_is_the_same_inside_one_that_says_nothing(how: str, inner: Exception) -> None:
+    itself, wrapped = classify(inner, tool="shop"), classify(WRAPPED[how](inner), tool="shop")
+    for name in ("kind", "message", "fingerprint", "recoverable", "evidence"):
+        assert getattr(wrapped, name) == getattr(itself, name)
+    if isinstance(inner, AgentError):
+        assert wrapped.hint == itself.hint
+    assert wrapped.ran is Ran.UNKNOWN  # what else was done where it was caught, it does not know
+
+
+def test_a_refused_connection_proves_nothing_about_the_attempts_before_it() -> None:
+    refused = ConnectionRefusedError(111, "Connection refused")
+    assert classify(refused).ran is Ran.NO
+    assert classify(caused(RetryError(object()), refused)).ran is Ran.UNKNOWN
+
+    class Rejected(Exception):
+        status_code = 422
+
+    assert classify(Rejected("no"), rejects={422}).ran is Ran.NO
+    assert classify(caused(RetryError(object()), Rejected("no")), rejects={422}).ran is Ran.UNKNOWN
+
+
+def test_what_another_layer_has_retried_in_vain_is_not_waited_for_again() -> None:
+    reset = ConnectionResetError(104, "Connection reset by peer")
+    assert classify(reset).remedy is Remedy.WAIT
+    told = classify(caused(RetryError(object()), reset))
+    assert told.remedy is Remedy.TELL
+    assert told.hint.startswith("It was tried as often as is allowed.")
+
+
+def test_retries_that_ended_without_an_error_are_what_they_are() -> None:
+    assert classify(RetryError(object())).kind == "orchestration/max_retries_exceeded"
+
+
+def test_a_wrapper_with_words_of_its_own_is_heard() -> None:
+    refused = caused(TimeoutError("no room was free in 5 s"), AgentError("The room is taken."))
+    assert classify(refused).kind == "tool/timeout"
+    group = ExceptionGroup("the calendar cannot be loaded", [RuntimeError()])
+    assert "the calendar cannot be loaded" in classify(group).message
+    assert "loading 3 rooms" in classify(ExceptionGroup("loading 3 rooms", [ValueError("no floor -4")])).detail
+
+
+def test_wrappers_that_lead_back_to_themselves_end() -> None:
+    one, other = RuntimeError(), RuntimeError()
+    one.__cause__, other.__cause__ = other, one
+    assert classify(one).kind == "tool/execution_failed"
+
+
 def test_notes_are_kept_in_the_detail() -> None:
     error = ValueError("bad")
     error.add_note("while paying invoice 12")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from mulligan.classify import coding, providers, python, refusals, taxonomy, unwrap, waits, world
-from mulligan.classify.evidence import Evidence, gather, plain
+from mulligan.classify.evidence import Evidence, gather, opened, plain
 from mulligan.classify.fingerprint import fingerprint
 from mulligan.classify.frames import framed, is_a_program
 from mulligan.classify.memo import Memo
@@ -111,10 +111,11 @@ class Classifier:
             evidence.add_status(status)
             evidence.add_class(exception)
             evidence.add_text(text)
+            error = opened(error, evidence)
             gather(error, evidence)
             evidence.is_named = bool(evidence.names)
             failure = self._failure(error, evidence)
-            if failure.status is not None and failure.status in rejects:
+            if failure.status is not None and failure.status in rejects and not evidence.is_retried:
                 failure = _with(failure, ran=Ran.NO, evidence=(*failure.evidence, f"rejects {failure.status}"))
             told = failure.message or evidence.text
             name = fingerprint(failure.kind, evidence.tool, told, evidence.arguments)
@@ -142,6 +143,12 @@ class Classifier:
         ran = decision.ran
         if ran is None and kind is taxonomy.TOOL_EXECUTION_FAILED and evidence.exit_code:
             ran = Ran.YES  # a program that ended badly has run
+        if evidence.is_retried:
+            ran = Ran.UNKNOWN if (ran or kind.ran) is Ran.NO else ran  # of the attempts before nobody knows
+            if kind.remedy is Remedy.WAIT and kind.type != "model":
+                # One layer retries, and this one has.
+                hint = taxonomy.ORCHESTRATION_MAX_RETRIES_EXCEEDED.hint
+                kind = Kind(kind.type, kind.code, Remedy.TELL, kind.ran, hint)
         return Failure.of(
             kind,
             message,
@@ -167,7 +174,8 @@ class Classifier:
         kind = named or taxonomy.TOOL_INVALID_ARGUMENTS
         # Its promise is that nothing happened yet, so a repair may follow; its author may say that none can help.
         remedy = Remedy.TELL if not error.recoverable else kind.remedy if named else Remedy.REPAIR
-        kind = Kind(kind.type, kind.code, remedy, Ran.NO, kind.hint)
+        # Of what else was done where it was caught and wrapped, it does not speak.
+        kind = Kind(kind.type, kind.code, remedy, Ran.UNKNOWN if evidence.is_wrapped else Ran.NO, kind.hint)
         hint = error.hint or kind.hint
         return Failure.of(kind, message, hint=hint, evidence=("AgentError",), recoverable=error.recoverable, **fields)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mulligan.classify.rules import HEAD, TAIL, bounded
+from mulligan.failure import AgentError, InfraError
 
 DEEPEST = 5
 """Causes and members of groups that are looked at. The first few say why; the rest is how it travelled."""
@@ -30,6 +31,8 @@ class Evidence:
         "is_error",
         "is_exception",
         "is_named",
+        "is_retried",
+        "is_wrapped",
         "modules",
         "names",
         "quoted_rpc",
@@ -64,6 +67,10 @@ class Evidence:
         """True where an error was raised in this process: whatever raised it may have done something first."""
         self.is_named = False
         """True where the class was given, and not read out of the text."""
+        self.is_wrapped = False
+        """True where the error was raised inside another that says nothing itself."""
+        self.is_retried = False
+        """True where that other one says that it was tried again and again: only the last time is known."""
         self.arguments: Mapping[str, Any] | None = None
 
     def add_text(self, text: object) -> None:
@@ -113,6 +120,58 @@ def gather(error: object, into: Evidence) -> Evidence:
     else:
         _object(error, into)
     return into
+
+
+def opened(error: object, into: Evidence) -> object:
+    """The error itself, where it came in others that say nothing: a group of one, the last of many retries."""
+    for _ in range(DEEPEST):
+        inside = _inside(error) if isinstance(error, BaseException) else None
+        if inside is None:
+            break
+        into.is_wrapped = True
+        if _is_of_retries(error):
+            into.is_retried = True
+        else:
+            into.add_detail(_words(error))
+        for note in _notes(error):
+            into.add_detail(note)
+        error = inside
+    return error
+
+
+def _inside(error: BaseException) -> BaseException | None:
+    if isinstance(error, (AgentError, InfraError)):
+        return None
+    cause = error.__cause__
+    if isinstance(error, BaseExceptionGroup):
+        one = error.exceptions[0]
+        is_mute = type(one) in _MUTE and not _words(one)
+        return one if len(error.exceptions) == 1 and not is_mute else None
+    if cause is None or _is_of_retries(error):
+        return cause
+    is_mute = _words(error) in ("", _words(cause))
+    return cause if is_mute and (type(error) in _MUTE or isinstance(cause, (AgentError, InfraError))) else None
+
+
+_MUTE = (Exception, RuntimeError)
+"""Classes that say no more than that something failed."""
+
+
+def _is_of_retries(error: object) -> bool:
+    """Tenacity's: all that it says is the place in memory of the last attempt."""
+    return type(error).__name__ == "RetryError" and attribute(error, "last_attempt") is not None
+
+
+def _words(error: object) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a stranger's __str__
+        return ""
+
+
+def _notes(error: object) -> list[object]:
+    notes = attribute(error, "__notes__")
+    return notes[:DEEPEST] if isinstance(notes, list) else []
 
 
 def plain(text: object) -> str:
@@ -170,16 +229,11 @@ def _exception(error: BaseException, into: Evidence, is_cause: bool) -> None:
         if cls not in (object, BaseException, Exception) and cls.__name__ not in into.names:
             into.names.append(cls.__name__)
             into.modules.add(cls.__module__)
-    try:
-        said = str(error)
-    except Exception:  # noqa: BLE001 - a stranger's __str__
-        said = ""
+    said = _words(error)
     into.add_text(said if said else "" if is_cause else type(error).__name__)
     _attributes(error, into)
-    notes = attribute(error, "__notes__")
-    if isinstance(notes, list):
-        for note in notes[:DEEPEST]:
-            into.add_detail(note)
+    for note in _notes(error):
+        into.add_detail(note)
 
 
 def _attributes(error: object, into: Evidence) -> None:
