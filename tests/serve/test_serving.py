@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -78,6 +80,47 @@ def test_serve_refuses_to_be_reached_from_elsewhere_without_tokens(command):
         _, err = process.communicate(timeout=20)
         assert process.returncode == 2
         assert "mulligan token create" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "told", "url"),
+    [
+        (["--host", "0.0.0.0"], "127.0.0.1", "and by no name, unless you allow it (--allow-host NAME)", "ADDRESS"),
+        (["--host", "0"], "127.0.0.1", "and by no name, unless you allow it (--allow-host NAME)", "ADDRESS"),
+        (["--host", "0.0.0.0", "--allow-host", "m.example.com"], "127.0.0.1", "or as m.example.com", "m.example.com"),
+        (["--host", "::", "--allow-host", "m.example.com"], "[::1]", "or as m.example.com", "m.example.com"),
+    ],
+)
+def test_who_listens_everywhere_is_told_so_and_how_it_is_reached(command, tmp_path, types, words, own, told, url):
+    if "::" in words and not _has_ipv6():
+        pytest.skip("no IPv6 here")
+    _, secret, _ = types("token", "create", "--role", "admin", "--store", str(tmp_path / "s.db"))
+    process = command(*words)
+    port = re.search(r"listens on all interfaces, port (\d+), and keeps in ", process.stdout.readline())[1]
+    assert process.stdout.readline() == (
+        f"From here it is http://{own}:{port}; from elsewhere it answers by its address {told}.\n"
+    )
+    once = re.fullmatch(r"To look from here, open this once: (\S+)\n", process.stdout.readline())[1]
+    assert process.stdout.readline() == (
+        f"To send from OpenTelemetry: mulligan env --url http://{url}:{port} --token TOKEN\n"
+    )
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    assert b"No runs yet" in browser.open(once, timeout=20).read()
+    connection = http.client.HTTPConnection(own.strip("[]"), int(port), timeout=20)
+    for host, status in (("192.0.2.7", 200), ("m.example.com", 200 if "m.example.com" in words else 421)):
+        connection.request("GET", "/v1/runs", headers={"Authorization": f"Bearer {secret.strip()}", "Host": host})
+        answer = connection.getresponse()
+        assert (answer.status, answer.read() != b"") == (status, True)
+    connection.close()
+
+
+def _has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as tried:
+            tried.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 def test_no_auth_is_for_loopback_alone(command):

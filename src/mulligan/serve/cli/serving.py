@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import shlex
 import shutil
@@ -121,18 +122,27 @@ def _serve(
     sock = running.bound(host, port)
     if not settings.store_url.startswith("memory:"):
         adopt(kept, LOCAL, journals_of(place_of(settings.store_url, settings.folder)))
-    name = host if host not in ("0.0.0.0", "::") else "127.0.0.1"
-    said["at"] = f"http://{f'[{name}]' if ':' in name else name}:{sock.getsockname()[1]}"
+    is_everywhere = ipaddress.ip_address(sock.getsockname()[0]).is_unspecified
+    own = "::1" if ":" in sock.getsockname()[0] else "127.0.0.1"
+    name, port = own if is_everywhere else host, sock.getsockname()[1]
+    said["at"] = f"http://{f'[{name}]' if ':' in name else name}:{port}"
     said["link"] = said["at"] if is_local else ""
     address = f"{said['at']}{ENTRY}/{server.browsers.ticket}"
 
     def ready() -> None:
-        click.echo(f"mulligan listens on {said['at']} and keeps in {shown(settings.store_url)}, level {hides}.")
+        where = f"all interfaces, port {port}," if is_everywhere else said["at"]
+        click.echo(f"mulligan listens on {where} and keeps in {shown(settings.store_url)}, level {hides}.")
+        if is_everywhere:
+            by_name = (
+                f"or as {' or '.join(names)}" if names else "and by no name, unless you allow it (--allow-host NAME)"
+            )
+            click.echo(f"From here it is {said['at']}; from elsewhere it answers by its address {by_name}.")
         if open_to_all:
             click.echo("Everybody on this machine may read, send and decide: --no-auth asks nobody who they are.")
         else:
-            click.echo(f"To look, open this once: {address}")
-        there = ("" if said["at"] == DEFAULT else f" --url {said['at']}") + ("" if is_local else " --token TOKEN")
+            click.echo(f"To look{' from here' if is_everywhere else ''}, open this once: {address}")
+        at = f"http://{names[0] if names else 'ADDRESS'}:{port}" if is_everywhere else said["at"]
+        there = ("" if at == DEFAULT else f" --url {at}") + ("" if is_local else " --token TOKEN")
         click.echo(f"To send from OpenTelemetry: mulligan env{there}")
         if pruner is not None:
             pruner.start()
