@@ -34,17 +34,19 @@ def test_it_has_what_similar_patterns_need(postgres_url):
 def test_a_server_goes_with_the_process_it_was_started_for(postgres_server):
     """Also when that is killed and has no time to say goodbye."""
     source = (
-        "import postgres, os, time; s = postgres.Server(); print(s.folder, s.process.pid, flush=True); time.sleep(60)"
+        "import postgres, time; s = postgres.Server(); print(s.folder, s.process.pid, s.port, flush=True); "
+        "time.sleep(60)"
     )
     env = {**os.environ, "PYTHONPATH": str(Path(postgres.__file__).parent)}
     with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, env=env) as started:
         assert started.stdout is not None
-        folder, port = started.stdout.readline().split()
+        folder, pid, port = started.stdout.readline().split()
         started.kill()
     until = time.monotonic() + postgres.PATIENCE
-    while Path(folder).exists() and time.monotonic() < until:
+    while (Path(folder).exists() or postgres.is_running(int(pid))) and time.monotonic() < until:
         time.sleep(0.05)
     assert not Path(folder).exists()
+    assert not postgres.is_running(int(pid))
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", int(port)), timeout=5)
 

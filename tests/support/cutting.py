@@ -42,6 +42,7 @@ class Wire:
         self._open: set[socket.socket] = set()
         self.cut: list[Moment] = []
         """What was cut so far."""
+        self._was_cut = threading.Condition()
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
@@ -55,6 +56,11 @@ class Wire:
     def arm(self, *moments: Moment) -> None:
         with self._lock:
             self._armed += moments
+
+    def wait(self, number: int, timeout: float) -> bool:
+        """Until so many were cut in all; whether they were."""
+        with self._was_cut:
+            return self._was_cut.wait_for(lambda: len(self.cut) >= number, timeout)
 
     def _next(self) -> Moment | None:
         with self._lock:
@@ -97,7 +103,9 @@ class Wire:
         self._end(one, other)
 
     def _cut(self, moment: Moment, *pair: socket.socket) -> None:
-        self.cut.append(moment)
+        with self._was_cut:
+            self.cut.append(moment)
+            self._was_cut.notify_all()
         self._end(*pair)
 
     def _end(self, *pair: socket.socket) -> None:

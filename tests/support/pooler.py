@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from postgres import _free_port
+from ports import free_port
 
 PATIENCE = 30.0
 
@@ -31,7 +31,7 @@ class Pooler:
         assert there is not None
         split = urlsplit(to)
         self._folder = Path(tempfile.mkdtemp(prefix="mulligan-pooler-"))
-        port = _free_port()
+        port = free_port()
         name, password = unquote(split.username or ""), unquote(split.password or "")
         (self._folder / "users").write_text(f'"{name}" "{password}"\n')
         options = {

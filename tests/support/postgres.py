@@ -18,7 +18,6 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import tempfile
@@ -26,6 +25,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
+
+from ports import free_port
 
 GIVEN = os.environ.get("MULLIGAN_TEST_POSTGRES", "")
 """A server's URL, or `required`: then what cannot be had fails, and skips nothing. Read before any test has its own
@@ -121,7 +122,7 @@ class Server:
             self._watch(os.getpid() if watched is None else watched)
             if not (self.data / "PG_VERSION").exists():
                 self._make()
-            self.port = _free_port()
+            self.port = free_port()
             self.start()
         except BaseException as error:
             self.remove()
@@ -189,7 +190,7 @@ class Server:
             # They end when they see that it is gone, on a busy machine late: until then they answer, and keep what is
             # sent to them, and their memory lets nobody begin anew.
             until = time.monotonic() + PATIENCE
-            while any(map(_is_running, sessions)) and time.monotonic() < until:
+            while any(map(is_running, sessions)) and time.monotonic() < until:
                 time.sleep(0.01)
         else:
             self.process.send_signal(
@@ -233,7 +234,7 @@ class Server:
         self.remove()
 
 
-def _is_running(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -243,12 +244,6 @@ def _is_running(pid: int) -> bool:
 def _environment() -> dict[str, str]:
     """Nothing of ours reaches it: neither the caller's PG* variables nor a home it may not read."""
     return {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 # One server for a whole test run
@@ -349,6 +344,7 @@ def _first_of(folder: Path) -> str:
             # A worker's parent is the run itself, which outlives them all.
             run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
             _kept.append(Server(watched=run))
+            _kept[-1].process.returncode = 0  # it outlives this worker, and nobody waits for it: that is no mistake
         except Unavailable as reason:
             named.write_text(str(reason))
             raise

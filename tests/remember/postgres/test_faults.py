@@ -21,6 +21,8 @@ from postgres import Server, fresh_database, had
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
 pytest.importorskip("starlette", reason="needs the extra: pip install 'mulligan[server]'")
 
+LIMITS = ("max_connections", "superuser_reserved_connections")
+
 
 @pytest.fixture(scope="module")
 def server():
@@ -65,8 +67,9 @@ def test_a_server_goes_on_when_its_database_was_stopped_and_started(server, hous
 def test_an_acknowledgement_that_is_lost_on_the_wire_doubles_nothing(house):
     before = len(house.wire.cut)
     with Senders(house.process.port) as senders:
-        for moment in ("after", "before", "after"):
+        for number, moment in enumerate(("after", "before", "after"), start=1):
             house.wire.arm(moment)
+            assert house.wire.wait(before + number, PATIENCE)  # what was on its way before is acknowledged as it was
             senders.until(10)
     assert house.wire.cut[before:] == ["after", "before", "after"]
     house.check(senders)
@@ -76,22 +79,27 @@ def test_whoever_comes_when_there_is_no_connection_left_is_told_to_come_again(ho
     with Senders(house.process.port) as senders:
         senders.until(10)
         with contextlib.ExitStack() as taken:
-            with psycopg.connect(house.database, autocommit=True) as other:
-                take_all(house.database, taken)
-                other.execute(  # and those that the server has
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
-                    "AND application_name LIKE 'mulligan%'"
-                )
-                take_all(house.database, taken)
+            take_all(house.database, taken)
             senders.until_refused()
         senders.until(10)
     house.check(senders)
 
 
 def take_all(url: str, taken: contextlib.ExitStack) -> None:
-    with contextlib.suppress(psycopg.OperationalError):
-        while True:
-            taken.enter_context(psycopg.connect(url))
+    """Every connection that there is, those of the server too: it goes on for as long as it has a single one."""
+    own = taken.enter_context(psycopg.connect(url, autocommit=True))
+    there, reserved = (int(own.execute(f"SHOW {name}").fetchone()[0]) for name in LIMITS)
+    number, deadline = 1, time.monotonic() + PATIENCE
+    while number < there - reserved:  # one that is ended is free a moment later, and whoever asks first has it
+        assert time.monotonic() < deadline, f"{number} of {there - reserved}"
+        with contextlib.suppress(psycopg.OperationalError):
+            while True:
+                taken.enter_context(psycopg.connect(url))
+                number += 1
+        own.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+            "AND application_name LIKE 'mulligan%'"
+        )
 
 
 @pytest.mark.skipif(not can_be_had(), reason="needs prlimit, of Linux")
