@@ -25,6 +25,9 @@ from mulligan.serve.api.doors import Rules
 from mulligan.serve.api.groups import GROUPS
 from mulligan.serve.api.intake import Intake
 
+GRACE = 8
+"""Seconds that requests under way are given when it is to stop."""
+
 
 class Answer(NamedTuple):
     status: int
@@ -100,7 +103,7 @@ def served(
     server = Server(store, intake, rules=rules, **more)
     sock = running.bound("127.0.0.1", 0)
     ready = threading.Event()
-    listening = running.listening(app(server, (*GROUPS, *groups)), ready.set, grace=8, stopping=server.stop)
+    listening = running.listening(app(server, (*GROUPS, *groups)), ready.set, grace=GRACE, stopping=server.stop)
     thread = threading.Thread(target=lambda: listening.run(sockets=[sock]), daemon=True)
     thread.start()
     try:

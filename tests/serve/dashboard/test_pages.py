@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[server]'")
 
 import dashboards
+import servers
 import taught
 from agents_week import fill, histories
 
@@ -362,7 +363,7 @@ def test_a_live_tail_does_not_keep_the_server_from_stopping(tmp_path):
         while b"event: ready" not in answer.readline():
             pass
         began = time.monotonic()
-    assert time.monotonic() - began < 6, "it waited for the tail until its patience was at an end"
+    assert time.monotonic() - began < servers.GRACE, "it waited for the tail until its patience was at an end"
     connection.close()
 
 
