@@ -163,7 +163,7 @@ def test_two_of_them_share_neither_run_nor_store() -> None:
         second.tool(name="b")(lambda: 1)()
     assert inner.record.parent is None
     for mulligan, run, name in ((first, outer, "a"), (second, inner, "b")):
-        mulligan.flush()
+        mulligan.flush(30)
         assert mulligan._parts is not None
         store = mulligan._parts.recorder.store
         assert store is not None
@@ -186,7 +186,7 @@ def test_an_unwritable_home_is_replaced_by_the_temporary_folder_with_one_warning
     mulligan = Mulligan(home=str(blocked / "mulligan"))
     fetch = mulligan.tool(name="fetch")(lambda n: n)
     assert [fetch(n) for n in range(3)] == [0, 1, 2]
-    assert mulligan.flush()
+    assert mulligan.flush(30)
     (told,) = warnings(caplog)
     assert str(tmp_path / f"mulligan-{os.getuid()}") in told
     assert mulligan._parts is not None
@@ -210,7 +210,7 @@ def test_a_damaged_store_costs_a_warning_and_no_call(
     with pytest.raises(Mine) as left:
         fetch()
     assert left.value is error
-    mulligan.flush()
+    mulligan.flush(30)
     assert len(warnings(caplog)) == 1
     assert damaged.read_bytes() == before
     mulligan.close()
@@ -290,7 +290,7 @@ def test_everything_passes_through_when_it_is_off(
     assert run.status == "partial"
     assert mulligan.notes() == []
     assert mulligan.explain(TimeoutError("late")).kind == "tool/timeout"
-    assert mulligan.flush()
+    assert mulligan.flush(30)
     mulligan.close()
     assert warnings(caplog) == []
     assert list(Path(os.environ["HOME"]).rglob("*")) == []

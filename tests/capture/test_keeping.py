@@ -289,7 +289,7 @@ def test_the_setting_is_read_from_the_environment_and_holds_on_disk(
     mine.tool(weather)("Trondheim")
     with pytest.raises(Busy):
         mine.tool(raising)("Trondheim")
-    assert mine.flush()
+    assert mine.flush(30)
     mine.close()
     store = SqliteStore(tmp_path / "m.db")
     histories: list[History] = list(store.runs(LOCAL, RunQuery(limit=10)))

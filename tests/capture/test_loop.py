@@ -283,7 +283,7 @@ def test_with_teach_the_conversation_begins_with_what_is_known_of_the_tools(
     played: Rehearsal, is_async: bool, given: str
 ) -> None:
     mulligan.tool(weather)("Oslo")
-    mulligan.flush()
+    mulligan.flush(30)
     taught.prove(played.store, 1_700_000_000_000, "weather")
     asked: Any = "What is the weather?"
     if given == "a system message":

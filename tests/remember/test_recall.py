@@ -124,7 +124,8 @@ def test_what_was_proven_under_another_schema_is_taken_back_by_a_call_and_not_by
         assert store.keys(LOCAL, schemas.KIND) == ["search"]
 
 
-def test_precedents_are_those_of_the_store_that_the_recorder_writes_to(recall, recorder, place):
+def test_precedents_are_those_of_the_store_that_the_recorder_writes_to(recall, recorder, place, monkeypatch):
+    monkeypatch.setattr(memory, "SETTLE", 20.0)  # however busy the machine is
     assert recall.precedents("search", TOO_MANY, "run_now") == ()
     fill(place)
     recorder.keep(RunStarted(Run(id="run_now", started=NOW)))

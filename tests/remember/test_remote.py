@@ -208,8 +208,9 @@ def test_journals_of_two_folders_are_told_apart(tmp_path):
     assert one._named("j") == same._named("j") != other._named("j")
 
 
-def test_what_one_agent_learned_another_is_told(tmp_path):
+def test_what_one_agent_learned_another_is_told(tmp_path, monkeypatch):
     servers = pytest.importorskip("servers")
+    monkeypatch.setattr(remote, "ASK", 20.0)  # however busy the machine is
     rejected = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k is 10 at most", fingerprint="f")
     failed = {"outcome": "failure", "failure": rejected}
     with servers.served(tmp_path) as running:

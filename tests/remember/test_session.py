@@ -557,7 +557,7 @@ with mulligan.run("coder", session=session):
     session.turn()
     if sys.argv[1] == "compact":
         session.compacted()
-    mulligan.flush()
+    mulligan.flush(30)
     session.close()
 """
 
@@ -606,7 +606,7 @@ def test_what_fails_again_after_a_compaction_is_a_repeat_also_in_another_run_of_
             fetch(page)
 
     def repeats() -> int:
-        mulligan.flush()
+        mulligan.flush(30)
         store = SqliteStore(tmp_path / "m.db")
         try:
             told = store.stats(LOCAL, StatsQuery(now=0))

@@ -112,7 +112,7 @@ def test_what_killed_processes_left_in_their_journals_is_copied_too(types, tmp_p
         "import mulligan, os\n"
         f"mulligan.configure(store={str(tmp_path / 'a.db')!r})\n"
         "tool = mulligan.tool(lambda: 1, name='count')\n"
-        "with mulligan.run('helper'):\n    tool()\n    mulligan.flush()\n    tool()\n    os._exit(9)\n"
+        "with mulligan.run('helper'):\n    tool()\n    mulligan.flush(30)\n    tool()\n    os._exit(9)\n"
     )
     subprocess.run([sys.executable, "-c", script], timeout=60)
     types("copy", str(tmp_path / "a.db"), str(tmp_path / "b.db"))

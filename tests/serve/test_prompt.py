@@ -223,7 +223,7 @@ def test_tools_are_names_or_functions_and_one_alone_will_do():
             return q
 
         search("cats", 3)
-        mulligan.flush()
+        mulligan.flush(30)
         taught.prove(played.store, 1_700_000_000_000)
         for tools in ("search", search, [search], [search.__wrapped__]):
             assert "use k=10" in mulligan.pitfalls(tools)

@@ -15,7 +15,7 @@ LEARNING = """
                 search("cats", k=50)
             except AgentError:
                 search("cats", k=10)
-    mulligan.flush()
+    mulligan.flush(30)
 """
 TOOL = """
     from mulligan import AgentError
@@ -35,7 +35,7 @@ ASKING = """
             print(search("dogs", k=40))
         except AgentError as error:
             print("told:", *error.__notes__)
-    mulligan.flush()
+    mulligan.flush(30)
 """
 
 
@@ -131,7 +131,7 @@ def test_the_model_hears_what_calls_that_worked_look_like(user: Any) -> None:
         for number in range(6):
             with mulligan.run("reader"):
                 search(query=f"cats {number}", k=number)
-        mulligan.flush()
+        mulligan.flush(30)
     """
     assert user.runs_program(program(strict, working)).returncode == 0
     asking = ASKING.replace('search("dogs", k=40)', 'search(query="dogs", topK=40)')

@@ -58,7 +58,7 @@ def taught(played: Rehearsal, car: Car, runs: int = 9, first: dict[str, Any] | N
         played.store.append(LOCAL, events, f"taught_{number}", 1)
     with played.mulligan.run("warm"):  # so that the recorder has opened its store
         pass
-    played.mulligan.flush()
+    played.mulligan.flush(30)
 
 
 def outcomes(played: Rehearsal) -> list[tuple[str, str]]:
@@ -77,7 +77,7 @@ def test_where_the_operator_allows_it_the_missing_call_is_made_and_announced():
     last = played.steps[-2] if played.steps[-1].type == "run" else played.steps[-1]
     assert last.after is not None
     assert (last.after.source, last.after.first) == ("memory", ("press",))
-    played.mulligan.flush()
+    played.mulligan.flush(30)
     (fix,) = played.store.fixes(LOCAL, FixQuery(tool="start", now=NOW + DAY))
     assert (fix.sort, fix.tried, fix.worked) == ("recipe", 10, 10)
     assert played.store.evidence(LOCAL, fix.id)[0].automatic
