@@ -22,6 +22,9 @@ from mulligan.records import History, Step, encode
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.store import LOCAL, RunQuery
 
+PATIENCE = 60.0
+"""Seconds until what happened is in the store: it is in memory, and only a very busy machine takes longer than one."""
+
 
 class Rehearsal:
     """What happened while waiting took no time and chance was always the same."""
@@ -67,7 +70,7 @@ class Rehearsal:
     @property
     def runs(self) -> list[History]:
         """What the store has, the oldest first."""
-        self.parts.recorder.flush()
+        self.parts.recorder.flush(PATIENCE)
         return list(reversed(self.store.runs(LOCAL, RunQuery(limit=1_000_000))))
 
 

@@ -26,7 +26,7 @@ from mulligan.serve.api.tenants import Tenant, Tenants, with_quotas
 from mulligan.serve.api.tokens import Tokens
 
 QUOTA = 300
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Pair:

@@ -65,7 +65,7 @@ def test_it_tells_what_is_there_and_what_comes_and_ends_with_130(watching):
     assert "x search, 0 ms, tool/timeout: too slow" in told
     assert "\x1b" not in told
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, err.strip()) == (130, "")
     assert "Traceback" not in out
 
@@ -78,7 +78,7 @@ def test_only_failures_as_lines_of_json(watching):
     event = json.loads(process.stdout.readline())
     assert (event["event"], event["step"]["run"]) == ("step.ended", "run_2")
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=10)[0] == ""
+    assert process.communicate(timeout=60)[0] == ""
 
 
 def test_it_waits_for_a_store_that_is_not_there_yet(tmp_path):

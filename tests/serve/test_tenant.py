@@ -215,7 +215,7 @@ def test_each_tenant_is_alerted_of_its_own_and_the_server_of_local(types_there, 
     client = serving("--alert-command", telling("server"))
     for token, id in ((tokens[0], "of_acme"), (tokens[1], "of_quiet"), (None, "of_local")):
         assert client(token).post("/v1/runs", sent(id)).status == 200
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not all(
         (tmp_path / name).exists() and (tmp_path / name).read_text().endswith("\n") for name in ("acme", "server")
     ):

@@ -79,7 +79,7 @@ def test_a_server_keeps_in_postgresql_what_it_is_sent(user, database):
             assert "keeps in postgresql://" in line
             assert line.endswith("level shared.\n")  # others read there
             assert postgres_password(database) not in line
-            said = user.runs_program(PROGRAM, MULLIGAN_STORE=found[0])
+            said = user.runs_program(f"{PROGRAM}    assert mulligan.flush(30)\n", MULLIGAN_STORE=found[0])
             assert said.returncode == 0, said.stderr
             with urllib.request.urlopen(f"{found[0]}/v1/runs", timeout=20) as answer:
                 assert "team-agent" in json.dumps(json.load(answer))

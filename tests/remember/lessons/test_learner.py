@@ -97,8 +97,8 @@ def test_what_agents_do_becomes_a_lesson_and_listeners_hear_of_it(tmp_path, at_o
 
     for number in range(3):
         publish_a_mistake(stream, f"run_{number}", 1_700_000_000_000 + number)
-        assert recorder.flush(5)
-    recorder.close()
+        assert recorder.flush(30)
+    recorder.close(30)
 
     (event,) = [each for each in heard if isinstance(each, LessonLearned)]
     assert event.lesson.correction == "Use k=10."
@@ -113,8 +113,8 @@ def test_who_does_not_learn_makes_no_lessons(at_once):
     recorder = Recorder(lambda: store, stream)
     stream.carry(recorder)
     publish_a_mistake(stream, "run_a", 1)
-    assert recorder.flush(5)
-    recorder.close()
+    assert recorder.flush(30)
+    recorder.close(30)
     assert store.asked == []
 
 
@@ -129,7 +129,7 @@ def test_a_store_that_cannot_learn_keeps_records_all_the_same(at_once, caplog):
     stream.carry(recorder)
     with caplog.at_level(logging.WARNING):
         publish_a_mistake(stream, "run_a", 1)
-        assert recorder.flush(5)
-        recorder.close()
+        assert recorder.flush(30)
+        recorder.close(30)
     assert store.run(LOCAL, "run_a") is not None
     assert "lessons wait: no room to learn" in caplog.text
