@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -99,6 +100,13 @@ class Service:
         self.server.daemon_threads = True
         self.address = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def heard(self, number: int) -> list[str]:
+        """What it was asked, once it was asked so often: whoever asks may give up before it has looked."""
+        until = time.monotonic() + 60
+        while len(self.asked) < number and time.monotonic() < until:
+            time.sleep(0.01)
+        return self.asked
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_a_rate_limited_service_is_asked_again_after_the_time_it_asked_for(user,
 
 def test_a_call_with_side_effects_whose_answer_is_lost_happens_once(user, service):
     release = threading.Event()
-    service.answers = lambda path, _: (release.wait(5), (200, {}, b"{}"))[1]
+    service.answers = lambda path, _: (release.wait(60), (200, {}, b"{}"))[1]
     done = user.runs_program(f"""
         import mulligan, urllib.request
 
@@ -95,7 +95,7 @@ def test_a_call_with_side_effects_whose_answer_is_lost_happens_once(user, servic
             print(turn.call([pay], "pay", {{"invoice": "INV-2"}})["outcome"])
     """)
     release.set()
-    assert service.asked == ["/INV-1", "/INV-2"], done.stderr
+    assert service.heard(2) == ["/INV-1", "/INV-2"], done.stderr
     note, told = done.stdout.splitlines()
     assert "tool/timeout, 1 attempt" in note
     assert "may have taken effect" in note
