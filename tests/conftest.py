@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Iterator
 
 import postgres
@@ -13,6 +15,9 @@ from hypothesis import HealthCheck, settings
 # where it matters, in CPU time.
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
+
+PATIENCE = 10.0
+"""Seconds that a thread is given to end, which hangs in a store or does not."""
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +30,16 @@ def a_home_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyt
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(home / name.lower()))
     monkeypatch.setenv("MULLIGAN_HOME", str(home / "mulligan"))
+
+
+@pytest.fixture(autouse=True)
+def no_recorder_outlives_its_test() -> Iterator[None]:
+    """One whose store never comes back goes on trying, and says so every minute: beside later tests, and in their logs."""
+    yield
+    recording = sys.modules.get("mulligan.remember.recording.recorder")
+    for each in tuple(recording._recorders) if recording is not None else ():
+        if isinstance(each, recording.Recorder):  # a test may have put something else there
+            each._worker.end(time.monotonic() + PATIENCE)
 
 
 @pytest.fixture(scope="session", autouse=True)
