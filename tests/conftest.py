@@ -34,7 +34,7 @@ def a_home_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyt
 
 @pytest.fixture(autouse=True)
 def no_recorder_outlives_its_test() -> Iterator[None]:
-    """One whose store never comes back goes on trying, and says so every minute: beside later tests, and in their logs."""
+    """One whose store never comes back goes on trying beside later tests, and says so every minute, in their logs."""
     yield
     recording = sys.modules.get("mulligan.remember.recording.recorder")
     for each in tuple(recording._recorders) if recording is not None else ():
