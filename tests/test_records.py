@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import random
 import re
 
 import hypothesis.strategies as st
@@ -105,6 +108,27 @@ def test_ids_are_short_enough_to_type_and_never_the_same():
     assert len(ids) == 1000
     assert all(re.fullmatch(r"run_[a-z2-7]{16}", each) for each in ids)
     assert new_id("session").startswith("session_")
+
+
+def test_who_needs_many_ids_asks_the_system_for_them_ever_more_rarely(monkeypatch):
+    """Each time lets go of the interpreter's lock, and makes every other thread wait anew for its turn."""
+    asked = []
+
+    def counting(size: int) -> bytes:
+        asked.append(size)
+        return random.randbytes(size)
+
+    monkeypatch.setattr(os, "urandom", counting)
+    ids = {new_id() for _ in range(100_000)}
+    assert len(ids) == 100_000
+    assert len(asked) < 40
+
+
+def test_ids_that_are_drawn_together_begin_alike_and_are_told_apart_by_what_people_see():
+    ids = [new_id() for _ in range(20_000)]
+    beginnings = [len(list(some)) for _, some in itertools.groupby(id[:6] for id in ids)]
+    assert len(beginnings) < 20
+    assert len({id[:12] for id in ids}) > 19_990
 
 
 def test_steps_are_ordered_by_their_number():

@@ -398,6 +398,8 @@ class Replayed(Record, frozen=True):
 
 _LETTERS = bytes(b"abcdefghijklmnopqrstuvwxyz234567"[byte % 32] for byte in range(256))
 _FEW, _MANY = 64, 4096
+_ALIKE, _OWN = 2, 14
+"""Letters that ids have in common which were drawn together, and those that are each one's own."""
 _ids: list[str] = []
 """Drawn and not used yet: every call outside a run needs an id, and a system call for each would take long."""
 _drawn = 0
@@ -420,11 +422,16 @@ def new_id(prefix: str = "run") -> str:
 
 def _draw() -> list[str]:
     """Twice as many each time. A system call lets go of the interpreter's lock for a moment, and whoever waits for that
-    lock begins to count its five milliseconds anew: a host that needs many ids would let no other thread have it."""
+    lock begins to count its five milliseconds anew: a host that needs many ids would let no other thread have it.
+
+    Those that are drawn together begin alike: they are kept together, and so touch a few pages of an index, not each
+    its own. The rest is enough to tell them apart, and enough of it in the few letters that people see.
+    """
     global _drawn
     _drawn = min(max(_FEW, 2 * _drawn), _MANY)
-    drawn = os.urandom(16 * _drawn).translate(_LETTERS).decode()
-    return [f"run_{drawn[start : start + 16]}" for start in range(0, len(drawn), 16)]
+    letters = os.urandom(_ALIKE + _OWN * _drawn).translate(_LETTERS).decode()
+    alike = letters[:_ALIKE]
+    return [f"run_{alike}{letters[start : start + _OWN]}" for start in range(_ALIKE, len(letters), _OWN)]
 
 
 forks.renew(_ids.clear)  # or a child would draw what its parent draws

@@ -239,7 +239,10 @@ class Account:
 
     def add_worked(self, run: Run, worked: Sequence[Success], known: set[tuple[str, str]]) -> None:
         """Calls that worked at once, and which tools they used. Those of one form mostly count as the first of them."""
-        if not worked:
+        if len(worked) == 1:  # as outside any run, where there are many such runs
+            steps = steps_of(worked)
+            self.plain.add(run, steps, self.cells)
+            self.add_used(run, steps, known)
             return
         forms: dict[Form, Sequence[Success]] = dict.fromkeys([each.form for each in worked], worked)
         if len(forms) > 1:
@@ -506,7 +509,8 @@ class Ledger:
             self._known.pop((tenant, id), None)
         if steps:
             account.add_used(run, steps, now.used)
-        account.add_worked(run, about.worked, now.used)
+        if about.worked:
+            account.add_worked(run, about.worked, now.used)
 
     def _recounted(
         self,

@@ -16,7 +16,8 @@ from mulligan.records import History, Run, Step
 from mulligan.redaction import Redactor
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.recording import adoption
-from mulligan.remember.recording.adoption import adopt, event_frame, events_of, release, success_frame
+from mulligan.remember.recording.adoption import adopt, release
+from mulligan.remember.recording.framing import event_frame, events_of, success_frame
 from mulligan.remember.recording.journal import Journal, framed, frames
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL, RunQuery

@@ -32,7 +32,8 @@ from mulligan.remember.memory import MemoryStore
 from mulligan.remember.recording import backlog, intake, worker
 from mulligan.remember.recording import journal as journals
 from mulligan.remember.recording import recorder as recording
-from mulligan.remember.recording.adoption import adopt, events_of
+from mulligan.remember.recording.adoption import adopt
+from mulligan.remember.recording.framing import events_of
 from mulligan.remember.recording.journal import frames
 from mulligan.remember.recording.losses import dropped
 from mulligan.remember.recording.recorder import Recorder

@@ -8,7 +8,7 @@ import pytest
 
 from mulligan.events import RunStarted, StepEnded
 from mulligan.records import Run, Step
-from mulligan.remember.recording.adoption import event_frame, events_of
+from mulligan.remember.recording.framing import event_frame, events_of
 from mulligan.remember.recording.journal import Journal, frames
 from mulligan.remember.recording.scrubbing import scrub
 from mulligan.remember.sqlite import SqliteStore

@@ -1,131 +1,22 @@
-"""What is in a journal, as events; and what the dead left in theirs, brought into the store."""
+"""What the dead left in their journals, brought into the store."""
 
 from __future__ import annotations
 
 import logging
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.events import AnyEvent, Kept, RunEnded, RunStarted, StepEnded
 from mulligan.failure import StoreError
-from mulligan.records import Run, decode, encode
-from mulligan.remember.recording.journal import (
-    HEAD,
-    MARK,
-    SUFFIX,
-    Frame,
-    Journal,
-    NewerJournal,
-    Orphan,
-    framed,
-    frames,
-    orphans,
-)
+from mulligan.records import Run
+from mulligan.remember.recording.backlog import BATCH
+from mulligan.remember.recording.framing import records_of
+from mulligan.remember.recording.journal import SUFFIX, NewerJournal, Orphan, orphans
 from mulligan.remember.store import Store
-from mulligan.success import Form, Success, telling
+from mulligan.success import Success
 
 log = logging.getLogger("mulligan")
-
-EVENT, SUCCESS = 1, 4
-"""The sorts of frames: an event as JSON, and a call that worked at once, in short."""
-BATCH = 1000
-
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder().decode
-_head = HEAD.pack
-_checksum = zlib.crc32
-
-
-def event_frame(event: AnyEvent) -> bytes:
-    return framed(EVENT, encode(event))
-
-
-def success_frame(success: Success, told: Sequence[Any] | None = None) -> bytes:
-    """A success without its texts: the prefix says what all calls of its form share, the rest is its own.
-
-    `told` is what `telling` makes of its values, where that was done.
-    """
-    form, alone = success.form, success.alone
-    if told is None:
-        told = telling(form, success.named, success.given)
-    facts = (
-        form.prefixes[len(success.given)],  # type: ignore[index] # it is known by now
-        success.run,
-        success.seq,
-        success.parent,
-        success.started,
-        success.seconds,
-        None if alone is None else alone.told,
-        told,
-    )
-    try:
-        payload = _pack(facts)
-    except (OverflowError, TypeError):  # a number too large for the format is told by its type
-        payload = _pack((*facts[:-1], [_small(value) for value in told or ()]))
-    return _head(MARK, SUCCESS, len(payload), _checksum(payload, SUCCESS)) + payload
-
-
-def _small(value: Any) -> Any:
-    if isinstance(value, str):
-        return str.__str__(value)  # a name may be of a class of its own
-    is_large = type(value) is int and not -(2**63) <= value < 2**64
-    return "int" if is_large else value
-
-
-def events_of(found: Iterable[Frame]) -> Iterator[tuple[int, AnyEvent]]:
-    """Each event of a journal, and the offset at which its frame ends. A frame nobody can read is passed over."""
-    for frame in found:
-        try:
-            events = [decode(frame.payload, AnyEvent)] if frame.sort == EVENT else _success(frame.payload)  # type: ignore[arg-type]
-        except (msgspec.MsgspecError, ValueError, TypeError) as error:
-            log.warning("a damaged record of a journal was passed over: %s", error)
-            continue
-        for event in events:
-            yield frame.offset, event
-
-
-def _success(payload: bytes) -> list[AnyEvent]:
-    (type, name, names, *of), run, seq, parent, started, seconds, about, told = _unpack(payload)
-    places = len(names)
-    arguments = {name: _read(value) for name, value in zip(names, told[:places], strict=True)}
-    arguments.update((name, _read(value)) for name, value in zip(told[places::2], told[places + 1 :: 2], strict=True))
-    form = Form(type, name, server=of[0] if of else None)
-    success = Success(form, run, seq, parent, started, (), {}, None, seconds=seconds)
-    events: list[AnyEvent] = [StepEnded(success.step(name, arguments, None))]
-    if about is not None:
-        agent, environment, session, above = about
-        alone = Run(id=run, agent=agent, environment=environment, session=session, parent=above)
-        events.append(RunEnded(success.whole_run(alone)))
-    return events
-
-
-def _read(told: Any) -> Any:
-    """A value as far as it was told: see `success.telling`."""
-    if type(told) is list:
-        return {"$str": told[0]}
-    return {"$type": told} if type(told) is str else told
-
-
-def thinned(journal: Journal) -> tuple[Journal, int]:
-    """A journal without the successes of this one, beside it; and how many these were."""
-    new = Journal(journal.path.parent, journal.is_lasting)
-    lost = 0
-    try:
-        for frame in frames(journal.path):
-            if frame.sort == SUCCESS:
-                lost += 1
-            else:
-                new.write(framed(frame.sort, frame.payload))
-        if new.is_lasting:
-            new.sync(new.offset)  # before the other is removed
-    except BaseException:
-        new.close(remove=True)
-        raise
-    return new, lost
 
 
 def adopt(store: Store, tenant: str, folder: Path) -> int:
@@ -173,33 +64,42 @@ def _adopted(store: Store, tenant: str, orphan: Orphan) -> int:
     offset = known
     open_runs: dict[str, Run] = {}
     last_seen: dict[str, int] = {}
-    batch: list[AnyEvent] = []
+    batch: list[AnyEvent | Success] = []
     # From the beginning: a run may have begun before what is new here, and been cut off after it.
-    for end, event in events_of(orphan.frames()):
-        match event:
-            case RunStarted(run):
-                open_runs[run.id] = run
-            case RunEnded(run):
-                open_runs.pop(run.id, None)
-            case StepEnded(step):
-                last_seen[step.run] = step.started + int(step.seconds * 1000)
+    for end, record in records_of(orphan.frames()):
+        if isinstance(record, RunStarted):
+            open_runs[record.run.id] = record.run
+        elif open_runs:
+            if isinstance(record, RunEnded):
+                open_runs.pop(record.run.id, None)
+            elif (seen := _seen(record)) is not None and seen[0] in open_runs:
+                last_seen[seen[0]] = seen[1]
         if end <= known:
             continue
-        # Two events of one frame stay in one batch: the offset says that both are kept.
+        # Two records of one frame stay in one batch: the offset says that both are kept.
         if len(batch) >= BATCH and end != offset:
-            store.append(tenant, batch, orphan.name, offset)
+            store.append(tenant, Kept(batch), orphan.name, offset)
             batch = []
         offset = end
-        batch.append(event)
+        batch.append(record)
         count += 1
     if batch:
-        store.append(tenant, batch, orphan.name, offset)
+        store.append(tenant, Kept(batch), orphan.name, offset)
     # Another process may have ended one: a run may go on in a child.
     ended = store.ended(tenant, list(open_runs)) if open_runs else set()
     ends = [_abandoned(run, last_seen) for run in open_runs.values() if run.id not in ended]
     if ends:
         store.append(tenant, ends, orphan.name, offset + 1)  # one byte on: it is news, even where all else was kept
     return count
+
+
+def _seen(record: AnyEvent | Success) -> tuple[str, int] | None:
+    """The run of a call, and when that ended."""
+    if isinstance(record, Success):
+        return record.run, int(record.started * 1000) + int(record.seconds * 1000)
+    if isinstance(record, StepEnded):
+        return record.step.run, record.step.started + int(record.step.seconds * 1000)
+    return None
 
 
 def _abandoned(run: Run, last_seen: dict[str, int]) -> RunEnded:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mulligan.events import AnyEvent
-from mulligan.remember.recording.adoption import events_of, thinned
-from mulligan.remember.recording.journal import Journal, frames
+from mulligan.events import AnyEvent, Kept
+from mulligan.remember.recording.framing import SUCCESS, records_of
+from mulligan.remember.recording.journal import Journal, framed, frames
 from mulligan.remember.store import Store
+from mulligan.success import Success
 
 BATCH = 4000
 """Records that go into the store in one transaction."""
@@ -63,15 +64,33 @@ class Backlog:
 
 def bring_in(store: Store, tenant: str, journal: Journal, end: int) -> None:
     """What is in a journal up to an offset, into the store, as far as it is not there yet."""
-    batch: list[AnyEvent] = []
+    batch: list[AnyEvent | Success] = []
     upto = 0
-    for offset, event in events_of(frames(journal.path, store.offset(tenant, journal.name))):
+    for offset, record in records_of(frames(journal.path, store.offset(tenant, journal.name))):
         if offset > end:
             break
         if len(batch) >= BATCH and offset != upto:
-            store.append(tenant, batch, journal.name, upto)
+            store.append(tenant, Kept(batch), journal.name, upto)
             batch = []
-        batch.append(event)
+        batch.append(record)
         upto = offset
     if batch:
-        store.append(tenant, batch, journal.name, upto)
+        store.append(tenant, Kept(batch), journal.name, upto)
+
+
+def thinned(journal: Journal) -> tuple[Journal, int]:
+    """A journal without the successes of this one, beside it; and how many these were."""
+    new = Journal(journal.path.parent, journal.is_lasting)
+    lost = 0
+    try:
+        for frame in frames(journal.path):
+            if frame.sort == SUCCESS:
+                lost += 1
+            else:
+                new.write(framed(frame.sort, frame.payload))
+        if new.is_lasting:
+            new.sync(new.offset)  # before the other is removed
+    except BaseException:
+        new.close(remove=True)
+        raise
+    return new, lost

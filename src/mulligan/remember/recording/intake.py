@@ -5,7 +5,6 @@ The caller appends to both; the recorder's thread takes from memory, and turns t
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import deque
@@ -16,8 +15,8 @@ from typing import Any
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepStarted
 from mulligan.remember.recording import backlog
-from mulligan.remember.recording.adoption import event_frame, success_frame
 from mulligan.remember.recording.backlog import Backlog, bring_in
+from mulligan.remember.recording.framing import event_frame, success_frame
 from mulligan.remember.recording.journal import Journal
 from mulligan.remember.recording.losses import Losses
 from mulligan.remember.store import Store
@@ -265,7 +264,7 @@ class Intake:
                 self.progress.notify_all()
 
     def make_room(self, is_store_open: bool) -> None:
-        """Takes back what is in hand and was not kept, and lets go of what is too much, in memory and in the journal."""
+        """Takes back what was in hand and is not kept, and lets go of what is too much in memory and in the journal."""
         if self._in_hand:
             self._take_back()
         if len(self.waiting) > CAPACITY:
@@ -343,7 +342,7 @@ class Intake:
     def begin_anew(self) -> None:
         """A journal that has grown long makes way for a new one, with the little of it that is not kept yet."""
         old = self.journal
-        if old is None or old.offset < JOURNAL_LONG or self._journals is None or not self._is_nearly_empty:
+        if old is None or old.offset < JOURNAL_LONG or self._journals is None or not self._is_nearly_empty():
             return
         try:
             new = self._new_journal(self._journals())
@@ -353,7 +352,7 @@ class Intake:
         with self._lock:
             end = old.offset
             try:
-                if not self._is_nearly_empty:  # there are more by now
+                if not self._is_nearly_empty():  # there are more by now
                     self.backlog.remove(new)
                     return
                 for started in tuple(self._open_runs.values()):
@@ -372,7 +371,6 @@ class Intake:
                 self.journal, self.waiting, self._kept_upto = new, waiting, 0
         self.backlog.remove(old if is_done else new)
 
-    @property
     def _is_nearly_empty(self) -> bool:
         """Whether so little waits that it is copied while callers wait."""
         return not self._spilled and len(self.waiting) <= FEW

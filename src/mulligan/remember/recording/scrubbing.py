@@ -14,7 +14,7 @@ from zlib import crc32
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.remember import forgetting
-from mulligan.remember.recording.adoption import EVENT, events_of
+from mulligan.remember.recording.framing import EVENT, events_of
 from mulligan.remember.recording.journal import HEAD, MARK, SUFFIX, Frame, NewerJournal, frames
 from mulligan.remember.store import Forget
 

@@ -1,0 +1,212 @@
+"""What was recorded and is not kept yet: bounded in memory by whoever records, and whole, however late the store is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mulligan.events import AnyEvent, StepEnded, Stream
+from mulligan.failure import Failure, Kind, StoreError
+from mulligan.records import Run, Step
+from mulligan.redaction import Redactor
+from mulligan.remember.memory import MemoryStore
+from mulligan.remember.recording import backlog, framing, intake
+from mulligan.remember.recording import journal as journals
+from mulligan.remember.recording.adoption import adopt
+from mulligan.remember.recording.recorder import Recorder
+from mulligan.remember.store import LOCAL
+from mulligan.success import Success
+
+CAPACITY = 20
+
+
+class Slow(MemoryStore):
+    """Something may happen while it keeps a batch, and then it may fail: before it has kept it, or after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile = 0
+        self.fails = ""
+        self.calls = lambda count: None
+
+    def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
+        self.calls(self.meanwhile)
+        self.meanwhile = 0
+        if self.fails == "before":
+            raise StoreError("away")
+        kept = super().append(tenant, batch, journal, offset, principal)
+        if self.fails == "after":
+            raise StoreError("the answer did not come")
+        return kept
+
+
+class Host:
+    """A process whose recorder takes its turns when it is told to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = Slow()
+        self.store.calls = self.work
+        stream = Stream(Redactor())
+        self.recorder = Recorder(lambda: self.store, stream, journals=lambda: folder)
+        self.recorder._worker.start = lambda: None  # type: ignore[method-assign]
+        stream.carry(self.recorder)
+        self.made: list[str] = []
+        self.unwritten: list[str] = []
+
+    def work(self, count: int) -> None:
+        for _ in range(count):
+            run = f"run_{len(self.made):05}"
+            self.made.append(run)
+            about = Run(id=run, started=1000)
+            self.recorder.keep(Success.of("tool", "search", {"n": 1}, run=run, started=1.0, alone=about))
+
+    def fail(self, is_written: bool) -> None:
+        run = f"run_{len(self.made):05}"
+        self.made.append(run)
+        if not is_written:
+            self.unwritten.append(run)
+        failure = Failure.of(Kind("tool", "timeout"), "late")
+        name = "search" if is_written else "unwritable"
+        self.recorder(StepEnded(Step(run=run, seq=1, call=1, name=name, outcome="failure", failure=failure)))
+
+    def turn(self, meanwhile: int, fails: str) -> None:
+        self.store.meanwhile, self.store.fails = meanwhile, fails
+        self.recorder._not_before = 0.0
+        self.recorder._turn()
+        self.store.meanwhile, self.store.fails = 0, ""
+
+    def settle(self) -> None:
+        for _ in range(10_000):
+            if not self.recorder._intake.has_more:
+                return
+            self.turn(0, "")
+        raise AssertionError("it never comes to an end")
+
+    def kept(self) -> list[str]:
+        return [run for run in self.made if len(self.store._room(LOCAL).histories.steps_of(run)) == 1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    """Everything is small, so that little happens often."""
+    written = framing.event_frame
+
+    def writing(event: AnyEvent) -> bytes:
+        if isinstance(event, StepEnded) and event.step.name == "unwritable":
+            raise ValueError("it cannot be written down")
+        return written(event)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intake, "CAPACITY", CAPACITY)
+        patch.setattr(intake, "JOURNAL_LONG", 1500)
+        patch.setattr(intake, "FEW", 10)
+        patch.setattr(intake, "event_frame", writing)
+        patch.setattr(backlog, "BATCH", 7)
+        patch.setattr(backlog, "JOURNAL_FULL", 30_000)
+        patch.setattr(journals, "ROOM", 1000)
+        yield
+
+
+happenings = st.lists(
+    st.one_of(
+        st.tuples(st.just("work"), st.integers(1, 60)),
+        st.tuples(st.just("fail"), st.booleans()),
+        st.tuples(st.just("turn"), st.integers(0, 60), st.sampled_from(["", "", "before", "after"])),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=60)
+@given(happenings, st.booleans())
+def test_however_callers_and_the_store_come_between_each_other_all_is_kept_once(happened, is_killed):
+    with tempfile.TemporaryDirectory() as folder:
+        host = Host(Path(folder))
+        for what, *about in happened:
+            getattr(host, what)(*about)
+        recorder = host.recorder
+        if is_killed:
+            for journal in filter(None, (recorder._intake.journal, *recorder._intake.backlog.journals)):
+                journal.abandon()
+            known = set(host.kept())
+            adopt(host.store, LOCAL, Path(folder))
+            lost = set(host.made) - set(host.kept())
+            assert lost <= set(host.unwritten) - known or recorder.dropped
+        else:
+            host.settle()
+            # Only what is counted is missing. What a store has kept without saying so may be counted too.
+            assert len(host.made) - len(host.kept()) <= recorder.dropped
+            assert recorder.close(5.0)
+            assert list(Path(folder).iterdir()) == []
+
+
+def test_a_host_that_never_lets_the_recorder_work_holds_no_more_than_half_as_much_again(tmp_path):
+    host = Host(tmp_path)
+    for _ in range(20):
+        host.work(10)
+        assert len(host.recorder._intake.waiting) <= 1.5 * CAPACITY + 10  # a thousand bytes are ten calls
+    host.settle()
+    assert host.kept() == host.made
+
+
+def test_what_is_in_hand_is_not_let_go_while_it_is_on_its_way(tmp_path):
+    host = Host(tmp_path)
+    host.work(10)
+    host.turn(meanwhile=100, fails="")
+    assert host.kept() == host.made[:7]
+    host.settle()
+    assert host.kept() == host.made
+
+
+def test_a_batch_that_failed_while_later_calls_were_let_go_is_brought_in_with_them(tmp_path):
+    host = Host(tmp_path)
+    host.work(10)
+    host.turn(meanwhile=100, fails="before")
+    assert host.kept() == []
+    host.settle()
+    assert host.kept() == host.made
+
+
+def test_what_is_in_no_journal_is_kept_although_later_calls_were_let_go(tmp_path):
+    host = Host(tmp_path)
+    host.work(3)
+    host.fail(is_written=False)
+    host.turn(meanwhile=100, fails="before")
+    host.work(200)
+    host.settle()
+    assert host.kept() == host.made
+
+
+def test_a_host_that_does_nothing_but_call_does_not_starve_the_recorder(tmp_path):
+    """Through the real boundary: a process whose only thread but ours never waits for anything."""
+    script = """
+        import mulligan, sys
+
+        @mulligan.tool
+        def double(number):
+            return 2 * number
+
+        calls = 0
+        while calls < 1_000_000:
+            for _ in range(1000):
+                double(calls)
+                calls += 1
+            intake = mulligan.assembly.default._parts.recorder._intake
+            if intake._kept_upto:
+                break
+        else:
+            sys.exit(f"nothing is in the store after {calls} calls")
+        assert len(intake.waiting) < 100_000, len(intake.waiting)
+        """
+    environment = {"MULLIGAN_HOME": str(tmp_path), "PATH": "", "PYTHONPATH": ":".join(filter(None, sys.path))}
+    child = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=environment, timeout=120, check=False)
+    assert child.returncode == 0
