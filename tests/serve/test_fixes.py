@@ -74,6 +74,26 @@ def test_one_is_approved_and_revoked(store):
     assert told(store, "--state", "approved") == []
 
 
+def test_what_cannot_be_tried_is_not_said_to_be(tmp_path):
+    """The city was somebody's: that it was another one is all that is kept, and approval makes no value of it."""
+    path = str(tmp_path / "kept.db")
+    kept = SqliteStore(tmp_path / "kept.db")
+    at = int(time.time() * 1000) - 1000
+    run = Run(id="run_1", agent="helper", started=at, ended=at, end="finished")
+    shared = {"run": run.id, "name": "weather", "started": at}
+    steps = [
+        Step(seq=1, call=1, arguments={"city": "Oslo 9"}, outcome="failure", failure=REJECTED, **shared),
+        Step(seq=2, call=2, arguments={"city": "Oslo 1"}, **shared),
+    ]
+    kept.append(LOCAL, [*map(StepEnded, steps), RunEnded(run)], "journal", 1, "ann")
+    kept.close()
+    (fix,) = told(path)
+    why = "told, and not tried: which value it was is not kept"
+    assert mulligan("approve", fix["id"], "--store", path).stdout.endswith(f"another city ({why})\n")
+    assert mulligan("--store", path).stdout.startswith("1 fix, 0 of them tried without asking.")
+    assert "told     and not tried: which value it was" in mulligan("show", fix["id"], "--store", path).stdout
+
+
 def test_what_rests_on_somebody_is_taken_back(store):
     done = mulligan("revoke", "--principal", "ann", "--store", store)
     assert done.stdout == "Taken back: 2 trials in 2 runs; 1 fix rested on them.\n"

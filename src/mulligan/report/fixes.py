@@ -26,6 +26,20 @@ def does(fix: Fix) -> str:
     return ", ".join(map(_change, fix.changes))
 
 
+def untried(fix: Fix) -> str:
+    """Why it is only told, whatever its state; empty where it is tried without asking once that allows it."""
+    if fix.sort == "recipe":
+        return "tried only before tools that the setting `recipes` names"
+    if fix.sort == "retry":
+        return "whether a call is made again, its kind and its effects say"
+    return "which value it was is not kept" if any(each.after == OPEN for each in fix.changes) else ""
+
+
+def is_tried(fix: Fix) -> bool:
+    """Whether it is tried without asking, where safety allows it for the call in hand."""
+    return fix.state in ("promoted", "approved") and not untried(fix)
+
+
 def _call(tool: str, arguments: dict[str, Any], open: Sequence[str]) -> str:
     given = [f"{name}={_shown(value)}" for name, value in arguments.items()] + [f"{name}=..." for name in open]
     return f"{clean(tool, 60)}({clean(', '.join(given), 120)})"
@@ -54,8 +68,8 @@ def _change(change: Change) -> str:
 
 
 def listed(found: Sequence[Fix], now: int, width: int | None) -> Iterator[str]:
-    proven = sum(fix.state in ("promoted", "approved") for fix in found)
-    yield f"{count(len(found), 'fix').replace('fixs', 'fixes')}, {proven} of them tried without asking."
+    tried = sum(map(is_tried, found))
+    yield f"{count(len(found), 'fix').replace('fixs', 'fixes')}, {tried} of them tried without asking."
     yield ""
     rows = [
         (fix.id, fix.state, f"{fix.worked} of {fix.tried}", ago(fix.last, now), clean(fix.tool, 30), does(fix))
@@ -71,6 +85,8 @@ def shown(fix: Fix, evidence: Sequence[Evidence], now: int, width: int | None) -
     logs = f", {fix.imported} tries in imported logs" if fix.imported else ""
     yield f"  worked   {fix.worked} of {fix.tried} times; {who}{logs}"
     yield f"  state    {fix.state}" + (f": {clean(fix.why, 120)}" if fix.why else "")
+    if why := untried(fix):
+        yield f"  told     and not tried: {why}"
     yield ""
     rows = [
         (

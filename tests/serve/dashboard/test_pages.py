@@ -230,6 +230,29 @@ def test_a_fix_is_approved_and_revoked_from_its_page(tmp_path):
         assert person.post("/fixes/fix_nowhere", body=b"do=revoke", **sent).status == 404
 
 
+def test_only_a_fix_that_says_what_to_do_is_said_to_be_tried_without_asking(tmp_path):
+    rejected = Failure.of(KINDS["tool/invalid_arguments"], "no", fingerprint="f-no")
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        store, person = shown.running.store, shown.running.person()
+        for tool, before, after in (("top", {"k": 50}, {"k": 10}), ("weather", {"city": "Oslo 9"}, {"city": "Oslo 1"})):
+            run = Run(id=f"run_{tool}", agent="a", started=NOW - 5000, ended=NOW, end="finished")
+            common = {"run": run.id, "name": tool, "started": NOW - 4000}
+            steps = (
+                Step(seq=1, call=1, arguments=before, outcome="failure", failure=rejected, **common),
+                Step(seq=2, call=2, arguments=after, **common),
+            )
+            fill(store, [History(run=run, steps=steps)], journal=tool)
+        for fix in store.fixes(LOCAL, FixQuery(now=NOW)):
+            store.decide(LOCAL, fix.id, approved=True, at=NOW)
+        said = {fix.tool: words(person.get(f"/fixes/{fix.id}")) for fix in store.fixes(LOCAL, FixQuery(now=NOW))}
+        assert "approved by a person: tried without asking" in said["top"]
+        assert "told, not tried: which value it was is not kept" in said["weather"]
+        assert "tried without asking" not in said["weather"]
+        listed = person.get("/fixes")
+        assert "2, 1 of them tried without asking" in words(listed)
+        assert listed.body.decode().count("told, not tried") == 1
+
+
 def test_to_look_needs_a_cookie_and_to_decide_more_than_to_read(week, person):
     assert week.running.anybody().get("/").status == 401
     reader = week.running.holding("read")

@@ -104,7 +104,8 @@ def _tell(fix: Fix, as_json: bool) -> None:
     if as_json:
         print_json(told.facts(fix))
     else:
-        click.echo(f"{fix.id} is {fix.state}: {told.does(fix)}")
+        why = told.untried(fix) if fix.state == "approved" else ""
+        click.echo(f"{fix.id} is {fix.state}: {told.does(fix)}" + (f" (told, and not tried: {why})" if why else ""))
 
 
 @fixes.command(

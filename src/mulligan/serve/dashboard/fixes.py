@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from mulligan.failure import SettingsError
-from mulligan.records import FixState, pattern_id
+from mulligan.records import Fix, FixState, pattern_id
 from mulligan.remember.store import FixQuery, Store
+from mulligan.report.fixes import is_tried, untried
 from mulligan.serve.dashboard import lessons, patterns
 from mulligan.serve.dashboard.asked import Asked
 
@@ -14,13 +15,21 @@ SHOWN = 100
 EVERY = 100_000
 STATES: dict[str, str] = {
     "proposed": "seen to work; not proven yet, so it is offered and not tried",
-    "promoted": "proven: tried without asking",
-    "approved": "approved by a person: tried without asking",
+    "promoted": "proven",
+    "approved": "approved by a person",
     "demoted": "failed twice in a row: offered, not tried",
     "expired": "not used for 30 days",
     "paused": "used so often, or failing so often, that a person should look",
     "revoked": "taken back by a person",
 }
+
+
+def standing(fix: Fix) -> str:
+    """What its state means for this one: of what is proven, some can only be told."""
+    if fix.state not in ("promoted", "approved"):
+        return STATES[fix.state]
+    why = untried(fix)
+    return f"{STATES[fix.state]}: " + (f"told, not tried: {why}" if why else "tried without asking")
 
 
 def fixes(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
@@ -32,8 +41,11 @@ def fixes(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
         FixQuery(tool=asked.filters.get("tool"), state=state, now=asked.now, limit=SHOWN),  # type: ignore[arg-type]
     )
     return {
-        "rows": [patterns.fix(each) | {"pattern": pattern_id(each.tool, each.fingerprint)} for each in found],
-        "tried": sum(each.state in ("promoted", "approved") for each in found),
+        "rows": [
+            patterns.fix(each) | {"pattern": pattern_id(each.tool, each.fingerprint), "standing": standing(each)}
+            for each in found
+        ],
+        "tried": sum(map(is_tried, found)),
         "state": state,
         "states": STATES,
         "is_cut": len(found) == SHOWN,
@@ -50,7 +62,8 @@ def fix(store: Store, tenant: str, asked: Asked, id: str) -> dict[str, Any] | No
         "pattern": pattern,
         "evidence": store.evidence(tenant, found[0].id),
         "lesson": lessons.of_fix(store, tenant, found[0], asked.now),
-        "states": STATES,
+        "standing": standing(found[0]),
+        "untried": untried(found[0]),
     }
 
 

@@ -100,7 +100,6 @@ def fix(each: Fix) -> dict[str, Any]:
         "fix": each,
         "does": shown.line(does(each), 300),
         "changes": [timeline.change(change, is_learned=True) for change in each.changes],
-        "is_tried": each.state in ("promoted", "approved"),
         "confidence": calls.wilson(each.worked, each.tried),
     }
 
