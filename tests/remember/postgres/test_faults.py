@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import threading
 import time
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import pytest
 from cutting import Wire
 from full_disk import can_be_had, full_disk, with_small_log
-from ingest import PATIENCE, Agent, Kept, Process, Senders, serving
+from ingest import PATIENCE, Agent, Kept, Process, Senders, run, serving
 from postgres import Server, fresh_database, had
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
@@ -61,6 +62,28 @@ def test_a_server_goes_on_when_its_database_was_stopped_and_started(server, hous
         senders.until_refused()
         server.start()
         senders.until(10)
+    house.check(senders)
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_what_is_sent_first_after_a_restart_is_kept_at_once(server, house, mode):
+    """The connections that the server had are ended, and it finds out when it uses them."""
+
+    def send(id: str) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", house.process.port, timeout=20)
+        body = json.dumps(run(id, text=100))
+        connection.request("POST", "/v1/runs", body, {"Content-Type": "application/json"})
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    with Senders(house.process.port) as senders:
+        senders.until(3)
+    assert send(f"before_{mode}") == 200
+    server.stop(mode)
+    server.start()
+    assert send(f"after_{mode}") == 200
+    assert {f"before_{mode}", f"after_{mode}"} <= Kept(house.database).runs
     house.check(senders)
 
 

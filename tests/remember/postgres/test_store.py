@@ -368,16 +368,48 @@ def until_it_works(asking: Any) -> Any:
     raise AssertionError("it never came back")
 
 
-def test_a_connection_that_the_server_ended_costs_a_question_nothing(store):
-    store.append(LOCAL, batch("run_a"), "j", 1)
-    store.run(LOCAL, "run_a")
-    store.stats(LOCAL, StatsQuery(now=9))
+def end_connections(store: PostgresStore) -> None:
     import psycopg
 
     with psycopg.connect(store._pool._url, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
                       "AND datname = current_database()")  # fmt: skip
+
+
+def test_a_connection_that_the_server_ended_costs_a_question_nothing(store):
+    store.append(LOCAL, batch("run_a"), "j", 1)
+    store.run(LOCAL, "run_a")
+    store.stats(LOCAL, StatsQuery(now=9))
+    end_connections(store)
     assert store.stats(LOCAL, StatsQuery(now=9)).total.calls == 1
+    end_connections(store)
+    assert store.offset(LOCAL, "j") == 1
+
+
+def test_a_connection_that_the_server_ended_costs_a_batch_nothing_and_doubles_none(store):
+    assert store.append(LOCAL, batch("run_a"), "j", 1) == 2
+    end_connections(store)
+    assert store.append(LOCAL, batch("run_b"), "j", 2) == 2
+    end_connections(store)
+    assert store.append(LOCAL, batch("run_b"), "j", 2) == 0
+    end_connections(store)
+    store.put(LOCAL, "kind", "key", b"value")
+    assert store.get(LOCAL, "kind", "key") == b"value"
+    assert store.stats(LOCAL, StatsQuery(now=9)).total.calls == 2
+
+
+def test_a_connection_that_ends_within_a_batch_is_not_gone_on_with(store):
+    """What was asked of it before may be what the rest rests on: whoever keeps the batch keeps it again."""
+    store.append(LOCAL, batch("run_a"), "j", 1)
+
+    def cut_off() -> None:
+        with store._writing(LOCAL) as writer:
+            end_connections(store)
+            writer.execute("SELECT 1")
+
+    with pytest.raises(StoreError):
+        cut_off()
+    assert store.append(LOCAL, batch("run_b"), "j", 2) == 2
 
 
 def test_who_asks_when_all_connections_are_busy_is_told_so(url, monkeypatch):

@@ -39,6 +39,7 @@ from mulligan.remember.store import (
     now,
 )
 
+_Where = Callable[[str], contextlib.AbstractContextManager[PostgresConnection]]
 _TURN = (
     "INSERT INTO turns (tenant, turn) VALUES (?, 1) ON CONFLICT (tenant) DO UPDATE SET turn = turns.turn + 1 "
     "RETURNING turn"
@@ -110,38 +111,63 @@ class PostgresStore(DatabaseStore):
             yield connection
 
     def _read(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
-        """Once more where the connection was one that the server has ended meanwhile."""
-        given = tuple(values)
-        try:
-            return self._read_once(tenant, sql, given)
-        except StoreError as error:
-            if not isinstance(error.__cause__, psycopg.OperationalError) or error.__cause__.sqlstate == "57014":
-                raise
-        return self._read_once(tenant, sql, given)
-
-    def _read_once(self, tenant: str, sql: str, values: tuple[Any, ...]) -> list[Any]:
-        with self._asking(tenant) as connection:
-            return connection.execute(sql, values).fetchall()
+        return self._answered(self._asking, tenant, sql, tuple(values))
 
     def _read_own(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
         """What must know of our own writes."""
-        with self._reading(tenant) as connection:
-            return connection.execute(sql, tuple(values)).fetchall()
+        return self._answered(self._reading, tenant, sql, tuple(values))
+
+    def _answered(self, where: _Where, tenant: str, sql: str, values: tuple[Any, ...]) -> list[Any]:
+        """Asked once more where the connection was one that the server has ended meanwhile."""
+        try:
+            with where(tenant) as connection:
+                return connection.execute(sql, values).fetchall()
+        except StoreError as error:
+            if not isinstance(error.__cause__, psycopg.OperationalError) or error.__cause__.sqlstate == "57014":
+                raise
+        with where(tenant) as connection:
+            return connection.execute(sql, values).fetchall()
 
     @contextlib.contextmanager
     def _writing(self, *tenants: str) -> Iterator[PostgresConnection]:
         with self._lock, told(self.where):
-            writer = self._ours()
+            writer = self._begun(tenants)
             try:
-                writer.begin(*tenants)
-                self._take_turns(writer, tenants)
                 yield writer
                 writer.made.execute("COMMIT")
             except BaseException:
-                self._ledger.let_go()
-                self._turns.clear()
-                self._roll_back(writer)
+                self._undo()
                 raise
+
+    def _begun(self, tenants: tuple[str, ...]) -> PostgresConnection:
+        """A transaction that has these tenants' turn; once more where the server had ended our connection meanwhile.
+
+        A restart does so, and the connection does not know before it is used. Nothing was asked of it yet.
+        """
+        had = self._writer
+        try:
+            return self._begun_once(tenants)
+        except psycopg.OperationalError:
+            if had is None or not had.made.closed:
+                raise
+        self._pool.drop_idle()  # they are as old
+        return self._begun_once(tenants)
+
+    def _begun_once(self, tenants: tuple[str, ...]) -> PostgresConnection:
+        try:
+            writer = self._ours()
+            writer.begin(*tenants)
+            self._take_turns(writer, tenants)
+        except BaseException:
+            self._undo()
+            raise
+        return writer
+
+    def _undo(self) -> None:
+        self._ledger.let_go()
+        self._turns.clear()
+        if self._writer is not None:
+            self._roll_back(self._writer)
 
     def _ours(self) -> PostgresConnection:
         if self._pid != os.getpid():
