@@ -12,6 +12,7 @@ pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[ser
 
 from servers import Client, Running, served
 
+from mulligan.failure import StoreError
 from mulligan.remember.memory import MemoryStore
 from mulligan.serve.api.doors import Rules
 from mulligan.serve.api.errors import Refused
@@ -194,6 +195,61 @@ def test_signing_out_takes_the_cookie_away(running):
     came = signing(running, "", "/sign-out")
     assert came.status == 303
     assert "max-age=0" in came.headers["set-cookie"].lower()
+
+
+def out(running: Running, person: Client):
+    own = {"Origin": f"http://127.0.0.1:{running.port}", "Content_Type": "application/x-www-form-urlencoded"}
+    return person.post("/sign-out", body=b"", **own)
+
+
+def test_whoever_signs_out_is_out_wherever_a_copy_of_the_cookie_is(running):
+    secret = running.holding("read", name="ann").token
+    person = signed_in(running, secret)
+    copy = Client(running.port, cookie=person.cookie)
+    elsewhere = Sessions(running.store, running.server.tokens)  # another process of the same store
+    elsewhere.load()
+    value = person.cookie.partition("=")[2]
+    assert elsewhere.find(value, running.server.clock()) is not None
+    assert out(running, person).status == 303
+    assert (person.get("/").status, copy.get("/").status, copy.get("/v1/runs").status) == (401, 401, 401)
+    elsewhere.load()
+    assert elsewhere.find(value, running.server.clock()) is None
+    assert Client(running.port, token=secret).get("/v1/runs").status == 200  # the token is good, and signs in again
+    assert signed_in(running, secret).get("/").status == 200
+
+
+def test_who_signs_out_while_the_store_is_away_is_told_so(running, monkeypatch):
+    def away(cookie: str, now: int) -> None:
+        raise StoreError("the store is away")
+
+    person = signed_in(running, running.holding("read").token)
+    monkeypatch.setattr(running.server.sessions, "end", away)
+    came = out(running, person)
+    assert came.status == 503
+    assert "max-age=0" in came.headers["set-cookie"].lower()
+
+
+def test_whoever_came_by_the_printed_address_signs_out_too(running):
+    person = running.person()
+    assert person.get("/").status == 200
+    assert out(running, person).status == 303
+    assert person.get("/").status == 401
+
+
+def test_a_cookie_that_was_signed_out_with_is_remembered_no_longer_than_it_was_good():
+    shelf = MemoryStore()
+    tokens = Tokens(shelf)
+    token, _ = tokens.create("read", 0)
+    tokens.refresh()
+    sessions = Sessions(shelf, tokens)
+    sessions.load()
+    for number in range(3):
+        sessions.end(sessions.make(token, number), number)
+    sessions.end("made.1.up", 0)
+    assert len(sessions._ended) == 3
+    later = HOURS * 3_600_000 + 10
+    sessions.end(sessions.make(token, later), later)
+    assert len(sessions._ended) == 1
 
 
 def test_behind_tls_the_cookie_never_goes_without(running):

@@ -107,6 +107,9 @@ class Browsers:
     def find(self, cookie: str) -> Caller | None:
         return self._known.get(cookie)
 
+    def forget(self, cookie: str) -> None:
+        self._known.pop(cookie, None)
+
 
 def cookie_name(request: Request) -> str:
     """Browsers keep cookies by host and not by port: two servers must not take each other's."""

@@ -1,7 +1,8 @@
 """Signing in: a token of role read or admin, given once in a form, becomes a cookie that stands for it.
 
 The cookie is signed with a key that all processes of one store share, so each of them knows it and none has to remember
-it; it is worth as much as its token, and nothing once that is revoked or has expired.
+it; it is worth as much as its token, and nothing once that is revoked or has expired. Of those that somebody signed out
+with, the store remembers that, for as long as they would have been good.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
+from mulligan.failure import StoreError
+from mulligan.records import decode, encode
 from mulligan.remember.store import Shelf
 from mulligan.serve.api.errors import Refused
-from mulligan.serve.api.tokens import KIND, OF_THE_SERVER, Token, Tokens
+from mulligan.serve.api.tokens import KIND, OF_THE_SERVER, Token, Tokens, hashed
 
-KEY = "cookies"
+KEY, ENDED = "cookies", "signed-out"
 HOURS = 12
 """That a cookie is good for."""
 TRIES, EVERYBODY = 10, 100
 """Tokens that were none, which may be tried in a minute: from one address, and from all together."""
 MINUTE = 60.0
 ADDRESSES = 10_000
+MOST = 10_000
+"""Cookies that are remembered as signed out; of more, those that would end the soonest are let go of."""
 
 
 class Sessions:
@@ -34,9 +39,12 @@ class Sessions:
         self._shelf = shelf
         self._tokens = tokens
         self._key = b""
+        self._ended: dict[str, int] = {}
+        """Those that were signed out with, by their hashes, and until when they would have been good."""
 
     def load(self) -> None:
-        """The key, drawn once for all processes. Asks the store, the first time."""
+        """The key, drawn once for all processes, and who has signed out. Asks the store."""
+        self._ended = _read(self._shelf.get(OF_THE_SERVER, KIND, ENDED))
         if self._key:
             return
         key = self._shelf.get(OF_THE_SERVER, KIND, KEY)
@@ -63,10 +71,31 @@ class Sessions:
         if token is None or not (until.isascii() and until.isdecimal() and len(until) < 16):
             return None
         is_ours = hmac.compare_digest(signed.encode("utf-8", "replace"), self._signed(token, int(until)).encode())
-        return token if is_ours and now < int(until) and token.state(now) == "active" else None
+        if not is_ours or now >= int(until) or hashed(signed) in self._ended:
+            return None
+        return token if token.state(now) == "active" else None
+
+    def end(self, cookie: str, now: int) -> None:
+        """From now on it is worth nothing: here at once, in other processes of the store within a second."""
+        if self.find(cookie, now) is None:
+            return
+        _, until, signed = cookie.split(".")
+        for _ in range(100):
+            known = self._shelf.get(OF_THE_SERVER, KIND, ENDED)
+            ended = {mark: end for mark, end in _read(known).items() if end > now} | {hashed(signed): int(until)}
+            if len(ended) > MOST:
+                del ended[min(ended, key=ended.__getitem__)]
+            if self._shelf.swap(OF_THE_SERVER, KIND, ENDED, known, encode(ended)):
+                self._ended = ended
+                return
+        raise StoreError("too many sign out at once. Try again.")
 
     def _signed(self, token: Token, until: int) -> str:
         return hmac.digest(self._key, f"{token.id}.{until}.{token.hash}".encode(), "sha256").hex()
+
+
+def _read(kept: bytes | None) -> dict[str, int]:
+    return decode(kept, dict[str, int]) if kept else {}
 
 
 class Tries:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from mulligan.serve.api.app import Server
-from mulligan.serve.api.doors import cookie_name, own_place
+from mulligan.serve.api.doors import cookie_name, own_place, told
 from mulligan.serve.api.errors import Refused
 from mulligan.serve.api.signing import HOURS
 from mulligan.serve.api.tokens import MAY
@@ -57,9 +57,19 @@ class Signing:
         return answer
 
     async def sign_out(self, request: Request) -> Response:
+        """The cookie goes from the browser and is worth nothing any more, wherever a copy of it may be."""
         _own(request)
-        answer = RedirectResponse(PATH, 303)
-        for name in (self._server.sessions.name, cookie_name(request)):
+        server = self._server
+        answer: Response = RedirectResponse(PATH, 303)
+        server.browsers.forget(request.cookies.get(cookie_name(request), ""))
+        try:
+            if server.is_stale:
+                await server.ask(server.refresh)
+            if cookie := request.cookies.get(server.sessions.name):
+                await server.ask(server.sessions.end, cookie, server.clock())
+        except Refused as refused:  # the store is away: it is said, and the browser lets go of it all the same
+            answer = told(request, refused)
+        for name in (server.sessions.name, cookie_name(request)):
             answer.delete_cookie(name, path="/", httponly=True, samesite="strict")
         return answer
 
