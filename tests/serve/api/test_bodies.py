@@ -144,6 +144,26 @@ def test_a_store_that_is_away_is_told_and_the_next_one_is_kept(serving, anybody,
     assert anybody.get("/readyz").status == 200
 
 
+def test_whoever_is_answered_finds_what_they_were_told_to_be_so(serving, anybody, monkeypatch):
+    from mulligan.failure import StoreError
+
+    committer, answer, so = serving.server.committer, committing._answer, []
+
+    def answered(each, told):
+        so.append((committer.is_refused, committer.events))
+        answer(each, told)
+
+    def fails(batches):
+        raise StoreError("no room left")
+
+    monkeypatch.setattr(committing, "_answer", answered)
+    with monkeypatch.context() as patched:
+        patched.setattr(serving.store, "append_all", fails)
+        assert anybody.post("/v1/runs", {"id": "a", "end": "finished"}).status == 503
+    assert anybody.post("/v1/runs", {"id": "a", "end": "finished"}).status == 200
+    assert so == [(True, 0), (False, 1)]
+
+
 def test_a_server_to_which_nobody_sends_because_it_was_not_ready_is_ready_again(serving, anybody, monkeypatch):
     from mulligan.serve.api import committing
 

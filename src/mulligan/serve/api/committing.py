@@ -111,10 +111,10 @@ class Committer:
                 for act in acts:
                     act()
                 self._commit(group)
-                self._learn()
             finally:
                 with self._changed:
                     self._size -= sum(each.size for each in group)
+            self._learn()
 
     def _commit(self, group: list[_Waiting]) -> None:
         ready: list[tuple[_Waiting, Batch]] = []
@@ -131,15 +131,16 @@ class Committer:
         except Exception as error:  # noqa: BLE001 - one of them may be the cause: then it fails alone
             kept = [self._alone(batch) for _, batch in ready] if len(ready) > 1 else [_told(error)]
         for (each, batch), new in zip(ready, kept, strict=True):
-            _answer(each, new)
+            # Before anybody is answered: whoever asks next whether we are ready finds what they were told to be so.
             if isinstance(new, Refused) and new.status == 503:
                 self._refused = time.monotonic()
             if isinstance(new, int):
                 self._refused = float("-inf")
                 self._learner.heard(batch.tenant)
                 self.events += new
-                if new and self._heard is not None:
-                    self._tell(batch.tenant, batch.events)
+            _answer(each, new)
+            if isinstance(new, int) and new and self._heard is not None:
+                self._tell(batch.tenant, batch.events)
 
     def _alone(self, batch: Batch) -> int | Refused:
         try:
