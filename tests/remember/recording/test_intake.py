@@ -111,6 +111,7 @@ def small():
         patch.setattr(intake, "FEW", 10)
         patch.setattr(intake, "event_frame", writing)
         patch.setattr(backlog, "BATCH", 7)
+        patch.setattr(backlog, "PORTION", 2)
         patch.setattr(backlog, "JOURNAL_FULL", 30_000)
         patch.setattr(journals, "ROOM", 1000)
         yield

@@ -252,16 +252,15 @@ class Intake:
             self.progress.notify_all()
 
     def catch_up(self, store: Store, tenant: str) -> None:
-        """Brings in what waits in journals alone: in those laid aside, and in our own what memory let go."""
-        self.backlog.bring_in(store, tenant)
-        end = self._spilled
-        if end and self.journal is not None:
-            bring_in(store, tenant, self.journal, end)
-            with self._lock, self.progress:
-                self._kept_upto = end
-                if self._spilled == end:  # else callers have been faster
-                    self._spilled = 0
-                self.progress.notify_all()
+        """Brings in a portion of what waits in journals alone: those laid aside, then what memory let go of our own."""
+        if self.backlog.journals:
+            self.backlog.bring_in(store, tenant)
+        elif self.journal is not None:
+            self._kept_upto = bring_in(store, tenant, self.journal, self._spilled)
+        with self._lock, self.progress:
+            if self._kept_upto >= self._spilled:  # else callers have been faster
+                self._spilled = 0
+            self.progress.notify_all()
 
     def make_room(self, is_store_open: bool) -> None:
         """Takes back what was in hand and is not kept, and lets go of what is too much in memory and in the journal."""
@@ -316,7 +315,7 @@ class Intake:
                 self._is_making_room = False
 
     def _lay_aside(self, journal: Journal) -> None:
-        """Begins a new journal where the store is away and this one has grown long."""
+        """Begins a new journal where the store is away, or slower than callers, and this one has grown long."""
         if self._journals is None:
             return
         try:
@@ -327,8 +326,8 @@ class Intake:
                 left = deque(each for each in self.waiting if not each[0])
                 self.kept += len(self.waiting) - len(left)
                 self.waiting = left
+                self.backlog.lay_aside(journal, self._kept_upto)
                 self.journal, self._kept_upto, self._spilled = new, 0, 0
-                self.backlog.journals.append(journal)
                 self.progress.notify_all()
             self.backlog.thin(self._lose)
         except Exception as error:  # noqa: BLE001 - the one there is does

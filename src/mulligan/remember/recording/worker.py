@@ -128,7 +128,7 @@ class Worker:
                 if not self._urgent and not self._is_ending:
                     self._hurry.wait(0)  # rung for a flush that is over: what comes now may wait for more
                 while intake.has_more and not self._is_ending:
-                    if len(intake.waiting) < backlog.BATCH and not self._urgent:
+                    if len(intake.waiting) < backlog.BATCH and not intake.is_behind and not self._urgent:
                         self._hurry.wait(PAUSE)
                     if not self._turn() and not self._is_ending:
                         self._hurry.wait(PAUSE)
