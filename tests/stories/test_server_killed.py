@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 from mulligan import calls, figures
 from mulligan.figures import StatsQuery
@@ -43,18 +43,19 @@ print(m.flush(60), m._parts.recorder.dropped, flush=True)
 """
 
 
-def serve(store: Path, port: int = 0) -> tuple[subprocess.Popen[str], int]:
+def serve(store: Path, port: int) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-m", "mulligan", "serve", "--port", str(port), "--store", str(store)],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    line = process.stdout.readline()
-    return process, int(re.search(r":(\d+) ", line)[1])
+    assert f":{port} " in process.stdout.readline()
+    return process
 
 
 def test_a_killed_server_loses_and_doubles_nothing_and_the_agents_only_wait(tmp_path):
     store = tmp_path / "kept.db"
-    server, port = serve(store)
+    port = free_port()  # to which it comes back
+    server = serve(store, port)
     agents = [
         subprocess.Popen(
             [sys.executable, "-c", AGENT, f"http://127.0.0.1:{port}", f"agent-{number}", str(CALLS),
@@ -71,7 +72,7 @@ def test_a_killed_server_loses_and_doubles_nothing_and_the_agents_only_wait(tmp_
             server.kill()
             server.communicate()
             time.sleep(0.3)
-            server, _ = serve(store, port)
+            server = serve(store, port)
         told = [agent.communicate(timeout=90) for agent in agents]
     finally:
         server.kill()
@@ -79,6 +80,7 @@ def test_a_killed_server_loses_and_doubles_nothing_and_the_agents_only_wait(tmp_
         for agent in agents:
             if agent.poll() is None:
                 agent.kill()
+                agent.communicate()
 
     assert [out.strip() for out, _ in told] == ["True 0"] * PROCESSES, told
     with_all = SqliteStore(store)

@@ -116,12 +116,15 @@ def block(answer):
     return json.loads(texts(answer)[-1])["mulligan"]
 
 
-def proxied(*words, options=(), env=None):
+PATIENT = "from mulligan.serve.proxy import server; server.GRACE = 60.0; from mulligan.serve.cli import main; main()"
+"""The command, which gives a server all the time it needs to answer when its input has ended."""
+
+
+def proxied(*words, options=(), env=None, is_patient=False):
     """A connection to the fake server through the proxy."""
     command = [
         sys.executable,
-        "-m",
-        "mulligan",
+        *(("-c", PATIENT) if is_patient else ("-m", "mulligan")),
         "proxy",
         "--name",
         "fake",

@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from mcp_client import FAKE, direct, proxied
+from mcp_client import FAKE, PATIENT, direct, proxied
 
 SAYINGS = [
     b'{"jsonrpc":"2.0","id":7,"method":"resources/read","params":{"uri":"a:b"}}\n',
@@ -63,12 +63,12 @@ def test_a_question_of_the_server_reaches_the_client_and_is_answered_by_nobody_e
 
 
 def test_progress_arrives_before_the_answer_and_keeps_a_long_call_alive():
-    with proxied(options=["--timeout", "1.5"]) as client:
+    with proxied(options=["--timeout", "3"]) as client:
         client.open()
         client.send(
             id=1,
             method="tools/call",
-            params={"name": "slow", "arguments": {"seconds": 2.5}, "_meta": {"progressToken": "p"}},
+            params={"name": "slow", "arguments": {"seconds": 3.5}, "_meta": {"progressToken": "p"}},
         )
         said = [client.hear()]
         while "result" not in said[-1]:
@@ -89,7 +89,7 @@ def test_a_call_is_not_late_while_the_server_waits_for_the_client():
 
 
 def test_a_client_that_ends_its_input_hears_the_answers_that_are_on_their_way():
-    with proxied("late") as client:
+    with proxied("late", is_patient=True) as client:
         client.send(id=1, method="initialize", params={})
         client.send(id=2, method="tools/call", params={"name": "echo", "arguments": {"text": "hello"}})
         client.process.stdin.close()
@@ -101,9 +101,9 @@ def test_a_client_that_ends_its_input_hears_the_answers_that_are_on_their_way():
 
 def test_input_may_come_from_a_file(tmp_path, monkeypatch):
     (tmp_path / "in").write_text('{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
-    command = [sys.executable, "-m", "mulligan", "proxy", "--", sys.executable, str(FAKE)]
+    command = [sys.executable, "-c", PATIENT, "proxy", "--", sys.executable, str(FAKE)]
     with (tmp_path / "in").open() as said, (tmp_path / "out").open("w") as heard:
-        subprocess.run(command, stdin=said, stdout=heard, timeout=30, check=True)
+        subprocess.run(command, stdin=said, stdout=heard, timeout=60, check=True)
     assert json.loads((tmp_path / "out").read_text())["result"]["heard"] == "ping"
 
 
