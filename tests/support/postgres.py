@@ -343,7 +343,8 @@ def _first_of(folder: Path) -> str:
         try:
             # A worker's parent is the run itself, which outlives them all.
             run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
-            _kept.append(Server(watched=run))
+            # Whoever tidies tables comes when it likes, and holds them for a moment that a test has not asked for.
+            _kept.append(Server(watched=run, autovacuum="off"))
             _kept[-1].process.returncode = 0  # it outlives this worker, and nobody waits for it: that is no mistake
         except Unavailable as reason:
             named.write_text(str(reason))
