@@ -80,6 +80,7 @@ def test_lessons_in_force_are_taught_and_the_fix_beneath_one_is_not_told_twice()
 
 def test_a_store_that_is_broken_costs_what_it_knows_and_never_the_list(monkeypatch, tmp_path):
     plain = listed()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # where it is kept instead: not where all tests of this machine may
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"no database" * 1000)
     monkeypatch.setenv("MULLIGAN_STORE", str(broken))
