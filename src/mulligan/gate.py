@@ -95,8 +95,18 @@ class Gate:
                 if not is_fine:
                     told = self._redactor.record(plain(success.arguments), plain(thawed(success.result)))
                     steps[place] = success.step(success.form.kept_name, *told)
-        alone = ((place, success, success.alone) for place, success in enumerate(batch))
-        runs = {place: self.run(success.whole_run(of.run)) for place, success, of in alone if of is not None}
+        runs: dict[int, Run] = {}
+        are_plain: dict[int, bool] = {}
+        for place, success in enumerate(batch):
+            of = success.alone
+            if of is None:
+                continue
+            # What they have in common is looked at once: where nothing is hidden in it, nothing is in any of them.
+            is_plain = are_plain.get(id(of))
+            if is_plain is None:
+                is_plain = are_plain[id(of)] = self.run(of.run) is of.run
+            run = success.whole_run(of.run)
+            runs[place] = run if is_plain and _id(run.id) is run.id else self.run(run)
         return steps, runs
 
     def _harmless(self, batch: Sequence[Success]) -> list[bool]:
