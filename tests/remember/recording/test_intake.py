@@ -6,8 +6,10 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from hypothesis import given, settings
@@ -35,6 +37,8 @@ class Slow(MemoryStore):
         super().__init__()
         self.meanwhile = 0
         self.fails = ""
+        self.poison = ""
+        """A run that it can never keep."""
         self.calls = lambda count: None
 
     def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
@@ -42,6 +46,8 @@ class Slow(MemoryStore):
         self.meanwhile = 0
         if self.fails == "before":
             raise StoreError("away")
+        if any(isinstance(event, StepEnded) and event.step.run == self.poison for event in batch):
+            raise OverflowError("too large for a column")
         kept = super().append(tenant, batch, journal, offset, principal)
         if self.fails == "after":
             raise StoreError("the answer did not come")
@@ -185,6 +191,54 @@ def test_what_is_in_no_journal_is_kept_although_later_calls_were_let_go(tmp_path
     host.work(200)
     host.settle()
     assert host.kept() == host.made
+
+
+@pytest.mark.parametrize("place", range(21, 28))
+def test_a_record_that_can_never_be_kept_costs_itself_alone_where_the_journal_has_grown_long(tmp_path, place):
+    host = Host(tmp_path)
+    host.store.poison = f"run_{place:05}"
+    for _ in range(10):
+        host.work(7)
+        host.turn(0, "")
+    host.settle()
+    assert host.kept() == [run for run in host.made if run != host.store.poison]
+    assert host.recorder.dropped == 1
+    assert host.recorder.close(5.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_handler_may_record_anywhere_in_a_flush_whatever_the_recorder_does_meanwhile(tmp_path):
+    host = Host(tmp_path)
+    taken = host.recorder._intake
+    host.recorder._worker.thread = threading.Thread()  # which comes to nothing
+    places, stuck = [], []
+
+    def interrupt(frame: FrameType, event: str, arg: object) -> object:
+        """Between any two lines, the recorder's thread takes a batch and a signal comes."""
+        place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {event}"
+        if "mulligan" not in frame.f_code.co_filename and "threading" not in frame.f_code.co_filename:
+            return None
+        other = threading.Thread(target=taken.next_batch, daemon=True)
+        other.start()
+        other.join(0.05)  # else it waits for a lock that is held here
+        places.append(place)
+        if taken._lock.acquire(timeout=0.2):  # as a record does
+            taken._lock.release()
+        else:
+            stuck.append(place)
+            return None
+        return interrupt
+
+    host.work(3)
+    before = sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        host.recorder.flush(0.01)
+    finally:
+        sys.settrace(before)
+        host.recorder._worker.thread = None
+    assert len(places) > 20
+    assert stuck == []
 
 
 def test_a_host_that_does_nothing_but_call_does_not_starve_the_recorder(tmp_path):

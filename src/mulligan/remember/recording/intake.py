@@ -16,6 +16,7 @@ from typing import Any
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepStarted
 from mulligan.remember.recording import backlog
 from mulligan.remember.recording.backlog import Backlog, bring_in
+from mulligan.remember.recording.bells import Progress
 from mulligan.remember.recording.framing import event_frame, success_frame
 from mulligan.remember.recording.journal import Journal
 from mulligan.remember.recording.losses import Losses
@@ -74,7 +75,7 @@ class Intake:
         self._acquire, self._release = self._lock.acquire, self._lock.release
         self.is_unheard = True
         """Whether a record must wake somebody to be kept."""
-        self.progress = threading.Condition()
+        self.progress = Progress()
 
     def abandon(self) -> None:
         """Begins anew in a forked child: the files are the parent's."""
@@ -200,7 +201,7 @@ class Intake:
 
     @property
     def taken(self) -> int:
-        with self.progress:  # nothing is counted twice, or not at all, on its way from one to the other
+        with self._lock:  # nothing is counted twice, or not at all, on its way from one to the other
             return self.kept + len(self._in_hand) + len(self.waiting)
 
     @property
@@ -222,7 +223,7 @@ class Intake:
 
         There are none while older ones wait in a journal alone.
         """
-        with self._lock, self.progress:  # nobody is between the journal and the queue
+        with self._lock:  # nobody is between the journal and the queue
             if self.is_behind:
                 return [], None, 0
             next = self.waiting.popleft
@@ -236,20 +237,20 @@ class Intake:
 
     def done(self, upto: int = 0) -> None:
         """The records in hand are kept, and the journal up to this place."""
-        with self.progress:
+        with self._lock:
             self._kept_upto = upto or self._kept_upto
             self.kept += len(self._in_hand)
             self._in_hand = []
-            self.progress.notify_all()
+            self.progress.tell()
 
     def drop(self, sound: Collection[Waiting]) -> None:
         """Of the records in hand only these can ever be kept; the others are counted."""
-        with self._lock, self.progress:
+        with self._lock:
             lost = len(self._in_hand) - len(sound)
             self._in_hand = list(sound)
             self.losses.dropped += lost
             self.kept += lost
-            self.progress.notify_all()
+            self.progress.tell()
 
     def catch_up(self, store: Store, tenant: str) -> None:
         """Brings in a portion of what waits in journals alone: those laid aside, then what memory let go of our own."""
@@ -257,10 +258,10 @@ class Intake:
             self.backlog.bring_in(store, tenant)
         elif self.journal is not None:
             self._kept_upto = bring_in(store, tenant, self.journal, self._spilled)
-        with self._lock, self.progress:
+        with self._lock:
             if self._kept_upto >= self._spilled:  # else callers have been faster
                 self._spilled = 0
-            self.progress.notify_all()
+            self.progress.tell()
 
     def make_room(self, is_store_open: bool) -> None:
         """Takes back what was in hand and is not kept, and lets go of what is too much in memory and in the journal."""
@@ -277,7 +278,7 @@ class Intake:
             self._lay_aside(journal)
 
     def _take_back(self) -> None:
-        with self._lock, self.progress:
+        with self._lock:
             batch, self._in_hand = self._in_hand, []
             # Where memory has let go of later ones, the journal brings these in with them.
             left = [each for each in batch if not 0 < each[0] <= self._spilled]
@@ -286,7 +287,7 @@ class Intake:
 
     def _spill(self) -> None:
         """Lets go from memory what a journal has too; of what is in none, the oldest successes go first, counted."""
-        with self._lock, self.progress:
+        with self._lock:
             if self._is_making_room:  # a signal handler, or a finaliser, has recorded in the middle of this
                 return
             self._is_making_room = True
@@ -310,7 +311,7 @@ class Intake:
                     excess -= len(gone)
                 self.waiting.extendleft(reversed(unwritten))
                 self.kept += before - excess
-                self.progress.notify_all()
+                self.progress.tell()
             finally:
                 self._is_making_room = False
 
@@ -320,15 +321,15 @@ class Intake:
             return
         try:
             new = self._new_journal(self._journals())
-            with self._lock, self.progress:
+            with self._lock:
                 for started in tuple(self._open_runs.values()):
                     new.write(event_frame(started))
                 left = deque(each for each in self.waiting if not each[0])
+                self.backlog.lay_aside(journal, self._kept_upto)  # first: who waits sees that they are not kept yet
                 self.kept += len(self.waiting) - len(left)
                 self.waiting = left
-                self.backlog.lay_aside(journal, self._kept_upto)
                 self.journal, self._kept_upto, self._spilled = new, 0, 0
-                self.progress.notify_all()
+                self.progress.tell()
             self.backlog.thin(self._lose)
         except Exception as error:  # noqa: BLE001 - the one there is does
             self._next_aside = time.monotonic() + 1.0
@@ -371,8 +372,8 @@ class Intake:
         self.backlog.remove(old if is_done else new)
 
     def _is_nearly_empty(self) -> bool:
-        """Whether so little waits that it is copied while callers wait."""
-        return not self._spilled and len(self.waiting) <= FEW
+        """Whether so little waits that it is copied while callers wait, and nothing is on its way out of it."""
+        return not self._spilled and not self._in_hand and len(self.waiting) <= FEW
 
     def let_go(self) -> bool:
         """Lets go of the journal, where nothing in it is needed any more; whether all is kept."""

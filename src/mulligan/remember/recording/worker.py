@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 import threading
@@ -10,28 +9,11 @@ import time
 from collections.abc import Callable
 
 from mulligan.remember.recording import backlog
+from mulligan.remember.recording.bells import Bell
 from mulligan.remember.recording.intake import Intake
 
 PAUSE = 0.05
 """Seconds between batches, so that many events share one transaction."""
-
-
-class Bell:
-    """Wakes the one who waits for it, once however often it was rung.
-
-    Not an Event: that one takes a lock to be set, and a signal handler that sets it meanwhile would wait for ever.
-    """
-
-    def __init__(self) -> None:
-        self._silence = threading.Lock()
-        self._silence.acquire()
-
-    def ring(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it was rung, and nobody has heard it yet
-            self._silence.release()
-
-    def wait(self, timeout: float = -1) -> bool:
-        return self._silence.acquire(timeout=timeout)
 
 
 class Worker:
@@ -49,8 +31,8 @@ class Worker:
         self._starting = threading.RLock()
         self._wake = Bell()
         self._hurry = Bell()
-        self._urgent = 0
-        """How many wait for a flush."""
+        self._urgent: set[object] = set()
+        """Those who wait for a flush."""
         self._is_ending = False
 
     def rouse(self) -> None:
@@ -77,13 +59,12 @@ class Worker:
         intake = self._intake
         aim = intake.taken
         deadline = time.monotonic() + timeout
-        with intake.progress:
-            self._urgent += 1
+        waiter = object()
+        self._urgent.add(waiter)
         try:
             return self._comes_to(aim, deadline)
         finally:
-            with intake.progress:
-                self._urgent -= 1
+            self._urgent.discard(waiter)
 
     def _comes_to(self, aim: int, deadline: float) -> bool:
         intake = self._intake
@@ -93,12 +74,10 @@ class Worker:
             thread = self.thread
             if thread is None or thread is threading.current_thread():
                 break  # a listener that waited for its own thread would wait in vain
-            with intake.progress:
-                self._hurry.ring()
-                self._wake.ring()
-                left = deadline - time.monotonic()
-                if not intake.progress.wait_for(functools.partial(self._has_come_to, aim, thread), left):
-                    break
+            self._hurry.ring()
+            self._wake.ring()
+            if not intake.progress.wait_until(functools.partial(self._has_come_to, aim, thread), deadline):
+                break
         return intake.has_come_to(aim)
 
     def _has_come_to(self, aim: int, thread: threading.Thread) -> bool:
@@ -133,6 +112,5 @@ class Worker:
                     if not self._turn() and not self._is_ending:
                         self._hurry.wait(PAUSE)
         finally:
-            with intake.progress:
-                self.thread, intake.is_unheard = None, True
-                intake.progress.notify_all()
+            self.thread, intake.is_unheard = None, True
+            intake.progress.tell()
