@@ -98,6 +98,8 @@ def test_a_database_that_hangs_keeps_no_failed_call_waiting_and_is_not_asked_twi
     said = contextvars.ContextVar("said", default="nobody")
     said.set("helper")
     monkeypatch.setattr(recall, "_agent", said.get)
+    monkeypatch.setattr(memory, "PATIENCE", 20.0)  # however busy the machine is
+    others = set(threading.enumerate())
     (fix,) = recall.fixes("search", TOO_MANY, {"k": 60}, "")
     assert [change.after for change in fix.changes] == [10]
     monkeypatch.setattr(memory, "PATIENCE", 0.05)
@@ -106,7 +108,7 @@ def test_a_database_that_hangs_keeps_no_failed_call_waiting_and_is_not_asked_twi
     for _ in range(20):
         assert recall.fixes("search", TOO_MANY, {"k": 60}, "") == ()
     assert time.monotonic() - begun < 5
-    assert sum(each.name == "mulligan-memory" for each in threading.enumerate()) == 1
+    assert sum(each.name == "mulligan-memory" for each in set(threading.enumerate()) - others) == 1
 
 
 def test_what_is_no_failure_of_a_known_form_is_not_asked_about(recall, place):
