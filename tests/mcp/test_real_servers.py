@@ -225,9 +225,11 @@ def test_a_kill_is_survived(name, folder):
     async def killed():
         async with by_mcp(through(command(name, folder))) as client:
             before = await client.call_tool(tool, arguments(folder))
-            for server in servers():
+            killed = servers()
+            for server in killed:
                 os.kill(server, signal.SIGKILL)
-            await asyncio.sleep(0.3)
+            while any(Path(f"/proc/{server}").exists() for server in killed):
+                await asyncio.sleep(0.01)  # until the proxy knows: what it gives to one that dies may have been heard
             return before, await client.call_tool(tool, arguments(folder))
 
     before, after = run(killed())
