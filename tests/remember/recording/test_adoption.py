@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded, Stream
@@ -17,8 +18,9 @@ from mulligan.redaction import Redactor
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.recording import adoption
 from mulligan.remember.recording.adoption import adopt, release
-from mulligan.remember.recording.framing import event_frame, events_of, success_frame
+from mulligan.remember.recording.framing import EVENT, SUCCESS, event_frame, events_of, success_frame
 from mulligan.remember.recording.journal import Journal, framed, frames
+from mulligan.remember.recording.losses import dropped
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL, RunQuery
 from mulligan.success import Success
@@ -323,3 +325,71 @@ def test_a_journal_that_the_store_does_not_take_holds_up_no_other(tmp_path):
     with pytest.raises(ValueError, match="this is refused"):
         adopt(Picky(), LOCAL, tmp_path)
     assert [path.exists() for path in paths] == [False, True, False]
+
+
+def told(
+    prefix: Any = ("tool", "search", ["query"]),
+    run: Any = "run_b",
+    seq: Any = 1,
+    parent: Any = None,
+    started: Any = 1.0,
+    seconds: Any = 0.25,
+    about: Any = ("clerk", None, None, None),
+    values: Any = ([6],),
+) -> bytes:
+    """A frame whose checksum is right, whatever is in it."""
+    return framed(SUCCESS, msgspec.msgpack.encode((prefix, run, seq, parent, started, seconds, about, values)))
+
+
+def deep(payload: bytes, place: bytes, opening: bytes, closing: bytes = b"") -> bytes:
+    assert payload.count(place) == 1
+    return payload.replace(place, opening * 5000 + place + closing * 5000)
+
+
+STEP = '{"event":"step.ended","step":{"run":"run_b","seq":1,"call":1,"name":"search","started":%s,"arguments":%s}}'
+RUN = '{"event":"%s","run":{"id":"run_b","started":%s}}'
+LARGE = "9" * 25
+HOSTILE = {
+    "a sort of step there is none of": told(prefix=("nonsense", "search", ["query"])),
+    "a type that is a number": told(prefix=(5, "search", ["query"])),
+    "a name that is a number": told(prefix=("tool", 5, ["query"])),
+    "a name that is missing": told(prefix=("tool", None, ["query"])),
+    "a server that is a number": told(prefix=("tool", "search", ["query"], 7)),
+    "names that are numbers": told(prefix=("tool", "search", [5])),
+    "a prefix that is a text": told(prefix="tool"),
+    "a moment that never comes": told(started=float("inf")),
+    "a moment that never comes, in a run": told(started=float("inf"), about=None),
+    "a moment that is no number": told(started=float("nan"), about=None),
+    "a moment that no column holds": told(started=1e300, about=None),
+    "a time without end": told(seconds=float("inf")),
+    "a place that no column holds": told(seq=2**64 - 1),
+    "a length that is missing": told(values=([],)),
+    "values that are missing": told(values=()),
+    "a run about which too little is said": told(about=("clerk",)),
+    "an agent that is a number": told(about=(1, None, None, None)),
+    "values within values": framed(SUCCESS, deep(msgspec.msgpack.encode(
+        (("tool", "search", ["query"]), "run_b", 1, None, 1.0, 0.25, None, (77,))), b"\x4d", b"\x91")),
+    "arguments within arguments": framed(EVENT, (STEP % ("1", "[" * 5000 + "]" * 5000)).encode()),
+    "an attempt at a moment that no column holds": framed(EVENT, (STEP % (LARGE, "{}")).encode()),
+    "a run that begins when no column says": framed(EVENT, (RUN % ("run.started", LARGE)).encode()),
+    "a run that ends when no column says": framed(EVENT, (RUN % ("run.ended", LARGE)).encode()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("frame", HOSTILE.values(), ids=HOSTILE)
+def test_a_sound_frame_with_anything_in_it_is_passed_over_and_holds_up_nothing(tmp_path, caplog, frame):
+    folder = tmp_path / "journals"
+    left(folder, in_short(success("run_a")), frame, in_short(success("run_c")))
+    store = SqliteStore(tmp_path / "mulligan.db")
+    adopt(store, LOCAL, folder)
+    assert set(histories(store)) == {"run_a", "run_c"}
+    assert "passed over" in caplog.text
+    assert list(folder.iterdir()) == []
+
+
+def test_what_can_never_be_kept_of_what_was_adopted_is_counted(tmp_path):
+    folder = tmp_path / "journals"
+    left(folder, in_short(success("run_a")), HOSTILE["an attempt at a moment that no column holds"])
+    store = SqliteStore(tmp_path / "mulligan.db")
+    adopt(store, LOCAL, folder)
+    assert dropped(store, LOCAL) == 1

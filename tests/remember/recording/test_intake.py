@@ -207,6 +207,17 @@ def test_a_record_that_can_never_be_kept_costs_itself_alone_where_the_journal_ha
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("place", [0, 16, 40, 99])
+def test_a_record_that_can_never_be_kept_holds_up_nothing_where_it_waits_in_a_journal_alone(tmp_path, place):
+    host = Host(tmp_path)
+    host.store.poison = f"run_{place:05}"
+    host.work(100)
+    host.settle()
+    assert host.kept() == [run for run in host.made if run != host.store.poison]
+    assert host.recorder.dropped == 1
+    assert host.recorder.close(5.0)
+
+
 def test_a_signal_handler_may_record_anywhere_in_a_flush_whatever_the_recorder_does_meanwhile(tmp_path):
     host = Host(tmp_path)
     taken = host.recorder._intake

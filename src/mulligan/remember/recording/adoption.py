@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from mulligan.events import AnyEvent, Kept, RunEnded, RunStarted, StepEnded
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.failure import StoreError
 from mulligan.records import Run
 from mulligan.remember.recording.backlog import BATCH
 from mulligan.remember.recording.framing import records_of
 from mulligan.remember.recording.journal import SUFFIX, NewerJournal, Orphan, orphans
+from mulligan.remember.recording.losses import add_dropped
+from mulligan.remember.recording.refusal import append_sound
 from mulligan.remember.store import Store
 from mulligan.success import Success
 
@@ -78,19 +81,25 @@ def _adopted(store: Store, tenant: str, orphan: Orphan) -> int:
             continue
         # Two records of one frame stay in one batch: the offset says that both are kept.
         if len(batch) >= BATCH and end != offset:
-            store.append(tenant, Kept(batch), orphan.name, offset)
+            _keep(store, tenant, batch, orphan, offset)
             batch = []
         offset = end
         batch.append(record)
         count += 1
     if batch:
-        store.append(tenant, Kept(batch), orphan.name, offset)
+        _keep(store, tenant, batch, orphan, offset)
     # Another process may have ended one: a run may go on in a child.
     ended = store.ended(tenant, list(open_runs)) if open_runs else set()
     ends = [_abandoned(run, last_seen) for run in open_runs.values() if run.id not in ended]
     if ends:
         store.append(tenant, ends, orphan.name, offset + 1)  # one byte on: it is news, even where all else was kept
     return count
+
+
+def _keep(store: Store, tenant: str, batch: Sequence[AnyEvent | Success], orphan: Orphan, offset: int) -> None:
+    if lost := append_sound(store, tenant, batch, orphan.name, offset):
+        log.warning("%d records of %s can never be kept, and were passed over", lost, orphan.path)
+        add_dropped(store, tenant, lost)
 
 
 def _seen(record: AnyEvent | Success) -> tuple[str, int] | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mulligan.events import AnyEvent, Kept
+from mulligan.events import AnyEvent
 from mulligan.remember.recording.framing import SUCCESS, records_of
 from mulligan.remember.recording.journal import Journal, framed, frames
+from mulligan.remember.recording.refusal import append_sound
 from mulligan.remember.store import Store
 from mulligan.success import Success
 
@@ -59,10 +60,10 @@ class Backlog:
     def _size(self) -> int:
         return sum(each.offset for each in self.journals)
 
-    def bring_in(self, store: Store, tenant: str) -> None:
+    def bring_in(self, store: Store, tenant: str, lose: Callable[[int], None]) -> None:
         """A portion of the oldest."""
         oldest = self.journals[0]
-        self._kept[oldest.name] = bring_in(store, tenant, oldest, oldest.offset)
+        self._kept[oldest.name] = bring_in(store, tenant, oldest, oldest.offset, lose)
         if self._kept[oldest.name] >= oldest.offset:
             del self.journals[0], self._kept[oldest.name]
             self._thinned.discard(oldest.name)
@@ -75,7 +76,7 @@ class Backlog:
             self._complain("journal", f"{journal.path} cannot be removed ({error})")
 
 
-def bring_in(store: Store, tenant: str, journal: Journal, end: int) -> int:
+def bring_in(store: Store, tenant: str, journal: Journal, end: int, lose: Callable[[int], None]) -> int:
     """A portion of what is in a journal up to an offset and not in the store yet; up to where it is there now."""
     batch: list[AnyEvent | Success] = []
     upto = count = 0
@@ -83,7 +84,7 @@ def bring_in(store: Store, tenant: str, journal: Journal, end: int) -> int:
         if offset > end:
             break
         if len(batch) >= BATCH and offset != upto:
-            store.append(tenant, Kept(batch), journal.name, upto)
+            lose(append_sound(store, tenant, batch, journal.name, upto))
             batch = []
             count += 1
             if count >= PORTION:
@@ -91,7 +92,7 @@ def bring_in(store: Store, tenant: str, journal: Journal, end: int) -> int:
         batch.append(record)
         upto = offset
     if batch:
-        store.append(tenant, Kept(batch), journal.name, upto)
+        lose(append_sound(store, tenant, batch, journal.name, upto))
     return end
 
 

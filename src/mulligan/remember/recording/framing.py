@@ -9,12 +9,12 @@ import functools
 import logging
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from mulligan.events import AnyEvent, Kept, RunEnded
-from mulligan.records import Run, decode, encode
+from mulligan.events import AnyEvent, Kept, RunEnded, RunStarted
+from mulligan.records import Run, StepType, decode, encode
 from mulligan.remember.recording.journal import HEAD, MARK, Frame, framed
 from mulligan.success import Form, Success, telling
 
@@ -26,10 +26,16 @@ FORMS = 1000
 """Forms, and sorts of runs, that are remembered while frames are read."""
 
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder().decode
-_facts = msgspec.msgpack.Decoder(
-    tuple[msgspec.Raw, str, int, int | None, float, float, msgspec.Raw, list[Any]]  # as `success_frame` packs them
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+_Seconds = Annotated[float, msgspec.Meta(gt=-(2**43), lt=2**43)]
+"""As much as every store can hold; NaN is not between the two."""
+_facts = msgspec.msgpack.Decoder(  # as `success_frame` packs them
+    tuple[msgspec.Raw, str, _Number, _Number | None, _Seconds, _Seconds, msgspec.Raw, list[Any]]
 ).decode
+_prefix = msgspec.msgpack.Decoder(tuple[StepType, str, list[str]]).decode
+_THREE = _pack((0, 0, 0))[0]
+_prefix_of = msgspec.msgpack.Decoder(tuple[StepType, str, list[str], str | None]).decode
+_alone = msgspec.msgpack.Decoder(tuple[str | None, str | None, str | None, str | None] | None).decode
 _head = HEAD.pack
 _checksum = zlib.crc32
 
@@ -77,15 +83,11 @@ def records_of(found: Iterable[Frame]) -> Iterator[tuple[int, AnyEvent | Success
     """
     for offset, sort, payload in found:
         try:
-            if sort == EVENT:
-                yield offset, decode(payload, AnyEvent)  # type: ignore[arg-type]
-                continue
-            success, about = _success(payload)
-            run = None if about is None else success.whole_run(about)
-        except (msgspec.MsgspecError, ValueError, TypeError) as error:
+            record, run = (_event(payload), None) if sort == EVENT else _success(payload)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, those that follow need not wait for it
             log.warning("a damaged record of a journal was passed over: %s", error)
             continue
-        yield offset, success
+        yield offset, record
         if run is not None:
             yield offset, RunEnded(run)
 
@@ -96,8 +98,17 @@ def events_of(found: Iterable[Frame]) -> Iterator[tuple[int, AnyEvent]]:
         yield offset, Kept([record])[0]
 
 
+def _event(payload: bytes) -> AnyEvent:
+    event: AnyEvent = decode(payload, AnyEvent)  # type: ignore[arg-type]
+    if isinstance(event, RunStarted | RunEnded):
+        for moment in (event.run.started, event.run.ended or 0):
+            if abs(moment) >= 2**53:  # whoever adopts it would end the run by it
+                raise ValueError("a time that is none")
+    return event
+
+
 def _success(payload: bytes) -> tuple[Success, Run | None]:
-    """A call that worked, and what its run has in common with others, where it was alone in one."""
+    """A call that worked, and its run, where it was alone in one."""
     prefix, run, seq, parent, started, seconds, about, told = _facts(payload)
     form, names = _form(bytes(prefix))
     places = len(names)
@@ -105,29 +116,32 @@ def _success(payload: bytes) -> tuple[Success, Run | None]:
     if len(told) > places:
         own = zip(told[places::2], told[places + 1 :: 2], strict=True)
         arguments.update((name, _read(value)) for name, value in own)
-    return Success(form, run, seq, parent, started, (), arguments, None, True, seconds), _about(bytes(about))
+    success = Success(form, run, seq, parent, started, (), arguments, None, True, seconds)
+    alone = _about(bytes(about))
+    return success, None if alone is None else success.whole_run(alone)
 
 
 @functools.lru_cache(FORMS)
 def _form(prefix: bytes) -> tuple[Form, Sequence[str]]:
     """What calls of a form have in common, and the names of the values that were given by place."""
-    type, name, names, *server = _unpack(prefix)
-    form = Form(type, name, server=server[0] if server else None)
+    type, name, names, server = (*_prefix(prefix), None) if prefix[0] == _THREE else _prefix_of(prefix)
+    form = Form(type, name, server=server)
     form.kept_name = name
     return form, names
 
 
 @functools.lru_cache(FORMS)
 def _about(told: bytes) -> Run | None:
-    said = _unpack(told)
+    said = _alone(told)
     if said is None:
         return None
     agent, environment, session, above = said
-    return Run(id="", agent=agent, environment=environment, session=session, parent=above)
+    return Run(id="", agent=agent or "", environment=environment, session=session, parent=above)
 
 
 def _read(told: Any) -> Any:
     """A value as far as it was told: see `success.telling`."""
     if type(told) is list:
-        return {"$str": told[0]}
+        (length,) = told
+        return {"$str": length}
     return {"$type": told} if type(told) is str else told

@@ -255,9 +255,9 @@ class Intake:
     def catch_up(self, store: Store, tenant: str) -> None:
         """Brings in a portion of what waits in journals alone: those laid aside, then what memory let go of our own."""
         if self.backlog.journals:
-            self.backlog.bring_in(store, tenant)
+            self.backlog.bring_in(store, tenant, self._lose)
         elif self.journal is not None:
-            self._kept_upto = bring_in(store, tenant, self.journal, self._spilled)
+            self._kept_upto = bring_in(store, tenant, self.journal, self._spilled, self._lose)
         with self._lock:
             if self._kept_upto >= self._spilled:  # else callers have been faster
                 self._spilled = 0

@@ -21,6 +21,7 @@ from mulligan.records import encode, new_id
 from mulligan.remember.lessons.learner import Learner
 from mulligan.remember.recording.adoption import adopt, release
 from mulligan.remember.recording.intake import Intake, Waiting
+from mulligan.remember.recording.refusal import refused
 from mulligan.remember.recording.worker import Worker
 from mulligan.remember.store import LOCAL, Store
 
@@ -207,18 +208,18 @@ class Recorder:
         """
         sound = [each for each in batch if self._is_encodable(each)]
         if len(sound) == len(batch):
+            if self.store is None:
+                return False
             begun = time.monotonic()
             try:
-                refused = [each for each in batch if not self._is_kept_alone(each)]
-                if len(refused) == len(batch):
-                    now = time.monotonic()
-                    self._not_before = now + max(AGAIN, SHARE * (now - begun))
-                    return False  # it takes nothing at all: it is the store that is broken
-                # Once more, now that it has taken something: it may have come back in the middle of the first round.
-                bad = {id(each) for each in refused if not self._is_kept_alone(each)}
+                bad = refused(self.store, self._tenant, [self._events([each]) for each in batch])
             except MulliganError:
                 return False  # it went away in the middle, which says nothing of a record
-            sound = [each for each in batch if id(each) not in bad]
+            if bad is None:
+                now = time.monotonic()
+                self._not_before = now + max(AGAIN, SHARE * (now - begun))
+                return False  # it takes nothing at all: it is the store that is broken
+            sound = [each for place, each in enumerate(batch) if place not in bad]
         if len(sound) == len(batch):
             return False
         self._intake.drop(sound)
@@ -228,18 +229,6 @@ class Recorder:
         try:
             encode(list(self._events([waiting])))
         except Exception:  # noqa: BLE001 - whatever it is, it cannot be written down
-            return False
-        return True
-
-    def _is_kept_alone(self, waiting: Waiting) -> bool:
-        if self.store is None:
-            return False
-        try:
-            # Under a journal of its own: the batch it belongs to comes again, and what it holds is known by its ids.
-            self.store.append(self._tenant, self._events([waiting]), new_id("journal"), 1)
-        except MulliganError:
-            raise
-        except Exception:  # noqa: BLE001 - whatever it is, it is this record's
             return False
         return True
 
