@@ -162,6 +162,8 @@ INTERRUPTED = """
 import asyncio, os, signal
 import mulligan
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has those in its background ignore it
+
 @mulligan.tool
 def wait():
     return os.kill(os.getpid(), signal.SIGINT)
