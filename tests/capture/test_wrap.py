@@ -604,7 +604,11 @@ CHANGING: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"timeout": 30}, {"record": "off"}], ids=["short", "long", "unrecorded"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"timeout": 30}, {"record": "off"}, {"record": "shape"}],
+    ids=["short", "long", "unrecorded", "shape"],
+)
 @pytest.mark.parametrize("case", CHANGING)
 def test_a_call_that_changed_what_it_was_given_is_not_made_again(
     played: Rehearsal, case: str, options: dict[str, Any]

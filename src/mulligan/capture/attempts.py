@@ -13,7 +13,7 @@ from mulligan import conversation
 from mulligan.capture.answers import Judge
 from mulligan.capture.first import First
 from mulligan.capture.guarding import Aim, Guarding, NotMade, Unfit
-from mulligan.capture.keeping import Keeping, copied
+from mulligan.capture.keeping import CHANGEABLE, Keeping, copied
 from mulligan.capture.kit import Here, Kit, reset
 from mulligan.capture.preparing import Preparing
 from mulligan.capture.tracer import ActiveRun, outcome_of
@@ -143,6 +143,8 @@ class Attempts:
         self._last: Step | None = None
         self._copying: Callable[[Mapping[str, Any]], Any] = plain
         """How what it is given was copied when it began: whether that has changed is told by a second copy."""
+        self._before: dict[str, Any] | None = None
+        """The same where less than all is kept of it."""
         self._untold: tuple[Step, Any] | None = None
         """A failed attempt that is told as soon as it is known what comes after it."""
         self._made = 0
@@ -265,11 +267,14 @@ class Attempts:
         given, last = self._given, self._last
         if last is None or last.attempt != self._made or all(type(value) in FLAT for value in given.values()):
             return []
-        kept = self._copying(given) if self._keeping is None else self._keeping.arguments(given)[0]
+        if self._keeping is None:
+            before, now = last.arguments, self._copying(given)
+        elif self._keeping.is_model:
+            before, now = last.arguments, self._keeping.arguments(given)[0]
+        else:
+            before, now = self._before or {}, self._keeping.changeable(given)
         return [
-            name
-            for name, value in given.items()
-            if isinstance(value, list | dict | set) and kept.get(name) != last.arguments.get(name)
+            name for name, value in given.items() if isinstance(value, CHANGEABLE) and now.get(name) != before.get(name)
         ]
 
     def started(self, move: Try) -> Mapping[str, Any]:
@@ -303,7 +308,7 @@ class Attempts:
     def _resume(self, first: First) -> NoReturn:
         """Takes over an attempt that was made and failed before there was any need of us."""
         self._first, self._step, self._stopped = first.number, first.step(), first.ended
-        self._copying = copied
+        self._copying, self._before = copied, first.before
         error, first.error = first.error, None
         if error is None:
             raise Answered(first.answer)
@@ -318,6 +323,7 @@ class Attempts:
         if move.after is not None:
             self._changes.extend(move.after.changes)
         self._copying = plain
+        self._before = None if self._keeping is None else self._keeping.changeable(move.arguments)
         self._step = Step(
             run=self.run.id,
             seq=number,

@@ -47,6 +47,8 @@ class First(Here, eq=False, gc=False):
     error: Exception | None = None
     answer: Any = None
     is_over: bool = False
+    before: dict[str, Any] | None = None
+    """Where less than all is kept: what it may change of what it was given, as that was."""
 
     @property
     def run(self) -> ActiveRun:
@@ -270,15 +272,17 @@ def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, A
                     break
         else:
             is_told = False
-        said = None
+        said = before = None
         if not is_told:
             given = ()
-            named, told, is_flat, said = _described(wrapped, rules, args, kwargs)
+            named, told, is_flat, said, before = _described(wrapped, rules, args, kwargs)
         if is_layer:
             guard.made += 1
         clock = kit.clock  # what is held, and not a method, is called faster so, here and below
         made = Success(form, id, number or 0, parent, clock(), given, named, alone, is_flat)
         first = First(run, number, layer, is_layer, rules, made, told, is_alone)
+        if before:
+            first.before = before
         if said is not None:
             first.run.hear(said)
         if kit.watchers and not kit.is_silent:
@@ -292,15 +296,17 @@ def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _described(
     wrapped: Wrapped, rules: Rules, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[dict[str, Any], list[Any] | None, bool, str | None]:
-    """The arguments of any call by name, as they are now; what is told of them, whether they can change, what is said.
+) -> tuple[dict[str, Any], list[Any] | None, bool, str | None, dict[str, Any] | None]:
+    """The arguments of any call by name, as they are now; what is told of them, whether they can change, what is said,
+    and what was given that could change, where that is not kept.
 
-    The last is of a model's call: what the user said in it.
+    What is said is of a model's call: what the user said in it.
     """
     form = rules.form
     arguments: Mapping[str, Any] = wrapped.signature.bind(args, kwargs)
-    said = None
+    said = before = None
     if rules.keeping is not None:
+        before = rules.keeping.changeable(arguments)
         arguments, said = rules.keeping.arguments(arguments)
     elif wrapped.signature.is_open and form.named is not None and len(form.plain) < NAMES:
         learned = [name for name in kwargs if wrapped.signature.can_name(name)]
@@ -308,5 +314,5 @@ def _described(
     told = telling(form, arguments)
     is_flat = FLAT.issuperset(map(type, arguments.values()))
     if is_flat or rules.keeping is not None:
-        return dict(arguments), told, is_flat, said
-    return {name: frozen(value) for name, value in arguments.items()}, told, is_flat, said
+        return dict(arguments), told, is_flat, said, before
+    return {name: frozen(value) for name, value in arguments.items()}, told, is_flat, said, None

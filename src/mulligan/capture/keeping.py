@@ -18,6 +18,9 @@ NESTED = 200
 """Texts of a call that are looked for in the message of its failure."""
 
 
+CHANGEABLE = (list, dict, set)
+
+
 def copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments as they are now: the function may change what it was given."""
     return {name: value if type(value) in FLAT else thawed(frozen(value)) for name, value in arguments.items()}
@@ -71,6 +74,12 @@ class Keeping:
             name: value if value is not given.get(name) else shape(value, closed) for name, value in kept.items()
         }
         return changed, None
+
+    def changeable(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Copies of what a tool may change of what it is given: of what is kept, nobody could tell. Never kept."""
+        if self.is_model:
+            return {}
+        return copied({name: value for name, value in given.items() if isinstance(value, CHANGEABLE)})
 
     def result(self, result: Any) -> Any:
         if self.is_shape:
