@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mulligan.events import AnyEvent, StepEnded, Stream
+from mulligan.events import AnyEvent, RunStarted, StepEnded, Stream
 from mulligan.failure import Failure, Kind, StoreError
 from mulligan.records import Run, Step
 from mulligan.redaction import Redactor
@@ -216,6 +217,30 @@ def test_a_record_that_can_never_be_kept_holds_up_nothing_where_it_waits_in_a_jo
     assert host.kept() == [run for run in host.made if run != host.store.poison]
     assert host.recorder.dropped == 1
     assert host.recorder.close(5.0)
+
+
+def test_a_journal_that_cannot_be_begun_leaves_no_open_run_behind_for_others_to_end(tmp_path, monkeypatch):
+    def on_a_full_disk(folder: Path) -> journals.Journal:
+        journal = journals.Journal(folder)
+        journal.write(framing.event_frame(RunStarted(Run(id="run_open", started=1))))
+        monkeypatch.setattr(journal, "write", fails)
+        made.append(journal.path)
+        return journal
+
+    def fails(frame: bytes) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    made: list[Path] = []
+    host = Host(tmp_path)
+    host.recorder(RunStarted(Run(id="run_open", started=1)))
+    host.work(1)
+    monkeypatch.setattr(host.recorder._intake, "_new_journal", on_a_full_disk)
+    host.work(200)
+    host.turn(0, "before")
+    assert made
+    assert not any(path.exists() for path in made)
+    host.settle()
+    assert host.kept() == host.made
 
 
 def test_a_signal_handler_may_record_anywhere_in_a_flush_whatever_the_recorder_does_meanwhile(tmp_path):

@@ -322,8 +322,12 @@ class Intake:
         try:
             new = self._new_journal(self._journals())
             with self._lock:
-                for started in tuple(self._open_runs.values()):
-                    new.write(event_frame(started))
+                try:
+                    for started in tuple(self._open_runs.values()):
+                        new.write(event_frame(started))
+                except BaseException:
+                    self.backlog.remove(new)  # or whoever adopts it would take its runs for abandoned
+                    raise
                 left = deque(each for each in self.waiting if not each[0])
                 self.backlog.lay_aside(journal, self._kept_upto)  # first: who waits sees that they are not kept yet
                 self.kept += len(self.waiting) - len(left)
