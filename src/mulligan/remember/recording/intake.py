@@ -85,7 +85,7 @@ class Intake:
             journal.abandon()
 
     def complain(self, what: str, told: str) -> None:
-        self.losses.complain(what, told, self.waiting)
+        self.losses.complain(what, told, len(self._in_hand) + len(self.waiting))
 
     # In the caller
 

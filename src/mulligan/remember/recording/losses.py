@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sized
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,11 +23,11 @@ class Losses:
         self._told = 0
         self._warned: dict[str, float] = {}
 
-    def complain(self, what: str, told: str, waiting: Sized) -> None:
+    def complain(self, what: str, told: str, waiting: int) -> None:
         now = time.monotonic()
         if now - self._warned.get(what, -MINUTE) >= MINUTE:
             self._warned[what] = now
-            log.warning("%s (%d records in memory, %d dropped)", told, len(waiting), self.dropped)
+            log.warning("%s (%d records in memory, %d dropped)", told, waiting, self.dropped)
 
     def tell(self, store: Store, tenant: str) -> None:
         """Counts what was dropped where `mulligan doctor` sees it, once the store can be written again."""
