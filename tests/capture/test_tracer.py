@@ -138,6 +138,28 @@ def test_a_run_that_was_cut_short_is_abandoned_and_its_steps_have_not_failed(
     assert [(step.outcome, step.failure) for step in played.steps] == [("cancelled", None)]
 
 
+@pytest.mark.parametrize("timeout", [None, 30.0], ids=["short", "long"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError()])
+def test_a_call_outside_any_run_that_was_cut_short_is_cancelled_and_no_failure(
+    played: Rehearsal, error: BaseException, timeout: float | None
+) -> None:
+    @mulligan.tool(timeout=timeout)
+    def wait() -> None:
+        raise error
+
+    @mulligan.tool
+    def items() -> Iterator[int]:
+        yield 1
+        raise error
+
+    with pytest.raises(type(error)):
+        wait()
+    with pytest.raises(type(error)):
+        list(items())
+    assert [each.run.end for each in played.runs] == ["finished", "finished"]
+    assert [step.outcome for step in played.steps] == ["cancelled", "cancelled"]
+
+
 @pytest.mark.parametrize("error", [GeneratorExit(), SystemExit(), SystemExit(0)])
 def test_a_run_that_is_left_in_order_has_finished(played: Rehearsal, error: BaseException) -> None:
     with pytest.raises(type(error)), mulligan.run("agent") as run:

@@ -14,9 +14,10 @@ import pytest
 
 from mulligan.events import RunEnded, StepEnded
 from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.records import Run, Step
+from mulligan.records import Fix, Run, Step
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL
+from mulligan.report.fixes import listed, untried
 
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
 
@@ -92,6 +93,13 @@ def test_what_cannot_be_tried_is_not_said_to_be(tmp_path):
     assert mulligan("approve", fix["id"], "--store", path).stdout.endswith(f"another city ({why})\n")
     assert mulligan("--store", path).stdout.startswith("1 fix, 0 of them tried without asking.")
     assert "told     and not tried: which value it was" in mulligan("show", fix["id"], "--store", path).stdout
+
+
+@pytest.mark.parametrize("sort", ["recipe", "retry"])
+def test_what_is_never_tried_by_its_state_alone_is_not_counted_as_tried(sort):
+    fix = Fix(id="fix_1", tool="weather", fingerprint="f", sort=sort, state="promoted")
+    assert untried(fix)
+    assert next(listed([fix], 0, None)) == "1 fix, 0 of them tried without asking."
 
 
 def test_what_rests_on_somebody_is_taken_back(store):

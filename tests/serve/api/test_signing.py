@@ -14,6 +14,7 @@ from servers import Client, Running, served
 
 from mulligan.failure import StoreError
 from mulligan.remember.memory import MemoryStore
+from mulligan.serve.api import signing as signing_in
 from mulligan.serve.api.doors import Rules
 from mulligan.serve.api.errors import Refused
 from mulligan.serve.api.signing import HOURS, TRIES, Sessions, Tries
@@ -250,6 +251,20 @@ def test_a_cookie_that_was_signed_out_with_is_remembered_no_longer_than_it_was_g
     later = HOURS * 3_600_000 + 10
     sessions.end(sessions.make(token, later), later)
     assert len(sessions._ended) == 1
+
+
+def test_of_more_cookies_than_are_remembered_those_are_let_go_of_that_end_the_soonest(monkeypatch):
+    monkeypatch.setattr(signing_in, "MOST", 2)
+    shelf = MemoryStore()
+    tokens = Tokens(shelf)
+    token, _ = tokens.create("read", 0)
+    tokens.refresh()
+    sessions = Sessions(shelf, tokens)
+    sessions.load()
+    cookies = [sessions.make(token, number) for number in range(3)]
+    for cookie in cookies:
+        sessions.end(cookie, 5)
+    assert [sessions.find(cookie, 5) is None for cookie in cookies] == [False, True, True]
 
 
 def test_behind_tls_the_cookie_never_goes_without(running):
