@@ -277,6 +277,15 @@ def test_a_signal_handler_may_record_anywhere_in_a_flush_whatever_the_recorder_d
     assert stuck == []
 
 
+def test_what_waits_in_a_journal_alone_is_kept_although_somebody_has_removed_the_file(tmp_path):
+    host = Host(tmp_path)
+    host.work(200)
+    for path in tmp_path.glob("*.journal"):
+        path.unlink()
+    host.settle()
+    assert host.kept() == host.made
+
+
 def test_a_host_that_does_nothing_but_call_does_not_starve_the_recorder(tmp_path):
     """Through the real boundary: a process whose only thread but ours never waits for anything."""
     script = """

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from mulligan.events import AnyEvent
 from mulligan.remember.recording.framing import SUCCESS, records_of
-from mulligan.remember.recording.journal import Journal, framed, frames
+from mulligan.remember.recording.journal import Journal, framed
 from mulligan.remember.recording.refusal import append_sound
 from mulligan.remember.store import Store
 from mulligan.success import Success
@@ -49,7 +49,7 @@ class Backlog:
             elif self._size > 2 * JOURNAL_FULL:
                 old = self.journals.pop(0)
                 self._complain("full", f"{old.path} is dropped: the store is away, or slower")
-                lost = sum(1 for _ in frames(old.path, self._kept[old.name]))
+                lost = sum(1 for _ in old.frames(self._kept[old.name]))
             else:
                 return
             lose(lost)
@@ -80,7 +80,7 @@ def bring_in(store: Store, tenant: str, journal: Journal, end: int, lose: Callab
     """A portion of what is in a journal up to an offset and not in the store yet; up to where it is there now."""
     batch: list[AnyEvent | Success] = []
     upto = count = 0
-    for offset, record in records_of(frames(journal.path, store.offset(tenant, journal.name))):
+    for offset, record in records_of(journal.frames(store.offset(tenant, journal.name))):
         if offset > end:
             break
         if len(batch) >= BATCH and offset != upto:
@@ -101,7 +101,7 @@ def thinned(journal: Journal, start: int) -> tuple[Journal, int]:
     new = Journal(journal.path.parent, journal.is_lasting)
     lost = 0
     try:
-        for frame in frames(journal.path, start):
+        for frame in journal.frames(start):
             if frame.sort == SUCCESS:
                 lost += 1
             else:

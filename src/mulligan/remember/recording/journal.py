@@ -154,6 +154,11 @@ class Journal:
             return os.pread(self._file, self.offset - start, start)
         return self.memory[start : self.offset]
 
+    def frames(self, start: int = 0) -> Iterator[Frame]:
+        """What is in it from an offset on. By the handle: somebody may have removed the file."""
+        with os.fdopen(os.dup(self._file), "rb") as file:
+            yield from _frames(file, start)
+
     def close(self, remove: bool) -> None:
         """Lets go of the file; removes it when everything in it is in the store."""
         with self._syncing:  # the number of a file that is closed may be another's the next moment
