@@ -277,6 +277,18 @@ def test_a_signal_handler_may_record_anywhere_in_a_flush_whatever_the_recorder_d
     assert stuck == []
 
 
+def test_what_the_journal_has_brought_in_already_takes_nothing_with_it_that_is_in_none(tmp_path):
+    """A signal handler's record is in the queue before the one it interrupted, and in the journal after it."""
+    host = Host(tmp_path)
+    host.work(5)
+    early = host.recorder._intake.waiting[0]
+    host.turn(meanwhile=0, fails="")
+    host.recorder._intake.waiting.append(early)
+    host.fail(is_written=False)
+    host.settle()
+    assert host.kept() == host.made
+
+
 def test_what_waits_in_a_journal_alone_is_kept_although_somebody_has_removed_the_file(tmp_path):
     host = Host(tmp_path)
     host.work(200)

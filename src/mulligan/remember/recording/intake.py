@@ -229,6 +229,8 @@ class Intake:
             next = self.waiting.popleft
             batch = self._in_hand = [next() for _ in range(min(backlog.BATCH, len(self.waiting)))]
             upto = max(map(itemgetter(0), batch), default=0)
+            if upto <= self._kept_upto:  # the journal has brought them in with later ones: known by their ids
+                upto = 0
             # What a signal handler recorded in the middle of a record comes before it here, and after it in the
             # journal. The two are kept together, since the offset speaks for both.
             while self.waiting and 0 < self.waiting[0][0] < upto:
