@@ -13,26 +13,27 @@ import msgspec
 
 from mulligan.remember.bodies import PlainRow
 
-TOGETHER = 50
-"""Rows that are kept by one statement."""
-
 
 class Insert(msgspec.Struct, frozen=True):
-    """A row into a table, and what becomes of it where there is one of its key; and many of them in one statement."""
+    """A row into a table, and what becomes of it where there is one of its key."""
 
     table: str
     columns: tuple[str, ...]
     conflict: str
-    one: str
-    many: str
 
     @classmethod
     def of(cls, table: str, columns: str, conflict: str = "ON CONFLICT DO NOTHING") -> Insert:
         """Unless it is said what to do with it, a row that is there stays."""
-        names = tuple(columns.split())
-        start, row = f"INSERT INTO {table} ({', '.join(names)}) VALUES ", f"({', '.join('?' * len(names))})"
-        many = start + ", ".join([row] * TOGETHER)
-        return cls(table, names, conflict, f"{start}{row} {conflict}", f"{many} {conflict}")
+        return cls(table, tuple(columns.split()), conflict)
+
+    @property
+    def one(self) -> str:
+        return self.many(1)
+
+    def many(self, count: int) -> str:
+        """A statement for so many of them."""
+        row = f"({', '.join('?' * len(self.columns))})"
+        return f"INSERT INTO {self.table} ({', '.join(self.columns)}) VALUES {', '.join([row] * count)} {self.conflict}"
 
     @classmethod
     def instead(cls, table: str, keys: str, values: str) -> Insert:

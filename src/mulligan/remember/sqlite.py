@@ -13,18 +13,20 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mulligan import forks
 from mulligan.failure import StoreError
 from mulligan.records import History, encode_into
 from mulligan.remember import audit, candidates
 from mulligan.remember.bodies import PlainRow
-from mulligan.remember.connection import TOGETHER, Insert, Lookup
+from mulligan.remember.connection import Insert, Lookup
 from mulligan.remember.database import DatabaseStore
 from mulligan.remember.network import remote
 from mulligan.remember.store import LOCAL, Forget, Forgotten, Health, Progress, Pruned, Retention, journals_of, now
 from mulligan.remember.tables import APPLICATION, HALF, MIGRATIONS, PACKED_AT, REPACKED_AT
+
+T = TypeVar("T")
 
 BUSY_MS = 5000
 WAIT_MS = 10
@@ -43,24 +45,19 @@ class SqliteConnection(sqlite3.Connection):
         return self.execute(sql, values)
 
     def put(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> int:
-        """Many rows a statement: each lets go of the interpreter's lock, and a busy host gives it back late."""
         before = self.total_changes
-        whole = len(rows) - len(rows) % TOGETHER
-        for start in range(0, whole, TOGETHER):
-            self.execute(insert.many, [value for row in rows[start : start + TOGETHER] for value in row])
-        self.executemany(insert.one, rows[whole:])
+        for some in self._portions(rows, len(insert.columns)):
+            self.execute(_many(insert, len(some)), [value for row in some for value in row])
         return self.total_changes - before
 
     def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """One by one, which here is no slower for a few; or together, where they differ in one column alone."""
-        if len(keys) < TOGETHER // 5 or lookup.keys[-1].endswith(">=") or len({key[:-1] for key in keys}) > 1:
+        if len(keys) < FEW or lookup.keys[-1].endswith(">=") or len({key[:-1] for key in keys}) > 1:
             return [(*key, *row) for key in keys for row in self.execute(lookup.one, key)]
         found: list[tuple[Any, ...]] = []
-        sql, same = _together(lookup), keys[0][:-1]
-        for start in range(0, len(keys), TOGETHER):
-            some = [key[-1] for key in keys[start : start + TOGETHER]]
-            some += some[-1:] * (TOGETHER - len(some))  # always as many, so that the statement is always the same
-            found += [(*same, *row) for row in self.execute(sql, (*same, *some))]
+        same = keys[0][:-1]
+        for some in self._portions([key[-1] for key in keys], 1):
+            found += [(*same, *row) for row in self.execute(_together(lookup, len(some)), (*same, *some))]
         return found
 
     def put_plain(self, tenant: str, rows: Iterable[PlainRow]) -> int:
@@ -68,29 +65,48 @@ class SqliteConnection(sqlite3.Connection):
         before = self.total_changes
         body = bytearray()
         following = iter(rows)
-        left: list[PlainRow] = []
-        while left or (left := list(itertools.islice(following, SIZES[0]))):
-            size = next(size for size in SIZES if size <= len(left))
-            some, left = left[:size], left[size:]
-            is_alike = len({row[0] for row in some}) == len({row[2] for row in some}) == 1
-            given: list[Any] = [tenant]
-            # As a bytearray, which the driver takes as it is: of bytes it asks whether they are to be adapted.
-            if is_alike:
-                given += (some[0][0], some[0][2])
-                for _, seq, _, started, rest in some:
-                    encode_into(rest, body)
-                    given += (seq, started, body[:])
-            else:
-                for run, seq, name, started, rest in some:
-                    encode_into(rest, body)
-                    given += (run, seq, name, started, body[:])
-            self.execute(_plain(size, is_alike), given)
+        while left := list(itertools.islice(following, SIZES[1])):  # those that are large are held twice meanwhile
+            for some in self._portions(left, 5):
+                is_alike = len({row[0] for row in some}) == len({row[2] for row in some}) == 1
+                given: list[Any] = [tenant]
+                # As a bytearray, which the driver takes as it is: of bytes it asks whether they are to be adapted.
+                if is_alike:
+                    given += (some[0][0], some[0][2])
+                    for _, seq, _, started, rest in some:
+                        encode_into(rest, body)
+                        given += (seq, started, body[:])
+                else:
+                    for run, seq, name, started, rest in some:
+                        encode_into(rest, body)
+                        given += (run, seq, name, started, body[:])
+                self.execute(_plain(len(some), is_alike), given)
         return self.total_changes - before
 
+    def _portions(self, rows: Sequence[T], values: int) -> Iterator[Sequence[T]]:
+        """As many rows a statement as can be, of so many values each; in few sizes, so that statements are known."""
+        start = 0
+        while start < len(rows):
+            left = len(rows) - start
+            size = next(size for size in SIZES if size <= left and (size == 1 or size * values <= self._most_values))
+            yield rows[start : start + size]
+            start += size
 
-SIZES = (100, 10, 1)
-"""How many steps of calls that worked at once are kept by one statement: not too many to be held twice if they are
-large, and no more values than any SQLite takes."""
+    @functools.cached_property
+    def _most_values(self) -> int:
+        """How many values a statement may have here, with a few to spare."""
+        return self.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) - 10
+
+
+SIZES = (500, 150, 25, 8, 3, 1)
+"""How many rows one statement keeps, or asks for. Each statement lets go of the interpreter's lock, and a host that
+never waits gives it back five milliseconds later."""
+FEW = 10
+"""Rows that are asked for one by one."""
+
+
+@functools.cache
+def _many(insert: Insert, count: int) -> str:
+    return insert.many(count)
 
 
 @functools.cache
@@ -105,10 +121,10 @@ def _plain(size: int, is_alike: bool) -> str:
 
 
 @functools.cache
-def _together(lookup: Lookup) -> str:
+def _together(lookup: Lookup, count: int) -> str:
     columns = ", ".join((lookup.keys[-1], *lookup.columns))
     where = " AND ".join(f"{key} = ?" for key in lookup.keys[:-1])
-    return f"SELECT {columns} FROM {lookup.table} WHERE {where} AND {lookup.keys[-1]} IN ({', '.join('?' * TOGETHER)})"
+    return f"SELECT {columns} FROM {lookup.table} WHERE {where} AND {lookup.keys[-1]} IN ({', '.join('?' * count)})"
 
 
 class _Connection:

@@ -27,7 +27,7 @@ from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded, Stream
 from mulligan.failure import Failure, Kind, StoreError
 from mulligan.records import Run, Step, encode
 from mulligan.redaction import Redactor
-from mulligan.remember import connection
+from mulligan.remember import sqlite
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.recording import backlog, intake, worker
 from mulligan.remember.recording import journal as journals
@@ -859,7 +859,7 @@ def test_whichever_write_fails_no_caller_is_harmed_nothing_uncounted_is_missing_
 def test_whichever_statement_of_a_large_batch_fails_all_of_it_is_kept_in_the_end_and_once(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "PAUSE", 0.001)
     SqliteStore(tmp_path / "empty.db").close()
-    count = 2 * connection.TOGETHER + 1
+    count = sqlite.SIZES[0] + sqlite.SIZES[1] + 1
     k = 0
     while True:
         place = Place(tmp_path / str(k))
