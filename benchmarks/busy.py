@@ -86,8 +86,8 @@ def measured(way: str, seconds: float) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=8.0, help="how long each process calls (8)")
+    parser.add_argument("--rounds", type=int, default=3, help="processes of each way; the median is told (3)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
@@ -95,6 +95,8 @@ def main() -> int:
     if options.child:
         print(json.dumps(child(options.child, options.seconds, options.out)), flush=True)
         return 0
+    if options.seconds <= 0 or options.rounds < 1:
+        parser.error("--seconds must be more than 0, and --rounds 1 or more")
     os.environ.pop("MULLIGAN_HOME", None)
     rounds: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     for _ in range(options.rounds):

@@ -91,6 +91,25 @@ def test_many_runs_that_another_process_began_are_ended_as_what_they_are(tmp_pat
     assert [history.run for history in one.export(LOCAL)] == ended
 
 
+@pytest.mark.parametrize("most", [999, 20])
+def test_a_library_that_takes_few_values_a_statement_keeps_as_much(tmp_path, monkeypatch, most):
+    connect = SqliteStore._connect
+
+    def connecting(store: SqliteStore) -> SqliteConnection:
+        connection = connect(store)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, most)
+        return connection
+
+    monkeypatch.setattr(SqliteStore, "_connect", connecting)
+    store = SqliteStore(tmp_path / "a.db")
+    runs = [Run(id=f"run_{n}", started=n, ended=n, end="finished") for n in range(700)]
+    steps = [StepEnded(Step(run=run.id, seq=1, call=1, name="search", outcome="success")) for run in runs]
+    store.append(LOCAL, [*steps, *map(RunEnded, runs)], "j", 1)
+    health = store.health(LOCAL)
+    assert (health.runs, health.steps) == (700, 700)
+    store.close()
+
+
 def test_a_closed_store_says_so(tmp_path):
     store = SqliteStore(tmp_path / "a.db")
     store.close()

@@ -100,7 +100,7 @@ def entry(do: str, at: int, about: str = "", told: str = "") -> Act:
 
     who = acting()
     return Act(
-        id=f"act_{time.time_ns():016x}{new_id('')[1:5]}",
+        id=f"act_{time.time_ns():016x}{new_id()[-4:]}",
         at=at,
         by=shown(who.by),
         do=do,

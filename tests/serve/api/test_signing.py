@@ -18,7 +18,7 @@ from mulligan.serve.api import signing as signing_in
 from mulligan.serve.api.doors import Rules
 from mulligan.serve.api.errors import Refused
 from mulligan.serve.api.signing import HOURS, TRIES, Sessions, Tries
-from mulligan.serve.api.tokens import Tokens
+from mulligan.serve.api.tokens import Token, Tokens
 from mulligan.serve.dashboard.pages import group as pages
 
 BEYOND = Rules(is_local=False, hosts=frozenset({"localhost"}))
@@ -124,13 +124,30 @@ def test_a_cookie_that_we_did_not_sign_is_worth_nothing(running):
     assert admin.get("/").status == 200
 
 
-def test_a_cookie_has_its_time():
+def signing_in_alone() -> tuple[MemoryStore, Tokens, Token, Sessions]:
+    """A store with one token, whom it lets in, with no server around it."""
     shelf = MemoryStore()
     tokens = Tokens(shelf)
     token, _ = tokens.create("read", 0)
     tokens.refresh()
     sessions = Sessions(shelf, tokens)
     sessions.load()
+    return shelf, tokens, token, sessions
+
+
+def test_a_secret_has_nothing_in_common_with_what_everybody_may_see_or_with_another():
+    tokens = Tokens(MemoryStore())
+    made = [tokens.create("read", 0) for _ in range(30)]
+    secrets = [re.fullmatch(r"mul_read_([a-z2-7]{32})", secret)[1] for _, secret in made]
+    assert len(set(secrets)) == len({token.id for token, _ in made}) == 30
+    for places in (slice(0, 2), slice(16, 18)):
+        assert len({secret[places] for secret in secrets}) > 20
+    assert sum(secret[:2] == secret[16:18] for secret in secrets) < 5
+    assert len({token.id[4:6] for token, _ in made}) > 20
+
+
+def test_a_cookie_has_its_time():
+    shelf, tokens, token, sessions = signing_in_alone()
     cookie = sessions.make(token, 1000)
     assert sessions.find(cookie, 1000 + HOURS * 3_600_000 - 1) == token
     assert sessions.find(cookie, 1000 + HOURS * 3_600_000) is None
@@ -238,12 +255,7 @@ def test_whoever_came_by_the_printed_address_signs_out_too(running):
 
 
 def test_a_cookie_that_was_signed_out_with_is_remembered_no_longer_than_it_was_good():
-    shelf = MemoryStore()
-    tokens = Tokens(shelf)
-    token, _ = tokens.create("read", 0)
-    tokens.refresh()
-    sessions = Sessions(shelf, tokens)
-    sessions.load()
+    _, _, token, sessions = signing_in_alone()
     for number in range(3):
         sessions.end(sessions.make(token, number), number)
     sessions.end("made.1.up", 0)
@@ -255,12 +267,7 @@ def test_a_cookie_that_was_signed_out_with_is_remembered_no_longer_than_it_was_g
 
 def test_of_more_cookies_than_are_remembered_those_are_let_go_of_that_end_the_soonest(monkeypatch):
     monkeypatch.setattr(signing_in, "MOST", 2)
-    shelf = MemoryStore()
-    tokens = Tokens(shelf)
-    token, _ = tokens.create("read", 0)
-    tokens.refresh()
-    sessions = Sessions(shelf, tokens)
-    sessions.load()
+    _, _, token, sessions = signing_in_alone()
     cookies = [sessions.make(token, number) for number in range(3)]
     for cookie in cookies:
         sessions.end(cookie, 5)

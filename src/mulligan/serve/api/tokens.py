@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import os
 import time
 from collections.abc import Callable
 from typing import Literal, get_args
@@ -73,9 +75,10 @@ class Tokens:
         expires: int | None = None,
     ) -> tuple[Token, str]:  # fmt: skip
         """A new one, and its secret, which nobody can be told again."""
-        secret = f"mul_{role}_{new_id('')[1:]}{new_id('')[1:]}"
+        # Of chance alone: ids that are drawn together begin alike, and everybody may see them.
+        secret = f"mul_{role}_{base64.b32encode(os.urandom(20)).decode().lower()}"
         token = Token(
-            id=new_id("tok")[:12], hash=hashed(secret), role=role, name=name, tenant=tenant, principal=principal,
+            id=f"tok_{new_id()[-8:]}", hash=hashed(secret), role=role, name=name, tenant=tenant, principal=principal,
             created=now, expires=expires,
         )  # fmt: skip
         told = f"role {role}{f', {name}' if name else ''}{', expires' if expires is not None else ''}"
