@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mulligan import calls, figures
+from mulligan import figures
 from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.figures import DAY, HOUR, Cells
+from mulligan.links import derive_status, link_recoveries
 from mulligan.records import Change, History, Recovery, Run, Step, encode
 from mulligan.remember import fixes, rollups, rows, tallies
 from mulligan.remember.ledger import part_of
@@ -90,7 +91,7 @@ def history(chance: random.Random, place: int) -> History:
     steps: list[Step] = []
     for each in range(CALLS):
         steps += call(chance, run, len(steps) + 1, agent, started + each * 4000)
-    return History(run=run, steps=tuple(steps), links=tuple(calls.overcame(steps)))
+    return History(run=run, steps=tuple(steps), links=tuple(link_recoveries(steps)))
 
 
 def call(chance: random.Random, run: Run, seq: int, agent: int, started: int) -> Iterator[Step]:
@@ -201,7 +202,7 @@ class Block:
         marked = msgspec.structs.replace(run, started=MARK + run.started, ended=MARK + (run.ended or 0))
         pieces = _pieces(encode(marked), '{"id":"run_000000', run.started, run.ended or 0)
         is_plain = not any(step.has_failed for step in made.steps)
-        status = calls.status(run, made.steps, made.links)
+        status = derive_status(run, made.steps, made.links)
         about = (run.agent, run.session, run.started, run.ended, *pieces, run.version, run.environment)
         self.rows["runs"].append((number, run.id[10:], *about, status, is_plain))
         for step in made.steps:

@@ -271,19 +271,19 @@ def learning_adds(folder: Path, calls: int = 20_000, rounds: int = 5) -> tuple[f
         sizes.append(sum(isinstance(event, StepEnded) for event in batches[-1]))
     half = len(batches) // 2
     kept = sum(sizes[half:])
-    real = fixes.trials, voting.add
+    real = fixes.find_trials, voting.add
     spent: dict[bool, list[float]] = {False: [], True: []}
     for place in range(2 * rounds):
         is_learning = place % 2 == 1
         store = SqliteStore(folder / f"learning_{place}.db", lambda: NOW)
-        fixes.trials, voting.add = real if is_learning else (_no_trials, _no_news)  # type: ignore[assignment]
+        fixes.find_trials, voting.add = real if is_learning else (_no_trials, _no_news)  # type: ignore[assignment]
         began = 0.0
         for at, batch in enumerate(batches):
             if at == half:
                 began = time.process_time()
             store.append(LOCAL, batch, f"journal_{at}", 1)
         spent[is_learning].append(1e6 * (time.process_time() - began) / kept)
-        fixes.trials, voting.add = real
+        fixes.find_trials, voting.add = real
         store.close()
     return statistics.median(spent[False]), statistics.median(spent[True])
 

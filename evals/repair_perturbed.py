@@ -28,8 +28,8 @@ import repair_worlds as worlds  # noqa: E402
 
 from mulligan.capture.advice import advise  # noqa: E402
 from mulligan.classify.classifier import classify  # noqa: E402
+from mulligan.privileged_arguments import is_privileged  # noqa: E402
 from mulligan.recover.dialect import mapped  # noqa: E402
-from mulligan.recover.provenance import is_privileged  # noqa: E402
 
 Call = tuple[str, dict[str, Any], dict[str, Any]]
 """Tool, arguments, schema."""

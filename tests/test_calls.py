@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from mulligan import calls
 from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.links import derive_status, link_recoveries
 from mulligan.records import Change, Ending, Link, Recovery, Run, Step
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-timeout")
@@ -36,7 +37,7 @@ def step(seq: int, call: int | None = None, attempt: int = 1, *, failure: Failur
 
 
 def status_of(steps: list[Step], run: Run | None = None) -> str:
-    return calls.status(run or Run(id="run_a", end="finished"), steps, calls.overcame(steps))
+    return derive_status(run or Run(id="run_a", end="finished"), steps, link_recoveries(steps))
 
 
 # Joining
@@ -45,7 +46,7 @@ def status_of(steps: list[Step], run: Run | None = None) -> str:
 def test_attempts_at_one_thing_are_one_call_in_the_order_they_were_made():
     steps = [step(3, 1, 2), step(2, name="other"), step(1, failure=TIMEOUT)]
 
-    joined = calls.joined(steps)
+    joined = calls.group_attempts(steps)
 
     assert [[each.seq for each in call.steps] for call in joined] == [[1, 3], [2]]
     assert [call.name for call in joined] == ["search", "other"]
@@ -57,7 +58,7 @@ def test_a_call_says_how_it_ended():
     later = msgspec.structs.replace(changed, seq=3, attempt=3)
 
     def ending(*steps: Step) -> str:
-        return calls.joined(steps)[0].ending
+        return calls.group_attempts(steps)[0].ending
 
     assert ending(step(1)) == "first try"
     assert ending(step(1, failure=TIMEOUT)) == "given up"
@@ -71,13 +72,13 @@ def test_a_call_says_how_it_ended():
     checked = step(2, 1, 2, after=Recovery(remedy=Remedy.WAIT, source="verify"))
     assert ending(step(1, failure=TIMEOUT), checked) == "confirmed by a check"
     assert ending(step(1, outcome="cancelled")) == "cancelled"
-    assert calls.joined([step(1, failure=TIMEOUT), waited])[0].waited == 1.5
+    assert calls.group_attempts([step(1, failure=TIMEOUT), waited])[0].waited == 1.5
 
 
 def test_a_call_says_what_its_recovery_took():
     first = step(1, failure=TIMEOUT, seconds=3.0, tokens={"input": 5, "output": 2})
     second = step(2, 1, 2, seconds=0.5, tokens={"input": 7}, after=Recovery(remedy=Remedy.WAIT, seconds=1.5))
-    (call,) = calls.joined([first, second])
+    (call,) = calls.group_attempts([first, second])
     assert call.recovery_seconds == 2.0
     assert call.recovery_tokens == 7
 
@@ -111,7 +112,7 @@ def test_a_run_that_raised_or_was_abandoned_is_a_failure_whatever_worked(end):
 def test_a_failure_of_the_run_itself_is_overcome_by_nothing():
     steps = [step(1, type="run", name="agent", failure=TIMEOUT), step(2, type="run", name="agent")]
     assert status_of(steps) == "failure"
-    assert calls.overcame(steps) == []
+    assert link_recoveries(steps) == []
 
 
 @pytest.mark.parametrize("outcome", ["cancelled", "refused"])
@@ -196,15 +197,15 @@ class Runs(RuleBasedStateMachine):
 
     @invariant()
     def status_is_the_models(self) -> None:
-        assert calls.status(self.run, self.steps, calls.overcame(self.steps)) == self.model.status
+        assert derive_status(self.run, self.steps, link_recoveries(self.steps)) == self.model.status
 
     @rule(random=st.randoms(use_true_random=False))
     def arrive_in_any_order(self, random: Any) -> None:
         shuffled = list(self.steps)
         random.shuffle(shuffled)
-        assert calls.overcame(shuffled) == calls.overcame(self.steps)
-        assert calls.joined(shuffled) == calls.joined(self.steps)
-        assert calls.status(self.run, shuffled, calls.overcame(shuffled)) == self.model.status
+        assert link_recoveries(shuffled) == link_recoveries(self.steps)
+        assert calls.group_attempts(shuffled) == calls.group_attempts(self.steps)
+        assert derive_status(self.run, shuffled, link_recoveries(shuffled)) == self.model.status
 
 
 Runs.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
@@ -242,7 +243,7 @@ RANK = {"failure": 0, "partial": 1, "recovered": 2, "success": 3}
 @given(RUNS, st.data())
 def test_a_later_success_that_overcomes_a_failure_never_makes_the_status_worse(drawn, data):
     steps = made(drawn)
-    failed = [call for call in calls.joined(steps) if call.has_failed]
+    failed = [call for call in calls.group_attempts(steps) if call.has_failed]
     if not failed:
         return
     again = data.draw(st.sampled_from(failed)).last
@@ -253,8 +254,8 @@ def test_a_later_success_that_overcomes_a_failure_never_makes_the_status_worse(d
 @given(RUNS)
 def test_each_failed_call_has_at_most_one_link_and_it_points_to_a_later_success(drawn):
     steps = made(drawn)
-    by_id = {call.id: call for call in calls.joined(steps)}
-    links = calls.overcame(steps)
+    by_id = {call.id: call for call in calls.group_attempts(steps)}
+    links = link_recoveries(steps)
 
     assert [link.failed for link in links] == sorted({link.failed for link in links})
     for link in links:
@@ -267,14 +268,14 @@ def test_each_failed_call_has_at_most_one_link_and_it_points_to_a_later_success(
 
 
 def test_a_link_says_that_time_helped():
-    (link,) = calls.overcame([step(1, failure=TIMEOUT), step(2, 1, 2)])
+    (link,) = link_recoveries([step(1, failure=TIMEOUT), step(2, 1, 2)])
     assert (link.failed, link.overcame, link.how, link.changes) == (1, 1, "retry", ())
 
 
 def test_a_link_says_what_recovery_changed():
     changed = Change(path="k", how="clamp", before=50, after=10, from_="schema")
     after = Recovery(remedy=Remedy.REPAIR, changes=(changed,))
-    (link,) = calls.overcame([step(1, failure=REJECTED), step(2, 1, 2, after=after)])
+    (link,) = link_recoveries([step(1, failure=REJECTED), step(2, 1, 2, after=after)])
     assert (link.how, link.changes) == ("repair", (changed,))
 
 
@@ -289,7 +290,7 @@ def test_a_link_says_what_recovery_changed():
 )
 def test_the_next_item_of_a_loop_does_not_overcome_the_one_that_timed_out(before, after):
     steps = [step(1, arguments=before, failure=TIMEOUT), step(2, arguments=after)]
-    assert calls.overcame(steps) == []
+    assert link_recoveries(steps) == []
     assert status_of(steps) == "partial"
 
 
@@ -304,7 +305,7 @@ def test_the_next_item_of_a_loop_does_not_overcome_the_one_that_timed_out(before
 )
 def test_the_same_asked_in_less_or_in_other_words_does(before, after):
     steps = [step(1, arguments=before, failure=TIMEOUT), step(2, arguments=after)]
-    (link,) = calls.overcame(steps)
+    (link,) = link_recoveries(steps)
     assert (link.failed, link.overcame, link.how) == (1, 2, "agent")
 
 
@@ -321,7 +322,7 @@ def test_the_same_asked_in_less_or_in_other_words_does(before, after):
 def test_a_tool_that_broke_is_not_overcome_by_a_call_about_another_thing(code, before, after, is_overcome):
     failure = Failure.of(Kind("tool", code, Remedy.TELL), "it broke", fingerprint="f")
     steps = [step(1, arguments=before, failure=failure), step(2, arguments=after)]
-    assert bool(calls.overcame(steps)) is is_overcome
+    assert bool(link_recoveries(steps)) is is_overcome
 
 
 @pytest.mark.parametrize(
@@ -342,16 +343,16 @@ def test_a_tool_that_broke_is_not_overcome_by_a_call_about_another_thing(code, b
 def test_what_is_not_there_is_not_overcome_by_the_next_thing_that_is(before, after, is_overcome):
     gone = Failure.of(Kind("tool", "not_found", Remedy.TELL), "no such thing", fingerprint="f-gone")
     failed = step(1, failure=gone, arguments=before)
-    assert bool(calls.overcame([failed, step(2, arguments=after)])) is is_overcome
+    assert bool(link_recoveries([failed, step(2, arguments=after)])) is is_overcome
     looked_up = [failed, step(2, name="list_orders"), step(3, arguments=after)]
-    assert calls.overcame([failed, step(2, arguments=after), step(3, arguments=after)]) == [] or is_overcome
+    assert link_recoveries([failed, step(2, arguments=after), step(3, arguments=after)]) == [] or is_overcome
     if calls.alike(before, after) >= calls.ALIKE:
-        assert calls.overcame(looked_up)  # what came between may have told which one is meant
+        assert link_recoveries(looked_up)  # what came between may have told which one is meant
 
 
 def test_a_link_says_what_recovery_called_first():
     after = Recovery(remedy=Remedy.REPAIR, first=("login",))
-    (link,) = calls.overcame([step(1, failure=REFUSED_HERE), step(2, 1, 2, after=after)])
+    (link,) = link_recoveries([step(1, failure=REFUSED_HERE), step(2, 1, 2, after=after)])
     assert (link.how, link.between) == ("recipe", ("login",))
 
 
@@ -366,13 +367,13 @@ def test_a_link_says_what_recovery_called_first():
     ],
 )
 def test_what_recovery_did_beside_the_call_is_no_precedent_of_making_the_same_call_later(after):
-    (link,) = calls.overcame([step(1, failure=TIMEOUT), step(2, 1, 2, after=after)])
+    (link,) = link_recoveries([step(1, failure=TIMEOUT), step(2, 1, 2, after=after)])
     assert (link.how, link.changes) == ("repair", ())
     assert calls.precedents([link], 1) == []
 
 
 def test_a_link_says_what_the_agent_changed():
-    (link,) = calls.overcame(
+    (link,) = link_recoveries(
         [step(1, arguments={"q": "x", "k": 50}, failure=REJECTED), step(2, arguments={"q": "x", "k": 5})]
     )
     assert (link.failed, link.overcame, link.how) == (1, 2, "agent")
@@ -380,13 +381,13 @@ def test_a_link_says_what_the_agent_changed():
 
 
 def test_a_link_says_what_had_to_come_first():
-    (link,) = calls.overcame([step(1, failure=REFUSED_HERE), step(2, name="login"), step(3)])
+    (link,) = link_recoveries([step(1, failure=REFUSED_HERE), step(2, name="login"), step(3)])
     assert (link.how, link.between) == ("recipe", ("login",))
 
 
 def test_what_only_time_can_help_is_overcome_by_coming_back_to_it():
     steps = [step(1, failure=TIMEOUT), step(2, name="gpt", type="model"), step(3)]
-    (link,) = calls.overcame(steps)
+    (link,) = link_recoveries(steps)
     assert (link.overcame, link.how, link.between) == (3, "retry", ())
     assert status_of(steps) == "recovered"
 
@@ -394,19 +395,19 @@ def test_what_only_time_can_help_is_overcome_by_coming_back_to_it():
 def test_what_only_time_can_help_is_given_up_by_who_goes_on_with_something_else():
     """Else `fetch` would be told as what had been missing, and what is made anew as what was waited for."""
     steps = [step(1, failure=TIMEOUT), step(2, name="fetch"), step(3)]
-    assert calls.overcame(steps) == []
+    assert link_recoveries(steps) == []
     assert status_of(steps) == "partial"
 
 
 def test_other_arguments_are_a_correction_however_late():
     failed, later = step(1, arguments={"q": "cats", "k": 50}, failure=TIMEOUT), step(3, arguments={"q": "cats", "k": 5})
-    (link,) = calls.overcame([failed, step(2, name="fetch"), later])
+    (link,) = link_recoveries([failed, step(2, name="fetch"), later])
     assert (link.how, link.changes[0].after) == ("agent", 5)
 
 
 def test_a_model_that_answers_again_has_overcome_that_it_did_not():
     failed, later = (step(n, name="gpt", type="model", failure=each) for n, each in ((1, TIMEOUT), (3, None)))
-    assert [link.failed for link in calls.overcame([failed, step(2, name="fetch"), later])] == [1]
+    assert [link.failed for link in link_recoveries([failed, step(2, name="fetch"), later])] == [1]
 
 
 NO_KEY = Failure.of(Kind("model", "auth_error", Remedy.STOP), "wrong key", fingerprint="f-key")
@@ -424,7 +425,7 @@ def test_a_conversation_that_went_on_overcomes_and_corrects_nothing():
     tool = step(2, name="lookup")
     later = step(3, type="model", arguments=said("hello", "again") | {"model": "small-1"})
 
-    (link,) = calls.overcame([failed, tool, later])
+    (link,) = link_recoveries([failed, tool, later])
 
     assert (link.failed, link.overcame, link.how, link.changes, link.between) == (1, 3, "agent", (), ())
     assert calls.precedents([link], 1) == []
@@ -434,13 +435,13 @@ def test_another_model_in_a_conversation_that_went_on_is_what_was_changed():
     failed = step(1, failure=NO_KEY, type="model", arguments=said("hello") | {"model": "small-1"})
     later = step(2, type="model", arguments=said("hello", "again") | {"model": "small-2"})
 
-    (link,) = calls.overcame([failed, later])
+    (link,) = link_recoveries([failed, later])
 
     assert [(each.path, each.after) for each in link.changes] == [("model", "small-2")]
 
 
 def test_a_misspelt_tool_is_overcome_by_the_one_that_was_meant():
-    (link,) = calls.overcame([step(1, name="serch", failure=UNKNOWN_TOOL), step(2, name="search")])
+    (link,) = link_recoveries([step(1, name="serch", failure=UNKNOWN_TOOL), step(2, name="search")])
     assert link.changes[0] == Change(path=calls.TOOL, how="rename", before="serch", after="search")
 
 
@@ -456,20 +457,20 @@ def test_a_misspelt_tool_is_overcome_by_the_one_that_was_meant():
     ids=["another tool", "other arguments", "another server", "another type", "a failure"],
 )
 def test_another_thing_does_not_overcome_a_failure(later):
-    assert calls.overcame([step(1, arguments={"q": "cats"}, failure=TIMEOUT), later]) == []
+    assert link_recoveries([step(1, arguments={"q": "cats"}, failure=TIMEOUT), later]) == []
 
 
 def test_a_success_before_the_last_attempt_failed_overcomes_nothing():
     steps = [step(1, failure=TIMEOUT), step(2), step(3, 1, 2, failure=TIMEOUT)]
-    assert calls.overcame(steps) == []
+    assert link_recoveries(steps) == []
     assert status_of(steps) == "partial"
 
 
 def test_a_run_of_many_failures_is_linked_in_bounded_time():
     failed = [step(n, arguments={"q": f"{n} " * 60}, failure=TIMEOUT) for n in range(1, 400)]
     success = step(400, arguments={"q": "399 " * 60})
-    assert [link.failed for link in calls.overcame([*failed, success])][-1] == 399
-    assert len(calls.overcame([*failed, success])) <= calls.OPEN
+    assert [link.failed for link in link_recoveries([*failed, success])][-1] == 399
+    assert len(link_recoveries([*failed, success])) <= calls.OPEN
 
 
 # How alike, and what changed
@@ -519,8 +520,8 @@ def applied(before: Any, changes: tuple[Change, ...]) -> Any:
 @given(CALLS | JSON, CALLS | JSON)
 def test_changes_applied_to_the_first_arguments_give_the_second(before, after):
     changes = calls.changes(before, after)
-    assert calls.same(applied(before, changes), after)
-    assert bool(changes) is not calls.same(before, after)
+    assert calls.is_same_json(applied(before, changes), after)
+    assert bool(changes) is not calls.is_same_json(before, after)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from mulligan import calls, figures
+from mulligan import figures
 from mulligan.failure import Failure, Kind, Remedy
 from mulligan.figures import DAY, HOUR, Cell, Histogram, KindCell, Outline, Place, StatsQuery
 from mulligan.figures.packing import NUMBERS
+from mulligan.links import link_recoveries
 from mulligan.records import Change, Compaction, History, Recovery, Run, Step, repeated_id
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-timeout")
@@ -30,7 +31,7 @@ def step(seq: int, call: int | None = None, attempt: int = 1, *, failure: Failur
 
 def history(*steps: Step, compactions: tuple[Compaction, ...] = (), **about: Any) -> History:
     run = Run(**{"id": "r", "agent": "x", "end": "finished", **about})
-    return History(run=run, steps=steps, links=tuple(calls.overcame(steps)), compactions=compactions)
+    return History(run=run, steps=steps, links=tuple(link_recoveries(steps)), compactions=compactions)
 
 
 def total(*histories: History) -> Cell:

@@ -9,12 +9,12 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from mulligan.failure import Failure, Kind
-from mulligan.records import Change, Ending, Recovery, Run, Step, encode
+from mulligan.records import Change, Ending, Link, Recovery, Run, Step, encode
 from mulligan.redaction import Redactor, plain
 from mulligan.redaction.detect import might_hold
 from mulligan.success import FLAT, Form, Success, thawed
@@ -37,6 +37,7 @@ _EXACT = 2**53
 _NAMES = frozenset({str})
 
 _pack = msgspec.msgpack.Encoder().encode
+Changed = TypeVar("Changed", Recovery, Link)
 
 
 class Gate:
@@ -264,7 +265,9 @@ class Gate:
     def _is_plain(self, step: Step, texts: list[str]) -> bool:
         """Whether only the texts of a step, which are gathered, could hold anything to hide."""
         redactor = self._redactor
-        if step.after is not None or step.ending is not None:
+        if step.after is not None or step.ending is not None or step.links:
+            return False
+        if step.key is not None and not _kept_as_is(step.key, redactor):
             return False
         if _id(step.run) is not step.run or not _kept_as_is(step.name, redactor):
             return False
@@ -336,13 +339,14 @@ class Gate:
         offered = step.ending.offered if step.ending is not None else ()
         said = _named(step.metadata, redactor, "model", "by")
         called = _named(step.arguments, redactor, "model") if step.type == "model" else {}
-        arguments, result, metadata, led, planned, left, *told = redactor.record(
+        arguments, result, metadata, led, planned, left, linked, *told = redactor.record(
             plain(step.arguments),
             plain(step.result),
             _fields(step.metadata),
             _values(step.after),
             _values(next),
             [_values(each) for each in offered],
+            [_values(link) for link in step.links],
             *map(_text, texts),
             *said.values(),
             *called.values(),
@@ -375,6 +379,10 @@ class Gate:
             failure=failure,
             after=_with_values(step.after, led, redactor),
             ending=_ending(step.ending, left, redactor),
+            key=_maybe_name(step.key, redactor),
+            links=tuple(
+                _with_values(link, values, redactor) or link for link, values in zip(step.links, linked, strict=True)
+            ),
         )
         return step, _with_values(next, planned, redactor)
 
@@ -385,7 +393,7 @@ def steps_of(some: Iterable[Success]) -> list[Step]:
         Step(
             each.run, each.seq, each.seq, 1, each.parent, each.form.type, each.form.kept_name, each.form.server,
             each.arguments, "success", each.result, int(each.started * 1000), each.seconds, None, None, None,
-            each.tokens,
+            each.tokens, key=each.form.key,
         )
         for each in some
     ]  # fmt: skip
@@ -500,7 +508,7 @@ def _kind(kind: Kind, redactor: Redactor) -> Kind:
     return Kind(_name(kind.type, redactor), _name(kind.code, redactor), kind.remedy, kind.ran, kind.hint)
 
 
-def _values(recovery: Recovery | None) -> list[dict[str, Any]]:
+def _values(recovery: Recovery | Link | None) -> list[dict[str, Any]]:
     """Before and after of each change, under the argument's own name, which may say that it is a secret."""
     if recovery is None:
         return []
@@ -516,7 +524,7 @@ def _under(change: Change, value: Any) -> dict[str, Any]:
     return held
 
 
-def _with_values(recovery: Recovery | None, values: list[dict[str, Any]], redactor: Redactor) -> Recovery | None:
+def _with_values(recovery: Changed | None, values: list[dict[str, Any]], redactor: Redactor) -> Changed | None:
     if recovery is None or not recovery.changes:
         return recovery
     changes = []

@@ -84,6 +84,7 @@ class Parts:
             "agent": settings.agent,
             "environment": settings.environment,
             "recall": self.recall.precedents,
+            "item_arguments": self.recall.item_arguments,
             "answered": lambda run: sessions.answered(self.stream, run),
             "fixes": self.recall.fixes,
             "pitfalls": self.pitfalls,

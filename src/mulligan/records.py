@@ -22,7 +22,12 @@ How = Literal["cast", "rename", "drop", "clamp", "enum", "trim", "parse", "wrap"
 Origin = Literal["call", "run", "schema", "rule", "memory", "error"]
 """Where a changed value comes from. `error` is a number in an error text: a bound (SAFETY S1), or for a suggestion
 what it says was expected."""
-Overcome = Literal["retry", "repair", "recipe", "agent"]
+LinkMethod = Literal["retry", "repair", "recipe", "agent"]
+LinkEvidence = Literal[
+    "same_arguments", "same_values", "missing_arguments", "conversation", "attempt",
+    "handler", "model_turn", "next_call", "stated_limit", "tool_result", "same_text", "explicit",
+]  # fmt: skip
+"""Why a success counts as the recovery of a failed call (`mulligan.links`)."""
 Effects = Literal["none", "repeatable", "once"]
 PatternState = Literal["new", "active", "resolved", "muted"]
 """`new` is seen within one day only, `active` on later ones too; a person says `resolved` and `muted`."""
@@ -114,6 +119,17 @@ class Step(Record, frozen=True, gc=False):
     """The share of its kind that is kept, so that a kept success can stand for several."""
     effects: Effects | None = None
     """Of a failed attempt: what calls of its tool do, where that is known."""
+    key: str | None = None
+    """Identity of the tool where its name is not enough: module and qualified name of a Python function."""
+    links: tuple[Link, ...] = ()
+    """The failed calls that this call issues again, as the recording process judged before redaction."""
+    judged: bool = False
+    """Of a failed attempt: whether the recording process decides which later call recovers it."""
+
+    @property
+    def tool_key(self) -> str:
+        """Identity of the tool: its key, its server and name, or its bare name."""
+        return self.key or (f"{self.server}/{self.name}" if self.server else self.name)
 
     @property
     def has_failed(self) -> bool:
@@ -126,7 +142,7 @@ class Step(Record, frozen=True, gc=False):
 
 
 class Run(Record, frozen=True):
-    """A piece of work by an agent. Its status is derived (`mulligan.calls.status`), never set."""
+    """A piece of work by an agent. Its status is derived (`mulligan.links.derive_status`), never set."""
 
     id: str
     agent: str = ""
@@ -142,6 +158,10 @@ class Run(Record, frozen=True):
     end: End | None = None
     traceparent: str | None = None
     """Which span of another program it was begun under, as that one said (W3C)."""
+    withdrawn: tuple[int, ...] = ()
+    """Calls whose provisional links turned out to be a loop over items before the run ended."""
+    items: dict[str, tuple[str, ...]] | None = None
+    """By tool key: arguments in which alone two successful calls of the run differ, so that they name items."""
 
 
 class Link(Record, frozen=True):
@@ -150,11 +170,15 @@ class Link(Record, frozen=True):
     run: str
     failed: int
     overcame: int
-    how: Overcome
+    how: LinkMethod
     """`repair` without changes: recovery did something else, such as to shorten the conversation or renew a key."""
     changes: tuple[Change, ...] = ()
     between: tuple[str, ...] = ()
     """The names of what succeeded between them, models apart; for a recipe, what had been missing."""
+    evidence: tuple[LinkEvidence, ...] = ()
+    """Why both calls have the same intent."""
+    provisional: bool = False
+    """Whether a later success of the run may still show that a changed argument names an item."""
 
 
 class Ahead(Record, frozen=True):
@@ -323,7 +347,7 @@ class History(Record, frozen=True):
 class Precedent(Record, frozen=True):
     """Something that overcame the same failure of the same tool before."""
 
-    how: Overcome
+    how: LinkMethod
     changes: tuple[Change, ...] = ()
     between: tuple[str, ...] = ()
     worked: int = 1

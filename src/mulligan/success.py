@@ -35,6 +35,7 @@ class Form:
     __slots__ = (
         "is_reduced",
         "kept_name",
+        "key",
         "leading",
         "name",
         "named",
@@ -42,6 +43,7 @@ class Form:
         "plain",
         "prefixes",
         "server",
+        "tool_key",
         "type",
     )
 
@@ -52,7 +54,11 @@ class Form:
         names: Sequence[str] = (),
         plain: Iterable[str] = (),
         server: str | None = None,
+        key: str | None = None,
     ) -> None:
+        self.key = key
+        """Identity of the tool, where its name is not enough."""
+        self.tool_key = key or (f"{server}/{name}" if server else name)
         self.type: StepType = type
         self.name = name
         self.server = server
@@ -154,6 +160,7 @@ class Success(msgspec.Struct, eq=False, gc=False):
             started=int(self.started * 1000),
             seconds=self.seconds,
             tokens=self.tokens,
+            key=self.form.key,
         )
 
     def whole_run(self, alone: Run) -> Run:

@@ -65,7 +65,7 @@ class Rehearsal:
     @property
     def calls(self) -> list[calls.Call]:
         """The calls of the only run there was, or of all of them, one after the other."""
-        return [call for history in self.runs for call in calls.joined(history.steps)]
+        return [call for history in self.runs for call in calls.group_attempts(history.steps)]
 
     @property
     def runs(self) -> list[History]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mulligan import calls
 from mulligan.capture.counterfactual import replayed
 from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.links import link_recoveries
 from mulligan.records import Ahead, Change, Fix, History, Replayed, Run, Step
 from mulligan.recover.policy import Policy
 
@@ -26,7 +26,7 @@ def step(seq: int, name: str, arguments: dict[str, Any], failure: Failure | None
 
 
 def replay(*steps: Step, known: tuple[Fix, ...] = (), **about: Any) -> list[Replayed]:
-    history = History(run=Run(id="run_a"), steps=steps, links=tuple(calls.overcame(steps)))
+    history = History(run=Run(id="run_a"), steps=steps, links=tuple(link_recoveries(steps)))
     return list(replayed(history, policy=Policy(), known=lambda *_: known, **about))
 
 

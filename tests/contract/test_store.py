@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from stores import STORES, Writer
 
-from mulligan import calls, figures
+from mulligan import figures
 from mulligan.events import (
     AnyEvent,
     ContextCompacted,
@@ -27,6 +27,7 @@ from mulligan.events import (
 )
 from mulligan.failure import Failure, Kind, Ran, Remedy, StoreError
 from mulligan.figures import StatsQuery
+from mulligan.links import derive_status, link_recoveries
 from mulligan.records import (
     Change,
     Compaction,
@@ -338,7 +339,7 @@ def test_tenants_never_meet(store):
 def test_links_are_what_calls_overcame_says(store, write):
     write(*failed_then_worked("run_1", 1))
     history = store.run(LOCAL, "run_1")
-    assert history.links == tuple(calls.overcame(history.steps)) != ()
+    assert history.links == tuple(link_recoveries(history.steps)) != ()
 
 
 def test_a_step_that_comes_late_changes_what_overcame_what(store, write):
@@ -350,7 +351,7 @@ def test_a_step_that_comes_late_changes_what_overcame_what(store, write):
     write(StepEnded(late))
 
     history = store.run(LOCAL, "run_a")
-    assert history.links == tuple(calls.overcame(history.steps)) == ()
+    assert history.links == tuple(link_recoveries(history.steps)) == ()
     assert store.recall(LOCAL, Question(tool="search", fingerprint="f-timeout")) == []
 
 
@@ -737,7 +738,7 @@ def test_a_forgotten_text_is_gone_from_every_record_and_the_records_stay(store, 
     assert history.run.context == f"about {FORGOTTEN}!"
     assert history.steps[0].failure.message == f"{FORGOTTEN} was slow"
     assert history.steps[1].arguments["k"] == 10
-    assert history.links == tuple(calls.overcame(history.steps)) != ()
+    assert history.links == tuple(link_recoveries(history.steps)) != ()
     assert found(store)[0].message == f"{FORGOTTEN} was slow"
     assert found(store)[0].agents == {FORGOTTEN: 1}
     assert store.get(LOCAL, "session", "s") is None
@@ -797,7 +798,7 @@ def counted(histories: list[History]) -> dict[str, Any]:
         "first_try": sum(g[-1].outcome == "success" for _, g in groups if not any(each.has_failed for each in g)),
         "recovered": len(overcome),
         "given_up": len(failed) - len(overcome),
-        "runs": Counter(calls.status(h.run, h.steps, h.links) for h in histories),
+        "runs": Counter(derive_status(h.run, h.steps, h.links) for h in histories),
     }
 
 
@@ -1072,6 +1073,6 @@ def same_answers(all_stores: dict[str, Store], published: Any, forgotten: str) -
     for name, answer in told.items():
         assert answer == first, name
     for history in first["runs"]:
-        assert history.links == tuple(calls.overcame(history.steps))
+        assert history.links == tuple(link_recoveries(history.steps))
     expected = counted(first["runs"])
     assert {name: getattr(first["stats"][0].total, name) for name in expected} == expected

@@ -19,9 +19,9 @@ from mulligan.classify.taxonomy import (
     TOOL_UNKNOWN_TOOL,
 )
 from mulligan.failure import Failure, Kind, Ran
+from mulligan.privileged_arguments import is_privileged
 from mulligan.recover import bounds, earlier, schema
 from mulligan.recover.confidence import SURENESS
-from mulligan.recover.provenance import is_privileged
 from mulligan.recover.repair import MOST, Suggestion, suggest
 from mulligan.recover.tool import Seen, Tool
 

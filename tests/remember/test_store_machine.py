@@ -18,10 +18,11 @@ import postgres
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mulligan import calls, figures
+from mulligan import figures
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, Remedy
 from mulligan.figures import StatsQuery
+from mulligan.links import derive_status, link_recoveries
 from mulligan.records import Compaction, History, Run, Step, pattern_id
 from mulligan.remember import forgetting, patterns, retention
 from mulligan.remember.memory import MemoryStore
@@ -146,7 +147,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.prune(LOCAL, policy, self.now, dry_run)
         for history in () if dry_run else self.histories():
             id = history.run.id
-            status = calls.status(history.run, history.steps, history.links)
+            status = derive_status(history.run, history.steps, history.links)
             left: History | None = history
             if retention.is_expired(status, self.kept[id], policy, self.now):
                 left = None
@@ -222,7 +223,7 @@ class StoreMachine(RuleBasedStateMachine):
             before = max((at for at in shared if at < run.started), default=run.started)
             seen = [*own.values(), *(each for at, each in shared.items() if at >= before)]
             compactions = tuple(sorted(seen, key=lambda each: each.at))
-            links = tuple(calls.overcame(steps))
+            links = tuple(link_recoveries(steps))
             found.append(History(run=run, steps=steps, links=links, compactions=compactions))
         return found
 
@@ -249,7 +250,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert [each.run.id for each in self.store.runs(LOCAL, RunQuery(tool=tool))] == with_tool
         for status in ("success", "recovered", "partial", "failure"):
             of_status = [each.run.id for each in reversed(expected)
-                         if calls.status(each.run, each.steps, each.links) == status]  # fmt: skip
+                         if derive_status(each.run, each.steps, each.links) == status]  # fmt: skip
             assert [each.run.id for each in self.store.runs(LOCAL, RunQuery(status=status))] == of_status
 
     @invariant()

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from ports import free_port
 
-from mulligan import calls, figures
+from mulligan import figures
 from mulligan.figures import StatsQuery
+from mulligan.links import derive_status
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL
 
@@ -95,7 +96,7 @@ def test_a_killed_server_loses_and_doubles_nothing_and_the_agents_only_wait(tmp_
     assert stats.total.calls == PROCESSES * CALLS
     assert stats.total.given_up == PROCESSES * CALLS // 5
     assert (
-        sum(calls.status(each.run, each.steps, each.links) == "success" for each in histories) == stats.total.first_try
+        sum(derive_status(each.run, each.steps, each.links) == "success" for each in histories) == stats.total.first_try
     )
     with_all.close()
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mulligan import calls
 from mulligan.classify.fingerprint import fingerprint
 from mulligan.classify.taxonomy import KINDS
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Remedy
+from mulligan.links import link_recoveries
 from mulligan.records import Change, Compaction, Ending, History, Recovery, Run, Step
 from mulligan.remember.store import DAY, LOCAL, Store
 
@@ -85,7 +85,7 @@ def history(chance: random.Random, number: int, end: str, now: int) -> History:
     return History(
         run=ended,
         steps=tuple(made.steps),
-        links=tuple(calls.overcame(made.steps)),
+        links=tuple(link_recoveries(made.steps)),
         compactions=(smaller,) if number % 25 == 0 else (),
     )
 

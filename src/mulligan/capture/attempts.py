@@ -16,10 +16,12 @@ from mulligan.capture.guarding import Aim, Guarding, NotMade, Unfit
 from mulligan.capture.keeping import CHANGEABLE, Keeping, copied
 from mulligan.capture.kit import Here, Kit, reset
 from mulligan.capture.preparing import Preparing
+from mulligan.capture.run_judge import mark_exception
 from mulligan.capture.tracer import ActiveRun, outcome_of
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS
 from mulligan.events import AnyEvent, RecoveryPlanned, StepStarted
 from mulligan.failure import Failure, Ran, Remedy
+from mulligan.links import CallFacts
 from mulligan.prompt import Prompt
 from mulligan.records import VERIFY, Ahead, Change, Ending, Fix, Outcome, Precedent, Recovery, Step, StepType
 from mulligan.recover.budget import Guard
@@ -108,6 +110,7 @@ class Attempts:
         planning: Planning | None = None,
         is_async: bool = False,
         aim: Aim | None = None,
+        item_arguments: tuple[str, ...] = (),
     ) -> None:
         self.kit = kit
         self.run = run
@@ -121,6 +124,10 @@ class Attempts:
         """What the model should hear of a call that worked, but not as it was made."""
         self.is_answered = False
         """Whether its answer goes to a model, which then needs no notes beside it."""
+        self.turn: tuple[int, int] | None = None
+        """The loop and the number of the model turn that asked for it."""
+        self._facts: CallFacts | None = None
+        self._item_arguments = item_arguments
         self._arguments = self._given = arguments
         self._type: StepType = type
         self._has_begun = has_begun
@@ -249,8 +256,10 @@ class Attempts:
             outcome="failure",
             started=self.kit.now(),
             failure=self._keeping.failure(mended.failure, mended.arguments) if self._keeping else mended.failure,
+            key=self.tool.key or None,
         )
-        self.run.ended(self._last, self.kit)
+        self._facts = self._note_begin()
+        self.run.ended(self._last, self.kit, self._facts, is_final=False)
 
     def _kept(self, arguments: Mapping[str, Any], function: Callable[..., Any] | None = None) -> Any:
         if self._keeping is None:
@@ -308,6 +317,14 @@ class Attempts:
     def _resume(self, first: First) -> NoReturn:
         """Takes over an attempt that was made and failed before there was any need of us."""
         self._first, self._step, self._stopped = first.number, first.step(), first.ended
+        known = self._note_begin()
+        before = first.facts
+        # What the run knew when the attempt began: failures that were delivered meanwhile were unknown to it.
+        self._facts = msgspec.structs.replace(
+            known,
+            failures_before=before.failures_before if before is not None else 0,
+            handled=before.handled if before is not None else (),
+        )
         self._copying, self._before = copied, first.before
         error, first.error = first.error, None
         if error is None:
@@ -315,7 +332,15 @@ class Attempts:
         # From its own frames on: that it passed through our hands before says nothing to a reader.
         raise error
 
+    def _note_begin(self) -> CallFacts:
+        """Note what the run knows before the first attempt."""
+        facts = self.run.call_facts(turn=self.turn)
+        scope = self.run.scope_of_call(self._item_arguments, self._arguments)
+        return msgspec.structs.replace(facts, item=scope, item_arguments=self._item_arguments)
+
     def _begin(self, move: Try) -> None:
+        if self._facts is None:
+            self._facts = self._note_begin()
         inside = self.kit.step_of(self.run)
         is_left_out = self.kit.is_silent and not self.run.kit.is_silent
         number = 0 if is_left_out else self.run.next_number()
@@ -337,6 +362,7 @@ class Attempts:
             started=self.kit.now(),
             metadata=self.about,
             after=move.after if self._keeping is None else self._keeping.recovery(move.after),
+            key=self.tool.key or None,
         )
         here = self._here = Here(self.run, number or inside, self.kit.layer(), is_open=False)
         if here.layer is None and self.tool.mode != "observe" and self._policy.attempts > 1:
@@ -421,6 +447,7 @@ class Attempts:
         self._error = error
         self.failure = self._classified(error)
         self.run.tell_of(error)
+        mark_exception(error, self.run.id, self.number)
         self._end(outcome_of(self.failure))
         return self.failure
 
@@ -514,7 +541,8 @@ class Attempts:
             kept = self.ending
             if kept is not None and self._keeping is not None:
                 kept = self._keeping.ending(kept)
-            self.run.ended(msgspec.structs.replace(step, result=result, ending=kept), self.kit)
+            ended = msgspec.structs.replace(step, result=result, ending=kept)
+            self._publish(ended, is_final=step.outcome != "failure" or kept is not None)
         except Exception:  # noqa: BLE001 - unrecorded, and made
             self.kit.fault("recording how a call ended")
 
@@ -544,7 +572,7 @@ class Attempts:
                 if self._keeping is None or self.ending is None
                 else self._keeping.ending(self.ending),
             )
-            self.run.ended(step, self.kit)
+            self._publish(step, is_final=True)
         except Exception:  # noqa: BLE001 - unrecorded, and given up all the same
             self.kit.fault("recording why a call was given up")
 
@@ -642,7 +670,23 @@ class Attempts:
                 failure=None,
                 after=after,
             )
-            self.run.ended(self._last, self.kit)
+            self._publish(self._last, is_final=True)
+
+    def _publish(self, step: Step, *, is_final: bool) -> None:
+        """Publish an attempt that has ended. Links are judged by its arguments, also where less is recorded."""
+        keeping = self._keeping
+        recorded, reduce = step.arguments, None
+        if keeping is not None and not keeping.is_model:
+            step = msgspec.structs.replace(step, arguments=plain(self._given))
+
+            def reduce(judged: Step) -> Step:
+                return msgspec.structs.replace(judged, arguments=recorded, links=keeping.links(judged.links))
+
+        self.run.ended(step, self.kit, self._facts, is_final=is_final, reduce=reduce)
+        if step.outcome == "success" and self._type != "model" and not self.run.is_alone:
+            scope = self._facts.item if self._facts is not None else ()
+            arguments = step.arguments if isinstance(step.arguments, Mapping) else {}
+            self.run.note_success(step.tool_key, None, None, arguments, scope)
 
     def ended(self) -> Any:
         """The result, or the original exception with a note of what was tried.

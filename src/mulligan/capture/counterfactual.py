@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from mulligan.calls import Call, joined, same
+from mulligan.calls import Call, group_attempts, is_same_json
 from mulligan.capture.advice import MOST, advise
 from mulligan.failure import Failure, Remedy
 from mulligan.records import Effects, Fix, History, Link, Replayed, Step, ordered
@@ -40,7 +40,7 @@ def replayed(
     links = {link.failed: link for link in history.links}
     steps = ordered(history.steps)
     numbers = [step.seq for step in steps]
-    made = joined(steps)
+    made = group_attempts(steps)
     by_id = {call.id: call for call in made}
     for call in made:
         failed = next((step for step in call.steps if step.has_failed and step.failure is not None), None)
@@ -107,7 +107,9 @@ class _One:
         """Whether what then worked is this very call, after the calls that were to come first."""
         if self.link is None or self.by is None:
             return None
-        if not (self.by.name == suggestion.tool and same(dict(self.by.last.arguments or {}), suggestion.arguments)):
+        if not (
+            self.by.name == suggestion.tool and is_same_json(dict(self.by.last.arguments or {}), suggestion.arguments)
+        ):
             return False
         between = [call for call in self.made if self.failed.call < call.id < self.by.id and call.has_succeeded]
         return all(any(_is(call, each.tool, each.arguments) for call in between) for each in suggestion.first)

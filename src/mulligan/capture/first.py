@@ -14,9 +14,12 @@ import msgspec
 
 from mulligan.capture import tracer
 from mulligan.capture.answers import SMALL, TELLING
+from mulligan.capture.keeping import copied
 from mulligan.capture.kit import NO_LIMITS, Here, Kit, reset
+from mulligan.capture.run_judge import enter_task
 from mulligan.capture.tracer import ActiveRun, Inside
-from mulligan.events import StepStarted
+from mulligan.events import StepEnded, StepStarted
+from mulligan.links import CallFacts
 from mulligan.records import Step, drawn_id, new_id
 from mulligan.success import CLOSED, FLAT, LARGE, Alone, Success, frozen, telling, thawed
 
@@ -49,6 +52,10 @@ class First(Here, eq=False, gc=False):
     is_over: bool = False
     before: dict[str, Any] | None = None
     """Where less than all is kept: what it may change of what it was given, as that was."""
+    values: Mapping[str, Any] | None = None
+    """Where less than all is recorded: the arguments themselves, to judge links by."""
+    facts: CallFacts | None = None
+    """What was known when it began, where the run had failures by then."""
 
     @property
     def run(self) -> ActiveRun:
@@ -105,7 +112,9 @@ class First(Here, eq=False, gc=False):
             except ValueError:
                 pass
             run = self.known_run
-            if not rules.is_plain or (run is not None and (self.is_alone or run.has_failures)):
+            if not rules.is_plain or (
+                run is not None and (self.is_alone or run.has_failures or run.item_scopes is not None)
+            ):
                 self.recorded(run, result, now - began)
                 return True
             made = self.made
@@ -114,6 +123,13 @@ class First(Here, eq=False, gc=False):
             if run is None:
                 self.is_over = True
             else:
+                # Inlined `note_success`: mostly a tool is called with the same arguments, or all of them vary.
+                judge = run.judge
+                known = None if judge is None else judge.variations.get((rules.form.tool_key, ()))
+                if known is None or not (
+                    known.is_settled or (known.last_given == made.given and known.last_named == made.named)
+                ):
+                    run.note_success(rules.form.tool_key, made.given, made.named, made.arguments)
                 recent = run.recent
                 if recent is not None and type(kept) is dict:
                     recent.append(made)
@@ -150,18 +166,38 @@ class First(Here, eq=False, gc=False):
             alone=Alone.of(run.record) if is_whole_run else None,
             tokens=tokens,
         )
-        if not self.is_alone:
-            run.see(success)
+        step: Step | None = None
         if run.has_failures:
             step = msgspec.structs.replace(self.step(), result=thawed(success.result), seconds=seconds, tokens=tokens)
-            if run.heard(step, rules.kit) and not rules.kit.is_silent:
-                rules.kit.succeed(success)  # nothing of it need be redacted in the caller's time
-        else:
-            rules.kit.succeed(success)
+            step = self._judge(run, step)
+        if not self.is_alone:
+            run.see(success)
+            if self.made.form.type != "model":
+                values = self.values or self.made.arguments
+                scope = run.scope_of_call(rules.items, values)
+                run.note_success(rules.form.tool_key, None, None, dict(values), scope)
+        if step is not None and step.links:
+            rules.kit.tell(StepEnded(step))
+        elif not rules.is_off:
+            rules.kit.succeed(success)  # nothing of it need be redacted in the caller's time
         if is_whole_run:
             run.is_open = False
         elif self.is_alone:
             run.finish(None)
+
+    def _judge(self, run: ActiveRun, step: Step) -> Step | None:
+        """Judge what the call recovers, by its arguments themselves where less is recorded of them."""
+        rules = self.rules
+        arguments, values = step.arguments, self.values
+        facts = self.facts or CallFacts(failures_before=0, task=enter_task())
+        scope = run.scope_of_call(rules.items, values if values is not None else arguments)
+        facts = msgspec.structs.replace(facts, item=scope, item_arguments=rules.items)
+        if values is not None:
+            step = msgspec.structs.replace(step, arguments=dict(values))
+        judged = run.judge_step(step, rules.kit, facts)
+        if judged is None or values is None or rules.keeping is None:
+            return judged
+        return msgspec.structs.replace(judged, arguments=arguments, links=rules.keeping.links(judged.links))
 
     def failed(self, error: Exception, began: float, token: Token[Here | None]) -> None:
         """Keeps what it raised for whoever goes on."""
@@ -272,10 +308,10 @@ def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, A
                     break
         else:
             is_told = False
-        said = before = None
+        said = before = values = None
         if not is_told:
             given = ()
-            named, told, is_flat, said, before = _described(wrapped, rules, args, kwargs)
+            named, told, is_flat, said, before, values = _described(wrapped, rules, args, kwargs)
         if is_layer:
             guard.made += 1
         clock = kit.clock  # what is held, and not a method, is called faster so, here and below
@@ -283,6 +319,10 @@ def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, A
         first = First(run, number, layer, is_layer, rules, made, told, is_alone)
         if before:
             first.before = before
+        if values is not None:
+            first.values = values
+        if run is not None and run.has_failures and not is_alone:
+            first.facts = run.call_facts()
         if said is not None:
             first.run.hear(said)
         if kit.watchers and not kit.is_silent:
@@ -296,16 +336,18 @@ def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _described(
     wrapped: Wrapped, rules: Rules, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[dict[str, Any], list[Any] | None, bool, str | None, dict[str, Any] | None]:
+) -> tuple[dict[str, Any], list[Any] | None, bool, str | None, dict[str, Any] | None, Mapping[str, Any] | None]:
     """The arguments of any call by name, as they are now; what is told of them, whether they can change, what is said,
-    and what was given that could change, where that is not kept.
+    what was given that could change, and the arguments themselves, where that is not kept.
 
     What is said is of a model's call: what the user said in it.
     """
     form = rules.form
     arguments: Mapping[str, Any] = wrapped.signature.bind(args, kwargs)
-    said = before = None
+    said = before = values = None
     if rules.keeping is not None:
+        if not rules.keeping.is_model:
+            values = copied(arguments)
         before = rules.keeping.changeable(arguments)
         arguments, said = rules.keeping.arguments(arguments)
     elif wrapped.signature.is_open and form.named is not None and len(form.plain) < NAMES:
@@ -314,5 +356,5 @@ def _described(
     told = telling(form, arguments)
     is_flat = FLAT.issuperset(map(type, arguments.values()))
     if is_flat or rules.keeping is not None:
-        return dict(arguments), told, is_flat, said, before
-    return {name: frozen(value) for name, value in arguments.items()}, told, is_flat, said, None
+        return dict(arguments), told, is_flat, said, before, values
+    return {name: frozen(value) for name, value in arguments.items()}, told, is_flat, said, None, None

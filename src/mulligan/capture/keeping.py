@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from mulligan.capture import messages
 from mulligan.failure import Failure
-from mulligan.records import Change, Ending, Recovery
+from mulligan.records import Change, Ending, Link, Recovery
 from mulligan.success import FLAT, frozen, thawed
 
 QUOTED = 4
@@ -103,6 +103,12 @@ class Keeping:
         if recovery is None or not self.is_shape or not recovery.changes:
             return recovery
         return msgspec.structs.replace(recovery, changes=tuple(map(self._change, recovery.changes)))
+
+    def links(self, links: Iterable[Link]) -> tuple[Link, ...]:
+        """Reduce the values of recovery links as those of calls."""
+        if not self.is_shape:
+            return tuple(links)
+        return tuple(msgspec.structs.replace(link, changes=tuple(map(self._change, link.changes))) for link in links)
 
     def ending(self, ending: Ending) -> Ending:
         offered = tuple(left for each in ending.offered if (left := self.recovery(each)) is not None)

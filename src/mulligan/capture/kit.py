@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
@@ -129,6 +129,10 @@ class Kit:
     """When the calls around this one must be over, by `timer`."""
     preparing: ContextVar[bool] = field(default_factory=lambda: ContextVar("mulligan_preparing", default=False))
     """Whether we are in a call that a recipe asked for: that one follows no recipe of its own."""
+    item_arguments: Callable[[str], Collection[str]] = lambda tool: ()
+    """Arguments of a tool, by its key, that named items in earlier runs."""
+    published_items: set[tuple[str, str]] = field(default_factory=set)
+    """Tools and arguments that this process has published as items already."""
     budget: Budget = field(default_factory=Budget)
     faults: set[str] = field(default_factory=set)
     """Which of our own parts have failed, so that each is told once."""
@@ -142,6 +146,16 @@ class Kit:
         if record not in self.others:
             self.others[record] = replace(self, record=record)
         return self.others[record]
+
+    def new_items(self, items: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]] | None:
+        """Return the item arguments that this process has not published yet; None where there are none."""
+        fresh: dict[str, tuple[str, ...]] = {}
+        for tool, arguments in items.items():
+            unpublished = tuple(name for name in arguments if (tool, name) not in self.published_items)
+            if unpublished:
+                self.published_items.update((tool, name) for name in unpublished)
+                fresh[tool] = unpublished
+        return fresh or None
 
     @property
     def is_silent(self) -> bool:

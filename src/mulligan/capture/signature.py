@@ -159,6 +159,18 @@ def name_of(function: Callable[..., Any]) -> str:
     return name if isinstance(name, str) and name else type(function).__name__
 
 
+MAX_KEY_CHARS = 300
+
+
+def key_of(function: Callable[..., Any]) -> str:
+    """Return the identity of a function: its module and qualified name. Two functions of one name differ in it."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    owner = function if inspect.isroutine(function) else type(function)
+    module = getattr(owner, "__module__", None) or ""
+    return f"{module}:{getattr(owner, '__qualname__', None) or name_of(function)}"[:MAX_KEY_CHARS]
+
+
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(code_of(function), include_extras=True)

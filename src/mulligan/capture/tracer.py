@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import contextvars
 import itertools
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable
-from contextvars import Token
+from collections.abc import Callable, Collection, Mapping
+from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Self, get_args
 
 import msgspec
 
-from mulligan import calls, forks
+from mulligan import forks
 from mulligan.capture import traces
 from mulligan.capture.keeping import shapes
 from mulligan.capture.kit import NO_LIMITS, Here, Kit, Limits, reset
+from mulligan.capture.run_judge import (
+    RunJudge,
+    enter_task,
+    find_failed_calls,
+    find_marked_calls,
+    scope_of,
+)
 from mulligan.classify.taxonomy import KINDS, ORCHESTRATION_UNCAUGHT_EXCEPTION
 from mulligan.events import RunEnded, RunStarted, StepEnded, StepStarted
 from mulligan.failure import Failure, Kind, SettingsError
+from mulligan.links import CallFacts, RunProgress
 from mulligan.records import Link, Outcome, Run, Status, Step, StepType, new_id
 from mulligan.recover.plan import REFUSED
 from mulligan.recover.repeats import Repeats
@@ -100,8 +109,14 @@ class ActiveRun:
     repeats: Repeats | None = None
     recent: deque[Success] | None = None
     """The last calls that worked."""
-    remembers: int | None = None
-    """Steps that are kept in mind, where the run may go on for days: its status is then that of these."""
+    is_logged = False
+    """Whether a model makes its calls and turns are unknown, as behind a proxy."""
+    has_success = False
+    """Whether a step of the user's own has succeeded, stages apart."""
+    judge: RunJudge | None = None
+    """Made by the first call of the run."""
+    item_scopes: ContextVar[tuple[Any, ...]] | None = None
+    """Made by the first item scope of the run."""
     _at_end: dict[str, Callable[[], None]] | None = None
     _entered: list[Token[Here | None]] | None = None
     """A way back for each `with` that is inside it, in whichever thread."""
@@ -131,7 +146,8 @@ class ActiveRun:
         self.record: Run = Run(agent=agent or kit.agent, **about)
         self.numbers = itertools.count(1)
         self._notes: list[str] = []
-        self._telling: list[Step] = []
+        self._failed: deque[Step] = deque(maxlen=SEEN)
+        """Failed attempts, the latest."""
         self.has_begun = False
         self.has_failures = False
 
@@ -139,8 +155,10 @@ class ActiveRun:
     def status(self) -> Status:
         """What the run comes to so far: success, recovered, partial or failure."""
         with _lock:
-            steps = list(self._telling)
-        return calls.status(self.record, steps, calls.overcame(steps))
+            progress = self.judge.progress if self.judge is not None else RunProgress()
+            if not progress.has_success and (self.recent or self.has_success):
+                progress = msgspec.structs.replace(progress, has_success=True)
+        return progress.status(self.record)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -159,10 +177,58 @@ class ActiveRun:
         return self._around or (self.id, None)
 
     def links(self) -> list[Link]:
-        """What overcame what in this run so far."""
+        """Return the recovery links of this run so far."""
         with _lock:
-            steps = list(self._telling)
-        return calls.overcame(steps)
+            return list(self.judge.links) if self.judge is not None else []
+
+    def item(self, key: Any) -> ItemScope:
+        """Open a scope for one item of a loop: `with run.item(order_id):`. No link or guess crosses it."""
+        with _lock:
+            if self.item_scopes is None:
+                self.item_scopes = ContextVar("mulligan_items", default=())
+        return ItemScope(self.item_scopes, key)
+
+    def ensure_judge(self) -> RunJudge:
+        judge = self.judge
+        if judge is None:
+            with _lock:
+                judge = self.judge = self.judge or RunJudge(self.kit.item_arguments)
+        return judge
+
+    def call_facts(self, *, turn: tuple[int, int] | None = None) -> CallFacts:
+        """Return what is known of a call that begins now: mostly nothing before the first failure of its run."""
+        judge = self.judge
+        delivered = judge.progress.delivered if judge is not None else 0
+        handled: tuple[int, ...] = ()
+        corrected: tuple[int, ...] = ()
+        if delivered:
+            error = sys.exception()
+            if error is not None:
+                handled = find_failed_calls(error, self.id)
+            corrected = tuple(call for run, call in corrected_calls.get() if run == self.id)
+        return CallFacts(
+            failures_before=delivered,
+            task=None if self.is_logged else enter_task(),
+            handled=handled,
+            turn=turn,
+            corrected=corrected,
+            is_logged=self.is_logged,
+        )
+
+    def scope_of_call(self, declared: Collection[str], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the item scope of a call with these arguments."""
+        scopes = self.item_scopes.get() if self.item_scopes is not None else ()
+        return scope_of(scopes, declared, arguments) if scopes or declared else ()
+
+    def note_success(
+        self, key: str, given: Any, named: Any, arguments: Mapping[str, Any], scope: tuple[Any, ...] = ()
+    ) -> None:
+        """Note the arguments of a successful call: they tell a loop over items from a correction."""
+        judge = self.ensure_judge()
+        judge.note_success(key, scope, given, named, arguments)
+        if judge.has_provisional:
+            with _lock:
+                judge.withdraw_wrong()
 
     def __repr__(self) -> str:
         running = ", running" if self.is_open else ""
@@ -184,7 +250,8 @@ class ActiveRun:
         """Somebody goes on with an inherited run by name: from here on it is another one, inside that."""
         parent, self._around = self.id, self.trace()
         self.is_inherited, self.is_open, self.has_begun, self.has_failures = False, True, False, False
-        self._telling, self._notes, self.recent = [], [], None
+        self._notes, self.recent, self.judge = [], None, None
+        self._failed.clear()
         self.id = new_id()
         self.record = msgspec.structs.replace(self.record, id=self.id, parent=parent, started=self.kit.now())
         self.begin()
@@ -253,7 +320,7 @@ class ActiveRun:
         if self.is_alone:
             return []
         with _lock:
-            failed = [step for step in self._telling[-SEEN:] if step.type in TOOLS]
+            failed = [step for step in self._failed if step.type in TOOLS]
         worked = tuple(self.recent or ())
         known = {step.seq for step in failed}
         found = [(step.seq, _seen_of(step)) for step in failed]
@@ -306,29 +373,43 @@ class ActiveRun:
         if said and self.record.context is None and self.kit.record == "full":
             self.record = msgspec.structs.replace(self.record, context=said)
 
-    def ended(self, step: Step, kit: Kit | None = None) -> None:
-        """Publishes a step that has ended, and keeps of it what the status rests on.
+    def ended(
+        self,
+        step: Step,
+        kit: Kit | None = None,
+        facts: CallFacts | None = None,
+        *,
+        is_final: bool = True,
+        reduce: Callable[[Step], Step] | None = None,
+    ) -> None:
+        """Publish an attempt that has ended, with the failed calls that it re-issues.
 
-        `kit` is the step's own, where less is kept of it than of the run.
+        `kit` is the step's own, where less is recorded of it than of the run. `is_final` says that no further attempt
+        at its call follows. `reduce` takes out what must not be recorded.
         """
         kit = kit or self.kit
-        if self.heard(step, kit):
-            kit.tell(StepEnded(step))
+        judged = self.judge_step(step, kit, facts, is_final=is_final)
+        if judged is not None:
+            kit.tell(StepEnded(judged if reduce is None else reduce(judged)))
 
-    def heard(self, step: Step, kit: Kit) -> bool:
-        """Keeps of a step what the status rests on; whether it is to be published."""
+    def judge_step(self, step: Step, kit: Kit, facts: CallFacts | None = None, *, is_final: bool = True) -> Step | None:
+        """Judge an attempt that has ended. Return it with its links, or None where it is not to be published."""
         if self.repeats is not None and step.outcome == "success" and step.type in TOOLS and kit.layer() is None:
             self.repeats.succeeded()
         if kit.is_silent and not self.kit.is_silent:
-            return False  # a run's status is that of its record; one that is not recorded has one all the same
+            return None  # a run's status is that of its record; one that is not recorded has one all the same
+        self.has_success = self.has_success or (step.outcome == "success" and step.type not in ("plan", "respond"))
+        if not (self.has_failures or step.has_failed):
+            return step  # a success before the first failure recovers nothing
+        judge = self.ensure_judge()
         with _lock:
-            self.has_failures = self.has_failures or step.has_failed
-            if self.has_failures:
-                # A success before the first failure can overcome nothing, so most runs keep nothing at all.
-                self._telling.append(step)
-                if self.remembers is not None and len(self._telling) > 2 * self.remembers:
-                    del self._telling[: -self.remembers]
-        return True
+            self.has_failures = True
+            if facts is None:
+                task = None if self.is_logged else enter_task()
+                facts = CallFacts(failures_before=judge.progress.delivered, task=task, is_logged=self.is_logged)
+            if step.has_failed:
+                self._failed.append(step)
+            return judge.judge(step, facts, is_final=is_final)
 
     def tell_of(self, error: BaseException) -> bool:
         """Says that a step tells of this exception; whether one did before.
@@ -363,7 +444,11 @@ class ActiveRun:
         self.is_open = False
         for what in (self._at_end or {}).values():
             what()
-        self.record = msgspec.structs.replace(self.record, ended=self.kit.now(), end=end)
+        judge = self.judge
+        about: dict[str, Any] = {}
+        if judge is not None:
+            about = {"withdrawn": judge.withdrawn, "items": self.kit.new_items(judge.items())}
+        self.record = msgspec.structs.replace(self.record, ended=self.kit.now(), end=end, **about)
         self.kit.tell(RunEnded(self.record))
 
     def inside(self) -> Inside:
@@ -374,6 +459,7 @@ class ActiveRun:
         if self.is_inherited:
             self._make_own()
         token = self.kit.here.set(Here(self, None, self.kit.layer(), is_open=False))
+        enter_task()
         with _lock:
             if self._entered is None:
                 self._entered = []
@@ -395,6 +481,57 @@ class ActiveRun:
                 del entered[-1:]  # left in another context than it was entered in
         if not entered:
             self.finish(error)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.__exit__(kind, error, trace)
+
+
+class ItemScope:
+    """One item of a loop, while its calls are made."""
+
+    __slots__ = ("_key", "_scopes", "_token")
+
+    def __init__(self, scopes: ContextVar[tuple[Any, ...]], key: Any) -> None:
+        self._scopes = scopes
+        self._key = str(key)[:1000]
+
+    def __enter__(self) -> Self:
+        self._token = self._scopes.set((*self._scopes.get(), self._key))
+        return self
+
+    def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
+        reset(self._scopes, self._token)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.__exit__(kind, error, trace)
+
+
+corrected_calls: ContextVar[tuple[tuple[str, int], ...]] = ContextVar("mulligan_correcting", default=())
+"""Failed calls, each with its run, that the calls made now correct, as the program says."""
+
+
+class Correction:
+    """`with mulligan.correcting(error):` links the next successful call to the one that raised the error."""
+
+    __slots__ = ("_calls", "_token")
+
+    def __init__(self, error: BaseException) -> None:
+        if not isinstance(error, BaseException):
+            raise SettingsError(f"correcting takes the exception that a call raised, got {error!r:.80}.")
+        self._calls = find_marked_calls(error)
+
+    def __enter__(self) -> Self:
+        self._token = corrected_calls.set((*corrected_calls.get(), *self._calls))
+        return self
+
+    def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
+        reset(corrected_calls, self._token)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()

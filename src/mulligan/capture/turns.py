@@ -127,6 +127,7 @@ class Turn:
             self._has_asked = True
             self._kit.answered(self._run.id)
         call.is_answered = True
+        call.turn = (id(self._turns), self.number)
         self._turns.made.append(call)
         return call
 

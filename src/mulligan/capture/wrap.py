@@ -15,7 +15,7 @@ from mulligan.capture.first import First, begin
 from mulligan.capture.guarding import Unfit
 from mulligan.capture.keeping import Keeping
 from mulligan.capture.kit import MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording, Source, log, strictest
-from mulligan.capture.signature import Signature, code_of, name_of
+from mulligan.capture.signature import Signature, code_of, key_of, name_of
 from mulligan.capture.stream import astreaming, streaming
 from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.failure import SettingsError, one_of
@@ -53,6 +53,7 @@ class ToolOptions:
     rejects: Iterable[int] = ()
     timeout: float | None = None
     policy: Policy | None = None
+    items: Iterable[str] = ()
     model: ModelOptions | None = None
 
     def __post_init__(self) -> None:
@@ -84,7 +85,7 @@ class ToolOptions:
         if not all(type(each) is int and 100 <= each <= 599 for each in statuses):
             raise SettingsError(f"rejects is a set of HTTP statuses, such as {{422}}, got {given!r}.")
         object.__setattr__(self, "rejects", frozenset(statuses))
-        for name in ("privileged", "released"):
+        for name in ("privileged", "released", "items"):
             # A text is iterable too: taken letter by letter, it would protect nothing.
             given = getattr(self, name)
             names = None if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
@@ -104,6 +105,7 @@ class Rules:
         "is_off",
         "is_plain",
         "is_retried",
+        "items",
         "judge",
         "keeping",
         "kit",
@@ -123,6 +125,8 @@ class Rules:
         self.guard = guard
         self.keeping: Keeping | None = None
         self.judge: Judge | None = None
+        self.items: tuple[str, ...] = ()
+        """Arguments that the developer declared to name items."""
         self.is_empty_fine = True
         self.form = form
         self.alone = None if kit is None else Alone.of(Run(id="", agent=kit.agent, environment=kit.environment))
@@ -138,10 +142,12 @@ class Wrapped:
         self.source = source
         self.options = options
         self.name = options.name or name_of(function)
+        self.key = "" if options.server else key_of(function)
         self.signature = Signature(function)
         self.is_method = self.signature.is_method
         self._refuse_unknown("privileged", options.privileged)
         self._refuse_unknown("released", options.released)
+        self._refuse_unknown("items", options.items)
         self.is_stream = inspect.isgeneratorfunction(code)
         self.is_async_stream = inspect.isasyncgenfunction(code)
         self.is_async = self.is_async_stream or inspect.iscoroutinefunction(code)
@@ -189,6 +195,7 @@ class Wrapped:
             tool = self._tools[mode] = Tool(
                 name=self.name,
                 server=self.options.server,
+                key=self.key,
                 effects=self.options.effects,
                 mode=mode,
                 schema=self.schema,
@@ -265,6 +272,7 @@ class Wrapped:
             planning=None if self.model is None else self.model.recovery,
             is_async=self.is_async,
             aim=None if self.model is None else self.model.aim,
+            item_arguments=rules.items,
         )
         return call
 
@@ -305,7 +313,7 @@ class Wrapped:
     def _form(self) -> Form:
         """What all its calls have in common. Each kit has its own: what may be told of them is for its gate to say."""
         places, nameable = self.signature.places, self.signature.nameable
-        return Form(self.options.type, self.name, places, nameable, self.options.server)
+        return Form(self.options.type, self.name, places, nameable, self.options.server, self.key or None)
 
     def rules(self, kit: Kit, limits: Limits | None) -> Rules:
         """What holds for a call in a run with these limits; None stands for a call outside any run."""
@@ -334,6 +342,8 @@ class Wrapped:
                 closed=self.closed,
                 model=self.signature.default("model"),
             )
+        if options.items:
+            rules.items, rules.is_plain = tuple(options.items), False
         rules.judge = self._judge if self._judge.is_needed else None
         rules.is_empty_fine = options.empty == "success" and self.model is None
         if (limits is None or limits is NO_LIMITS) and options.record in (None, kit.record) and not self.is_looked_at:

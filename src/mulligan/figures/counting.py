@@ -13,6 +13,7 @@ from mulligan.calls import Call
 from mulligan.failure import Remedy
 from mulligan.figures.counters import HOUR, Cell, Cells, KindCell, Place, add
 from mulligan.figures.histogram import ONE, Histogram, bucket, micros
+from mulligan.links import derive_status
 from mulligan.records import VERIFY, Compaction, History, Link, Run, Status, Step, repeated_id
 
 MANY_ATTEMPTS = 10
@@ -29,8 +30,8 @@ REPAIRS = frozenset({"schema", "run", "memory", "rule", "error"})
 def cells(history: History) -> Cells:
     """What one run comes to: its own counters, and those of each of its calls."""
     run = history.run
-    found = of_run(run, calls.status(run, history.steps, history.links))
-    joined = calls.joined(history.steps)
+    found = of_run(run, derive_status(run, history.steps, history.links))
+    joined = calls.group_attempts(history.steps)
     by_id = {call.id: call for call in joined}
     links = {link.failed: link for link in history.links}
     again = repeated(history, joined)

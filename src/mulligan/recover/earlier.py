@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mulligan.privileged_arguments import words
 from mulligan.records import Change
 from mulligan.recover.near import distance, plain
-from mulligan.recover.provenance import words
 from mulligan.recover.schema import Path
 from mulligan.recover.tool import Seen
 

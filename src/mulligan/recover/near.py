@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from mulligan.calls import similarity
-from mulligan.recover.provenance import words
+from mulligan.privileged_arguments import words
 
 LONGEST = 200
 """Characters of a name or a value that are compared."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mulligan.calls import same
+from mulligan.calls import is_same_json
 from mulligan.failure import Failure, Ran, Remedy
 from mulligan.records import Fix, Precedent, Recovery
 from mulligan.recover.policy import Policy
@@ -300,7 +300,7 @@ class Repairs:
     def _was_tried(self, one: Suggestion) -> bool:
         if one.first:
             return one.fix in self.prepared
-        return any(same(one.arguments, tried) for tried in self.tried)
+        return any(is_same_json(one.arguments, tried) for tried in self.tried)
 
     def offered(
         self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, ask: Questions
@@ -309,7 +309,9 @@ class Repairs:
         if failure.remedy not in (Remedy.REPAIR, Remedy.TELL) or tool.mode == "observe" or REFUSED in failure.evidence:
             return []
         found = [*self._suggested(arguments, failure, tool, policy, ask), *self.waiting]
-        return [each for each in found if each.first or not any(same(each.arguments, one) for one in self.tried[1:])]
+        return [
+            each for each in found if each.first or not any(is_same_json(each.arguments, one) for one in self.tried[1:])
+        ]
 
     def _suggested(
         self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, ask: Questions

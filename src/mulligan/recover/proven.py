@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from mulligan.calls import same, wilson
+from mulligan.calls import is_same_json, wilson
+from mulligan.privileged_arguments import is_privileged
 from mulligan.records import LAST_PART, OPEN, Change, Fix
 from mulligan.recover import earlier
-from mulligan.recover.provenance import is_privileged
 from mulligan.recover.schema import Pinned
 from mulligan.recover.tool import Arguments, Seen
 from mulligan.recover.values import is_empty
@@ -142,7 +142,7 @@ def _changed(fix: Fix, arguments: Arguments, schema: Pinned | None) -> Known | N
         if found is None:
             return None
         (after,) = found
-        if same(before, after):
+        if is_same_json(before, after):
             return None
         is_value = is_value or change.how in ("substitute", "clamp", "default", "enum")
         made[name] = after

@@ -9,15 +9,15 @@ from typing import Any
 
 import msgspec
 
-from mulligan.calls import TOOL, same
+from mulligan.calls import TOOL, is_same_json
 from mulligan.failure import Failure, Ran, Remedy
+from mulligan.privileged_arguments import is_privileged
 from mulligan.records import Change, Fix
 from mulligan.recover import earlier, paths, proven
 from mulligan.recover.bounds import bound_in, expected_in
 from mulligan.recover.confidence import SURENESS, sureness
 from mulligan.recover.mend import Mended, mend, strangers
 from mulligan.recover.near import named, nearest
-from mulligan.recover.provenance import is_privileged
 from mulligan.recover.schema import Fault, Path, Pinned, pinned
 from mulligan.recover.tool import Arguments, Seen, Tool
 
@@ -408,7 +408,7 @@ class _Repair:
 
     def _is_of_this_run(self, value: Any) -> bool:
         own = [self.arguments, *(each.arguments for each in self.seen)]
-        return any(same(value, each) for given in own if isinstance(given, Mapping) for each in given.values())
+        return any(is_same_json(value, each) for given in own if isinstance(given, Mapping) for each in given.values())
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -447,7 +447,7 @@ _LOOKED = frozenset(
 
 
 def _is_same(one: Suggestion, other: Suggestion) -> bool:
-    return one.tool == other.tool and one.first == other.first and same(one.arguments, other.arguments)
+    return one.tool == other.tool and one.first == other.first and is_same_json(one.arguments, other.arguments)
 
 
 def _before(draft: _Draft) -> tuple[Before, ...]:

@@ -25,6 +25,8 @@ class Tool:
     """Asked for on the first failure only: to work it out from a signature takes time."""
     privileged: frozenset[str] = frozenset()
     released: frozenset[str] = frozenset()
+    key: str = ""
+    """Identity: module and qualified name of a Python function; empty where server and name, or the name, serve."""
     destructive: bool = False
     """Marked so by its developer, an operator or an annotation: none of its arguments is changed without asking."""
 

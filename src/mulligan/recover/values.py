@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mulligan.privileged_arguments import words
 from mulligan.records import How, Origin
 from mulligan.recover.near import LONGEST, meant, plain, sharing
-from mulligan.recover.provenance import words
 
 PARSED = 200_000
 """Characters of a text that are read as JSON."""

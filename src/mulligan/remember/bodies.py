@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mulligan.records import Effects, Ending, Recovery, Step, StepType, decode, decoder
+from mulligan.records import Effects, Ending, Link, Recovery, Step, StepType, decode, decoder
 
 T = TypeVar("T")
 
@@ -46,6 +46,8 @@ class Rest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     ending: Ending | None = None
     sampled: float = _DEFAULTS["sampled"]
     effects: Effects | None = None
+    key: str | None = None
+    links: tuple[Link, ...] = ()
 
 
 _rest = decoder(Rest)
@@ -85,4 +87,5 @@ def step(run: str, seq: int, name: str, started: int, body: bytes) -> Step:
     return Step(
         run, seq, seq, 1, rest.parent, rest.type, name, rest.server, rest.arguments, "success", rest.result,
         started, rest.seconds, None, rest.after, rest.ending, rest.tokens, rest.metadata, rest.sampled, rest.effects,
+        rest.key, rest.links,
     )  # fmt: skip

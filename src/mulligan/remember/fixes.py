@@ -14,8 +14,11 @@ from typing import Any, Literal
 import msgspec
 
 from mulligan import calls
-from mulligan.calls import Call, Done, Standing, wilson
-from mulligan.records import LAST_PART, OPEN, Change, Fix, FixState, Link, Record, Step, fix_id, pattern_id
+from mulligan.calls import Call, wilson
+from mulligan.links import MAX_RECENT_SUCCESSES, RecentSuccess, RunProgress, diff_calls
+from mulligan.privileged_arguments import is_privileged
+from mulligan.privileged_arguments import words as split_words
+from mulligan.records import LAST_PART, OPEN, Change, Fix, FixState, Link, Record, Run, Step, digest, fix_id, pattern_id
 from mulligan.remember.store import DAY, Evidence, Revocation
 
 IMPORT = "import"
@@ -44,8 +47,14 @@ class Form(Record, frozen=True):
 RETRY = Form(sort="retry")
 
 
+Actor = Literal["caller", "fix", "rule"]
+"""Who made a change: the program or its model, a remembered fix, or a rule of ours (schema, error, run)."""
+ACTORS: tuple[Actor, ...] = ("caller", "fix", "rule")
+"""In the order of the numbers that a database has for them."""
+
+
 class Trial(msgspec.Struct, frozen=True):
-    """What was done after a failure, and whether it worked. Known by the two calls or attempts."""
+    """What was done after a failure, and whether it worked. Identified by the two calls or attempts."""
 
     failed: int
     tried: int
@@ -54,103 +63,135 @@ class Trial(msgspec.Struct, frozen=True):
     form: Form
     worked: bool
     at: int
-    is_automatic: bool = False
+    actor: Actor = "caller"
     done: tuple[tuple[str, dict[str, Any]], ...] = ()
-    """Of a recipe: the calls with their arguments, in brief."""
+    """Of a prerequisite: the calls with their arguments, compact."""
+    content: str = ""
+    """Hash of the arguments before and after: equal trials are one vote."""
+    old_value: str = ""
+    """Hash of the values that were changed."""
+    other_values: str = ""
+    """Hash of the arguments that were not changed."""
 
     @property
     def fix(self) -> str:
-        return fix_id(self.step.name, self.fingerprint, self.form)
+        return fix_id(self.step.tool_key, self.fingerprint, self.form)
 
     @property
     def fingerprint(self) -> str:
         return self.step.failure.fingerprint if self.step.failure else ""
 
 
-def trials(before: Standing, call: Call, links: Iterable[Link]) -> list[Trial]:
-    """What a call tells about fixes, given where its run stood before it and what it has overcome."""
+def find_trials(before: RunProgress, call: Call, links: Iterable[Link]) -> list[Trial]:
+    """Return what a call tells about fixes, given where its run stood before it and what it re-issues.
+
+    A provisional link teaches nothing: whether it holds is known when its run has ended.
+    """
     if not (before.open or len(call.steps) > 1):
         return []
-    found = list(_attempts(call))
-    if call.has_succeeded:
-        opened = {each.call.id: each.call for each in before.open}
-        for link in links:
-            failed = opened.get(link.failed)
-            is_said = link.how == "agent" and not link.changes  # a conversation went on: nothing to do again
-            if failed is not None and link.failed != call.id and not is_said:
-                found += _tried(before, failed, call, link.changes, worked=True)
-    elif call.has_failed and call.first.type != "run":
-        failed = next((each.call for each in reversed(before.open) if _is_same_place(each.call, call)), None)
-        if failed is not None:
-            changed = calls.corrected(failed.last, call.first)
-            is_said = not changed and calls.goes_on(failed.last, call.first)
-            if not is_said and _is_a_correction(changed, failed.last.arguments):
-                found += _tried(before, failed, call, changed, worked=False)
-    return found
-
-
-def _attempts(call: Call) -> Iterable[Trial]:
-    for one, other in pairwise(call.steps):
-        after = other.after
-        if not _is_known(one) or other.outcome not in ("success", "failure"):
+    trials = list(_trials_of_attempts(call))
+    failures = {failure.call.id: failure.call for failure in before.open}
+    for link in links:
+        failed = failures.get(link.failed)
+        is_conversation = link.how == "agent" and not link.changes  # a conversation went on: nothing to do again
+        if failed is None or link.failed == call.id or link.provisional or is_conversation:
             continue
-        if after is not None and not (after.changes or after.first or calls.is_the_same_again(after)):
-            continue  # what made the difference is not in the call: nobody can learn to do it again
-        changed = after.changes if after is not None else calls.corrected(one, other)
-        form = Form(sort="recipe", names=after.first) if after is not None and after.first else formed(changed)
-        if form is not None:
-            is_automatic = after is not None and after.fix is not None
-            yield Trial(one.seq, other.seq, one, form, other.outcome == "success", other.started, is_automatic)
+        trial = _trial_of_link(before, failed, call, link)
+        if trial is not None:
+            trials.append(trial)
+    return trials
 
 
-def _tried(before: Standing, failed: Call, call: Call, changed: Sequence[Change], worked: bool) -> Iterable[Trial]:
-    step = next((each for each in reversed(failed.steps) if each.has_failed), failed.last)
+def _trials_of_attempts(call: Call) -> Iterable[Trial]:
+    for attempt, later in pairwise(call.steps):
+        recovery = later.after
+        if not _is_known(attempt) or later.outcome not in ("success", "failure"):
+            continue
+        if recovery is not None and not (recovery.changes or recovery.first or calls.is_retry(recovery)):
+            continue  # what made the difference is not in the call: it cannot be repeated
+        changed = recovery.changes if recovery is not None else diff_calls(attempt, later)
+        form = Form(sort="recipe", names=recovery.first) if recovery is not None and recovery.first else formed(changed)
+        if form is None:
+            continue
+        actor: Actor = "caller"
+        if recovery is not None and (recovery.changes or recovery.first):
+            actor = "rule" if recovery.fix is None else "fix"
+        worked = later.outcome == "success"
+        content, old_value, other_values = _hash_trial(attempt, later, changed)
+        yield Trial(
+            attempt.seq, later.seq, attempt, form, worked, later.started, actor, (), content, old_value, other_values
+        )
+
+
+def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) -> Trial | None:
+    step = next((attempt for attempt in reversed(failed.steps) if attempt.has_failed), failed.last)
     if not _is_known(step):
-        return
-    done: tuple[Done, ...] = ()
-    form = formed(changed)
-    if form is RETRY:
-        done = tuple(each for each in before.recent if each.call > failed.id)
-        if done and len(before.recent) == calls.RECENT and before.recent[0].call > failed.id:
-            return  # too long ago to say what was missing
-        if done:
-            last = {each.name: each for each in done}
-            done = tuple(sorted(last.values(), key=lambda each: each.call))
-            form = Form(sort="recipe", names=tuple(each.name for each in done))
-    if form is not None:
-        told = tuple((each.name, each.arguments) for each in done)
-        yield Trial(failed.id, call.id, step, form, worked, call.last.started, done=told)
+        return None
+    calls_between: tuple[RecentSuccess, ...] = ()
+    form = formed(link.changes, link.between)
+    if form is RETRY and link.how == "recipe":
+        calls_between = tuple(success for success in before.recent if success.call > failed.id)
+        if len(before.recent) == MAX_RECENT_SUCCESSES and before.recent[0].call > failed.id:
+            return None  # too long ago to say what was missing
+        latest = {success.name: success for success in calls_between}
+        calls_between = tuple(sorted(latest.values(), key=lambda success: success.call))
+        if calls_between:
+            form = Form(sort="recipe", names=tuple(success.name for success in calls_between))
+    if form is None:
+        return None
+    done = tuple((success.name, success.arguments) for success in calls_between)
+    content, old_value, other_values = _hash_trial(failed.last, call.last, link.changes)
+    return Trial(
+        failed.id, call.id, step, form, call.has_succeeded, call.last.started, "caller", done, content, old_value,
+        other_values,
+    )  # fmt: skip
+
+
+def _hash_trial(failed: Step, later: Step, changed: Sequence[Change]) -> tuple[str, str, str]:
+    """Hash the arguments before and after, the values that were changed, and those beside them, as they are stored."""
+    arguments = failed.arguments if isinstance(failed.arguments, Mapping) else {}
+    roots = {change.path.partition(".")[0] for change in changed}
+    old = [arguments.get(root) for root in sorted(roots)]
+    others = {name: value for name, value in sorted(arguments.items()) if name not in roots}
+    content = hash_value((failed.arguments, later.arguments))
+    return content, hash_value(old[0] if len(old) == 1 else old) if old else "", hash_value(others)
+
+
+def hash_value(value: Any) -> str:
+    """Return a short hash of a stored value: the same for equal values."""
+    try:
+        return digest(_sorted.encode(value), 6).hex()
+    except (TypeError, ValueError, RecursionError):  # an in-memory store may hold what JSON cannot
+        return digest(repr(value)[:10_000].encode("utf-8", "replace"), 6).hex()
+
+
+_sorted = msgspec.json.Encoder(enc_hook=str, order="sorted")
 
 
 def _is_known(step: Step) -> bool:
     return step.has_failed and step.failure is not None and bool(step.failure.fingerprint)
 
 
-def _is_same_place(one: Call, other: Call) -> bool:
-    return one.name == other.name and one.first.type == other.first.type and one.first.server == other.first.server
+# The shareable form of a change
 
 
-def _is_a_correction(changed: Sequence[Change], arguments: Any) -> bool:
-    """Whether enough of a call is as it was for the rest to have been meant as a correction."""
-    if not changed:
-        return True
-    return isinstance(arguments, Mapping) and 2 * len(changed) <= len(arguments) + 1
+def formed(changed: Sequence[Change], sources: Sequence[str] = ()) -> Form | None:
+    """Return what was changed, without values that belong to its run; None if it is too much for one correction.
 
-
-# The closed-class form of a change
-
-
-def formed(changed: Sequence[Change]) -> Form | None:
-    """What was changed, without what belongs to its run; None if that is too much to be one correction."""
+    `sources` are the tools whose results a changed value came from: then these calls are the prerequisite.
+    """
     if not changed:
         return RETRY
     if len(changed) > CHANGES:
         return None
-    return Form(changes=tuple(sorted(map(closed, changed), key=lambda each: each.path)))
+    shared = tuple(sorted(map(closed, changed), key=lambda change: change.path))
+    if sources and any(change.from_ == "run" for change in changed):
+        return Form(sort="recipe", names=tuple(sources), changes=shared)
+    return Form(changes=shared)
 
 
 def closed(change: Change) -> Change:
-    """A change of one run as a change that others can make: which argument, how, and no text of the run."""
+    """Return a change that others can make too: which argument, which operation, and no value of the run."""
     before, after = change.before, change.after
     match change.how:
         case "rename":
@@ -164,9 +205,29 @@ def closed(change: Change) -> Change:
     is_cut = isinstance(before, str) and "/" in before and after == before.rstrip("/").rpartition("/")[2]
     if is_cut and after:
         return Change(path=change.path, how="trim", after=LAST_PART)
-    if after is None or isinstance(after, bool | int | float) or _is_word(after):
+    if change.from_ != "run" and is_shareable(change.path, after):
         return Change(path=change.path, how=change.how, after=after)
     return Change(path=change.path, how="substitute", after=OPEN)
+
+
+_RUN_SPECIFIC_NAMES = frozenset(
+    "id ids uid uuid guid ref reference version revision rev etag sha hash commit date day month year time timestamp "
+    "when start end since until from offset page cursor index row line number no num seq position key name title label "
+    "subject message text content note comment question prompt query search term keyword".split()
+)
+"""Words in an argument's name whose values belong to one run: an identifier, a date, a page, a text."""
+
+
+def is_shareable(path: str, value: Any) -> bool:
+    """Return whether a value may be repeated in another run: a setting, no identifier, amount, path or text."""
+    if is_privileged(path) or _is_run_specific(path.rpartition(".")[2]):
+        return False
+    return value is None or isinstance(value, bool | int | float) or _is_word(value)
+
+
+def _is_run_specific(name: str) -> bool:
+    words = [word.casefold() for word in split_words(name)]
+    return bool(words) and words[-1] in _RUN_SPECIFIC_NAMES
 
 
 def _type(value: Any) -> str:
@@ -192,11 +253,38 @@ class Vote(msgspec.Struct, frozen=True):
     agent: str
     at: int
     worked: bool
-    is_automatic: bool = False
+    actor: Actor = "caller"
+    content: str = ""
+    old_value: str = ""
+    other_values: str = ""
 
     @classmethod
     def reported(cls, report: Evidence) -> Vote:
-        return cls(report.run, report.principal, report.agent, report.at, report.worked, report.automatic)
+        actor: Actor = "fix" if report.automatic else "caller"
+        return cls(report.run, report.principal, report.agent, report.at, report.worked, actor)
+
+    @classmethod
+    def of(cls, run: Run, principal: str, trial: Trial) -> Vote:
+        return cls(
+            run.id, principal, run.agent, trial.at, trial.worked, trial.actor,
+            trial.content, trial.old_value, trial.other_values,
+        )  # fmt: skip
+
+
+class Proof(msgspec.Struct, array_like=True):
+    """Equal trials of a fix, by the program or its model: one vote."""
+
+    at: int
+    run: str
+    principal: str
+    worked: bool
+    """Whether none of them failed."""
+
+
+MAX_PROOFS = 100
+"""Different trials of a fix that are told apart."""
+MAX_OLD_VALUES = 8
+"""Different old values that are told apart, and of each so many different values beside it."""
 
 
 class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -206,6 +294,8 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     tool: str
     fingerprint: str
     form: Form
+    key: str = ""
+    """Identity of the tool; empty where records know it by a bare name only."""
     tried: int = 0
     worked: int = 0
     imported: int = 0
@@ -215,19 +305,33 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     """On which it worked, imported logs apart; the latest."""
     agents: dict[str, int] = {}
     recent: list[tuple[int, str, bool, bool]] = []
-    """The latest votes: when, which run, whether it worked, whether it was automatic."""
+    """The latest votes: when, which run, whether it worked, whether the fix was applied automatically."""
     uses: list[int] = []
-    """When it was last used without asking."""
+    """When it was last applied automatically."""
     used: int = 0
-    """When it was first used so."""
+    """When it was first applied so."""
     paused: int = 0
     """When it was found to be used too often or to fail too often."""
+    proofs: dict[str, Proof] = {}
+    """Votes for promotion, by content: equal trials are one."""
+    old_values: dict[str, list[str]] = {}
+    """Hashes of the values it replaced, and of what stood beside each."""
 
     @classmethod
     def of(cls, trial: Trial) -> Tally:
-        return cls(id=trial.fix, tool=trial.step.name, fingerprint=trial.fingerprint, form=trial.form)
+        step = trial.step
+        key = step.tool_key if step.key or step.server else ""
+        return cls(id=trial.fix, tool=step.name, fingerprint=trial.fingerprint, form=trial.form, key=key)
 
     def add(self, vote: Vote) -> None:
+        is_applied = vote.actor == "fix"
+        self.recent = sorted([*self.recent, (vote.at, vote.run, vote.worked, is_applied)])[-RECENT:]
+        if is_applied:
+            self.used = min(self.used or vote.at, vote.at)
+            self.uses = sorted([*self.uses, vote.at])[-RECENT - 1 :]
+            self.paused = self.paused or self._is_suspicious(vote.at)
+            if vote.worked:
+                return  # the success of an automatic repair is no vote for it
         self.tried += 1
         is_imported = vote.principal == IMPORT
         self.imported += is_imported
@@ -238,11 +342,24 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
             day = vote.at // DAY
             if not is_imported and day not in self.days:
                 self.days = sorted([*self.days, day])[-RECENT:]
-        self.recent = sorted([*self.recent, (vote.at, vote.run, vote.worked, vote.is_automatic)])[-RECENT:]
-        if vote.is_automatic:
-            self.used = min(self.used or vote.at, vote.at)
-            self.uses = sorted([*self.uses, vote.at])[-RECENT - 1 :]
-            self.paused = self.paused or self._is_suspicious(vote.at)
+            self._add_old_value(vote)
+        if vote.actor != "rule":
+            self._add_proof(vote)
+
+    def _add_proof(self, vote: Vote) -> None:
+        content = vote.content or vote.run
+        proof = Proof(vote.at, vote.run, vote.principal, vote.worked)
+        known = self.proofs.get(content)
+        if known is not None:
+            first = min(known, proof, key=lambda proof: (proof.at, proof.run, proof.principal))
+            proof = Proof(first.at, first.run, first.principal, known.worked and vote.worked)
+        # Sorted, so that the bound leaves the same ones out in whichever order votes come.
+        self.proofs = dict(sorted({**self.proofs, content: proof}.items())[:MAX_PROOFS])
+
+    def _add_old_value(self, vote: Vote) -> None:
+        if vote.old_value:
+            beside = sorted({*self.old_values.get(vote.old_value, ()), vote.other_values})[:MAX_OLD_VALUES]
+            self.old_values = dict(sorted({**self.old_values, vote.old_value: beside}.items())[:MAX_OLD_VALUES])
 
     def _is_suspicious(self, at: int) -> int:
         """More than 20 uses an hour within a day of the first; later more than a fifth failing of the last 20."""
@@ -256,9 +373,14 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     def last(self) -> int:
         return self.recent[-1][0] if self.recent else 0
 
+    @property
+    def is_setting(self) -> bool:
+        """Whether it replaced several old values, or one beside several others: no coincidence of one call."""
+        return len(self.old_values) > 1 or any(len(others) > 1 for others in self.old_values.values())
+
     def anew(self, votes: Iterable[Vote]) -> Tally:
         """The same fix with these votes alone, which come in the order of their time."""
-        fresh = Tally(id=self.id, tool=self.tool, fingerprint=self.fingerprint, form=self.form)
+        fresh = Tally(id=self.id, tool=self.tool, fingerprint=self.fingerprint, form=self.form, key=self.key)
         for vote in votes:
             fresh.add(vote)
         return fresh
@@ -377,16 +499,20 @@ def rejudged(
 
 
 def _why_unproven(tally: Tally, crowd: Crowd) -> str:
-    if tally.worked < PROOFS:
-        return f"it worked {tally.worked} times, and {PROOFS} are needed"
-    others = tally.principals.keys() - {IMPORT}
+    if not tally.key:
+        return "its tool is known by a bare name only"
+    proofs = [proof for proof in tally.proofs.values() if proof.worked]
+    own = [proof for proof in proofs if proof.principal != IMPORT]
+    if len(proofs) < PROOFS:
+        return f"it worked in {len(proofs)} different trials, and {PROOFS} are needed"
     if crowd.ever > 1:
-        if len(others) < (needed := crowd.needed(others)):
-            return f"{len(others)} of those who write here saw it work, and {needed} are needed"
-    elif sum(count for name, count in tally.principals.items() if name != IMPORT) < 3 or len(tally.days) < 2:
+        principals = {proof.principal for proof in own}
+        if len(principals) < (needed := crowd.needed(principals)):
+            return f"{len(principals)} of those who write here saw it work, and {needed} are needed"
+    elif len({proof.run for proof in own}) < 3 or len({proof.at // DAY for proof in own}) < 2:
         return "it must have worked in 3 runs of this machine, on 2 days"
-    if wilson(tally.worked, tally.tried) < SURE:
-        return f"it worked {tally.worked} of {tally.tried} times, which is not sure enough"
+    if wilson(len(proofs), len(tally.proofs)) < SURE:
+        return f"it worked in {len(proofs)} of {len(tally.proofs)} different trials, which is not sure enough"
     return ""
 
 

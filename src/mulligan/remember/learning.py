@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from mulligan import calls
-from mulligan.calls import Standing
+from mulligan.links import judge_calls
 from mulligan.records import Fix, Run, Step, decode, encode
 from mulligan.remember import bodies, exemplars, fixes, recipes, schemas, voting
 from mulligan.remember.connection import Connection, upsert
@@ -53,20 +52,23 @@ VOTES = (
 """Those for one fix that tell what was called, the latest."""
 
 
-def trials_of(steps: Iterable[Step]) -> list[Trial]:
-    """Every trial of a run."""
-    found: list[Trial] = []
-    standing = Standing()
-    for call in calls.joined(steps):
-        before = standing
-        standing, links = standing.after(call)
-        found += fixes.trials(before, call, links)
-    return found
+def trials_of(run: Run, steps: Iterable[Step], is_settled: bool = False) -> list[Trial]:
+    """Return every trial of a run. Provisional links teach once the run has ended or is settled."""
+    trials: list[Trial] = []
+    is_final = is_settled or run.end is not None
+    for before, call, found in judge_calls(steps, run, is_final=is_final):
+        trials += fixes.find_trials(before, call, found)
+    return [trial for trial in trials if not (trial.worked and is_goal_missed(run))]
 
 
-def relearn(writer: Connection, tenant: str, run: Run, steps: Iterable[Step]) -> None:
-    """The votes of a run, from its steps as they are now."""
-    voting.add(writer, tenant, [News(run, FIRST, trials_of(steps))])
+def is_goal_missed(run: Run) -> bool:
+    """Return whether a run is known not to have reached its goal: what succeeded in it proves nothing."""
+    return run.end in ("raised", "abandoned")
+
+
+def relearn(writer: Connection, tenant: str, run: Run, steps: Iterable[Step], *, is_settled: bool = False) -> None:
+    """Store the votes of a run, from its steps as they are now."""
+    voting.add(writer, tenant, [News(run, FIRST, trials_of(run, steps, is_settled))])
 
 
 def note_principal(writer: Connection, tenant: str, principal: str, now: int) -> None:
@@ -363,6 +365,6 @@ def evidence(read: Read, tenant: str, fix: str, limit: int) -> list[Evidence]:
         (tenant, fix, limit),
     )
     return [
-        Evidence(run=run, principal=who, agent=agent, at=at, worked=bool(worked), automatic=bool(automatic))
+        Evidence(run=run, principal=who, agent=agent, at=at, worked=bool(worked), automatic=automatic == 1)
         for run, who, agent, at, worked, automatic in rows
     ]

@@ -2,24 +2,27 @@
 
 Everything but the rows could be counted anew from them. It is kept up to date by what is different: each call is
 counted as it was before the batch and as it is after it. Most calls worked at once in a run in which nothing failed,
-and cost one row and a few additions. Where something failed, `calls.Standing` says where the run stood before the
+and cost one row and a few additions. Where something failed, `RunProgress` says where the run stood before the
 first call that changes, so that a long run costs as much for each call as a short one.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from mulligan import calls, figures
-from mulligan.calls import Call, Standing
+from mulligan.calls import Call
 from mulligan.events import AnyEvent, ContextCompacted, Kept, RunEnded, RunStarted, StepEnded, steps_of
 from mulligan.figures import HOUR, Cells
+from mulligan.links import Candidate, ItemTest, RunProgress, differs_in, find_item_arguments
 from mulligan.records import Compaction, History, Link, Run, Status, Step, encode
 from mulligan.remember import bodies, fixes, learning, tallies, voting
-from mulligan.remember.connection import Connection, Insert
+from mulligan.remember.connection import Connection, Insert, upsert
 from mulligan.remember.rollups import Rollups
 from mulligan.remember.rows import (
     FIRST,
@@ -43,6 +46,7 @@ from mulligan.remember.rows import (
     steps_since,
     worked_row,
 )
+from mulligan.remember.store import ITEMS_KIND, merge_items
 from mulligan.remember.tallies import Seen
 from mulligan.success import Form, Success
 
@@ -54,6 +58,13 @@ TRAILS = 200
 """Runs with failures that are remembered so."""
 
 
+IDLE_MILLISECONDS = 30 * 60 * 1000
+"""After which a run that has not ended is judged as if it had."""
+MAX_SETTLED_RUNS = 50
+MAX_COMPARED_STEPS = 5000
+"""Calls of a tool in one run that the item test reads."""
+_PROVISIONAL = upsert("provisional", "tenant run", "at")
+_SHELF = upsert("shelf", "tenant kind key", "value")
 _ORPHAN = Insert.of("orphans", "tenant run kept")
 _COMPACTION = Insert.of("compactions", "tenant sort owner at body")
 
@@ -63,14 +74,14 @@ class _Trail:
 
     def __init__(self) -> None:
         self.ids: list[int] = []
-        self.before: list[Standing] = []
-        self.now = Standing()
+        self.before: list[RunProgress] = []
+        self.now = RunProgress()
         self.is_cut = False
         """Whether there were earlier calls than those it tells of."""
         self.is_odd = False
         """Whether a call is known by a number above that of one of its attempts: then it is read as a whole."""
 
-    def back_to(self, call: int) -> Standing | None:
+    def back_to(self, call: int) -> RunProgress | None:
         """Where the run stood before this call; None if that is too long ago."""
         place = bisect_left(self.ids, call)
         if self.is_odd or (place == 0 and self.is_cut):
@@ -80,13 +91,13 @@ class _Trail:
             del self.ids[place:], self.before[place:]
         return self.now
 
-    def follow(self, call: Call) -> list[Link]:
+    def follow(self, call: Call, is_item: ItemTest, run: Run) -> list[Link]:
         self.ids.append(call.steps[0].call)
         self.before.append(self.now)
         links: list[Link] = []
         # Most calls work at once while nothing is open: they change nothing.
-        if self.now.open or len(call.steps) > 1 or not _is_plain(call.steps[0]):
-            self.now, links = self.now.after(call)
+        if self.now.open or not self.now.has_success or len(call.steps) > 1 or not _is_plain(call.steps[0]):
+            self.now, links = self.now.after(call, None, is_item, run.withdrawn, is_final=run.end is not None)
         if len(self.ids) > 2 * TRAIL:
             del self.ids[:TRAIL], self.before[:TRAIL]
             self.is_cut = True
@@ -286,6 +297,8 @@ class Ledger:
         self._version = -1
         self._forgotten = 0
         self._heard: dict[tuple[str, str], int] = {}
+        self._has_provisional = True
+        """Whether any run may hold provisional links: mostly none does, and nothing is to be removed."""
         self.rollups = Rollups()
 
     def let_go(self) -> None:
@@ -335,7 +348,7 @@ class Ledger:
         for id, about in news.items():
             old = before.get(id)
             run = about.ended[-1] if about.ended else about.started if old is None else old.run
-            self._account_for(writer, tenant, id, old, run, about, id in orphans, account, bool(compacted))
+            self._account_for(writer, tenant, id, old, run, about, id in orphans, account, bool(compacted), now)
         put_statuses(writer, account.statuses)
         forget_links(writer, account.unlinked)
         writer.put(LINK, account.links)
@@ -346,8 +359,10 @@ class Ledger:
         return kept
 
     def _note(self, writer: Connection, tenant: str, principal: str, now: int) -> None:
-        """Who writes here, looked at once an hour."""
-        if now - self._heard.get((tenant, principal), -HOUR) >= HOUR:
+        """Who writes here, and runs that never ended: looked at every half hour."""
+        last = self._heard.get((tenant, principal), -HOUR)
+        if now - last >= IDLE_MILLISECONDS:
+            self.settle_idle(writer, tenant, now)
             learning.note_principal(writer, tenant, principal, now)
             self._heard[tenant, principal] = now
 
@@ -476,6 +491,7 @@ class Ledger:
         is_orphan: bool,
         account: Account,
         is_compacted: bool,
+        now: int,
     ) -> None:
         """What the news of a run change in everything that is derived from it."""
         if run is None:
@@ -487,30 +503,38 @@ class Ledger:
             about.look_closely()
         steps = about.steps
         if is_quiet:
-            status = Standing().status(run)
+            status = RunProgress().status(run)
             account.plain.add(run, steps, account.cells)
-            now = Known(run, status)
+            tracked = Known(run, status)
             if old is not None:
-                now.used = old.used
+                tracked.used = old.used
                 if status != old.status:
                     account.statuses.append((status, 1, tenant, id))
-        elif old is not None and not steps and _is_same_place(old.run, run) and (told := _told(old, run)):
-            now = Known(run, told, old.is_plain, old.trail)
-            now.used = old.used
+        elif (
+            old is not None
+            and not steps
+            and _is_same_place(old.run, run)
+            and not self._needs_final_links(writer, tenant, old, run)
+            and (told := _told(old, run))
+        ):
+            tracked = Known(run, told, old.is_plain, old.trail)
+            tracked.used = old.used
             if told != old.status:
                 account.statuses.append((told, int(old.is_plain), tenant, id))
         else:
             compactions = compactions_of(writer, tenant, run) if is_compacted else ()
-            now = self._recounted(writer, tenant, old, run, steps, is_orphan, account, compactions)
-        account.add_run(old, run, now.status)
+            tracked = self._recounted(writer, tenant, old, run, steps, is_orphan, account, compactions, now)
+        account.add_run(old, run, tracked.status)
+        if run.items and run.end is not None:
+            put_items(writer, tenant, run.items)
         if run.end is None:
-            self._known[tenant, id] = now
+            self._known[tenant, id] = tracked
         else:
             self._known.pop((tenant, id), None)
         if steps:
-            account.add_used(run, steps, now.used)
+            account.add_used(run, steps, tracked.used)
         if about.worked:
-            account.add_worked(run, about.worked, now.used)
+            account.add_worked(run, about.worked, tracked.used)
 
     def _recounted(
         self,
@@ -522,11 +546,13 @@ class Ledger:
         is_orphan: bool,
         account: Account,
         compactions: tuple[Compaction, ...],
+        now: int,
     ) -> Known:
         """Goes back to the first call that changes, and on from there with the calls as they are now."""
         # Of what its session knew before it began, each call can tell by itself whether it is met again.
         is_compacted = any(figures.is_within(compaction, run) for compaction in compactions)
         is_whole = is_orphan or not steps or is_compacted or any(step.call > step.seq for step in steps)
+        is_whole = is_whole or (old is not None and self._needs_final_links(writer, tenant, old, run))
         if old is not None and not _is_same_place(old.run, run):
             is_whole = True
             forget_used(writer, tenant, history_of(writer, tenant, old.run))
@@ -536,7 +562,7 @@ class Ledger:
             trail = _Trail()
         standing = None if trail is None or is_whole else trail.back_to(start)
         if trail is None or standing is None:
-            trail, standing, start, is_whole = _Trail(), Standing(), FIRST, True
+            trail, standing, start, is_whole = _Trail(), RunProgress(), FIRST, True
         is_new = old is None and not is_orphan
         if is_new:
             account.begun.add(run.id)
@@ -545,20 +571,26 @@ class Ledger:
         new = {step.seq for step in steps}
         linked = {} if is_new else links_since(writer, tenant, run.id, start)
         opened = {each.call.id: each.call for each in standing.open if each.call.id < start}
-        after = Part(run, {call.id: call for call in calls.joined(everything)}, {}, set())
+        after = Part(run, {call.id: call for call in calls.group_attempts(everything)}, {}, set())
         links: dict[int, Link] = {}
         tried: list[fixes.Trial] = []
+        is_item = _item_test(writer, tenant, run.id)
         for call in after.calls.values():
             stood = trail.now
-            found = trail.follow(call)
-            for link in found:
-                links[link.failed] = link
+            found = trail.follow(call, is_item, run)
+            if call.has_succeeded:
+                links.update((link.failed, link) for link in found)
             if stood.open or len(call.steps) > 1:
-                tried += fixes.trials(stood, call, found)
+                tried += fixes.find_trials(stood, call, found)
+        if learning.is_goal_missed(run):
+            tried = [trial for trial in tried if not trial.worked]
+        self._note_provisional(writer, tenant, run, links, now)
+        if is_whole:
+            note_items(writer, tenant, run, everything)
         if tried or not is_new:
             account.news.append(voting.News(run, start, tried))
         earlier = [] if is_new else [step for step in everything if step.seq not in new]
-        before = Part(old.run if old else run, {call.id: call for call in calls.joined(earlier)}, linked, set())
+        before = Part(old.run if old else run, {call.id: call for call in calls.group_attempts(earlier)}, linked, set())
         after = after._replace(links=links)
         for id in (linked.keys() | links.keys()) & opened.keys():
             before.calls[id] = after.calls[id] = opened[id]
@@ -570,17 +602,51 @@ class Ledger:
         account.links += link_rows(tenant, run.id, after.links, after.calls)
         status = trail.now.status(run)
         account.statuses.append((status, 0, tenant, run.id))
-        now = Known(run, status, is_plain=False, trail=trail)
+        tracked = Known(run, status, is_plain=False, trail=trail)
         if old is not None and old.trail is trail:
-            now.used = old.used
-            now.steps = old.steps[0] + len(steps), old.steps[1] + sum(new)
+            tracked.used = old.used
+            tracked.steps = old.steps[0] + len(steps), old.steps[1] + sum(new)
         elif is_new:
-            now.steps = len(steps), sum(new)
+            tracked.steps = len(steps), sum(new)
         elif run.end is None:  # else nobody will ask
-            now.steps = extent(writer, tenant, run.id)
+            tracked.steps = extent(writer, tenant, run.id)
         if is_whole:
-            account.add_used(run, earlier, now.used)
-        return now
+            account.add_used(run, earlier, tracked.used)
+        return tracked
+
+    def _needs_final_links(self, writer: Connection, tenant: str, old: Known, run: Run) -> bool:
+        """Return whether a run ends now whose links must all be judged again."""
+        if old.is_plain or run.end is None or old.run.end == run.end:
+            return False
+        if run.withdrawn or learning.is_goal_missed(run):
+            return True
+        sql = "SELECT 1 FROM provisional WHERE tenant = ? AND run = ?"
+        return writer.execute(sql, (tenant, run.id)).fetchone() is not None
+
+    def _note_provisional(self, writer: Connection, tenant: str, run: Run, links: Mapping[int, Link], now: int) -> None:
+        """Remember a run whose links are to be judged when it has ended, or was idle for long."""
+        if run.end is None and any(link.provisional for link in links.values()):
+            writer.execute(_PROVISIONAL, (tenant, run.id, now))
+            self._has_provisional = True
+        elif run.end is not None and self._has_provisional:
+            writer.execute("DELETE FROM provisional WHERE tenant = ? AND run = ?", (tenant, run.id))
+
+    def settle_idle(self, writer: Connection, tenant: str, now: int) -> int:
+        """Judge the provisional links of runs that never ended. Return how many runs were settled."""
+        rows = writer.execute(
+            "SELECT run FROM provisional WHERE tenant = ? AND at < ? LIMIT ?",
+            (tenant, now - IDLE_MILLISECONDS, MAX_SETTLED_RUNS),
+        ).fetchall()
+        for (id,) in rows:
+            known = self.look_up(writer, tenant, [id]).get(id)
+            if known is not None:
+                history = history_of(writer, tenant, known.run)
+                learning.relearn(writer, tenant, known.run, history.steps, is_settled=True)
+                final = {link.failed: replace(link, provisional=False) for link in history.links}
+                calls_by_id = {call.id: call for call in calls.group_attempts(history.steps)}
+                writer.put(LINK, link_rows(tenant, id, final, calls_by_id))
+            writer.execute("DELETE FROM provisional WHERE tenant = ? AND run = ?", (tenant, id))
+        return len(rows)
 
     def _put_compactions(self, writer: Connection, tenant: str, compactions: list[Compaction], account: Account) -> int:
         """Keeps when conversations were made smaller. What failed later, and had failed before, is a repeat."""
@@ -676,7 +742,48 @@ def _again(run: Run, part: Part, compactions: tuple[Compaction, ...]) -> set[int
     return figures.repeated(History(run=run, compactions=compactions), part.calls.values())
 
 
+def _item_test(writer: Connection, tenant: str, run: str) -> ItemTest:
+    """Test a candidate against the rows of its run.
+
+    What earlier runs showed to name items is asked by the process that records. Rows that came without a judgement
+    are judged by their own run alone, so that counting again comes to the same whatever else was stored since.
+    """
+
+    def is_item(candidate: Candidate) -> bool:
+        last = candidate.call.last
+        rows = writer.execute(
+            "SELECT seq, name, started, body FROM steps WHERE tenant = ? AND run = ? AND name = ? LIMIT ?",
+            (tenant, run, last.name, MAX_COMPARED_STEPS),
+        )
+        return differs_in(candidate, (bodies.step(run, *row) for row in rows))
+
+    return is_item
+
+
+def note_items(writer: Connection, tenant: str, run: Run, steps: Sequence[Step]) -> None:
+    """Remember which arguments name items, by the successes of a run that its recorder did not judge."""
+    if any(step.judged for step in steps):
+        return
+    by_tool: dict[str, list[Mapping[str, Any]]] = {}
+    for step in steps:
+        if step.outcome == "success" and step.type != "model" and isinstance(step.arguments, Mapping):
+            by_tool.setdefault(step.tool_key, []).append(step.arguments)
+    found = {tool: tuple(sorted(find_item_arguments(arguments))) for tool, arguments in by_tool.items()}
+    put_items(writer, tenant, found)
+
+
+def put_items(writer: Connection, tenant: str, items: Mapping[str, Collection[str]]) -> None:
+    """Add to the arguments that are known to name items, by tool key."""
+    for tool, arguments in items.items():
+        row = writer.execute(
+            "SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, ITEMS_KIND, tool)
+        ).fetchone()
+        merged = merge_items(row[0] if row else None, arguments)
+        if merged is not None:
+            writer.execute(_SHELF, (tenant, ITEMS_KIND, tool, merged))
+
+
 def part_of(history: History) -> Part:
-    joined = {call.id: call for call in calls.joined(history.steps)}
+    joined = {call.id: call for call in calls.group_attempts(history.steps)}
     links = {link.failed: link for link in history.links}
     return Part(history.run, joined, links, figures.repeated(history, joined.values()))

@@ -43,7 +43,7 @@ def is_sighting(step: Step) -> bool:
 def sightings(history: History) -> Iterator[Sighting]:
     """Each failed attempt of a run. It is overcome when its call is: by a later attempt, or by a later call."""
     linked = {link.failed for link in history.links}
-    for call in calls.joined(history.steps):
+    for call in calls.group_attempts(history.steps):
         if call.has_failed:
             is_overcome = call.has_succeeded or call.id in linked
             for step in call.steps:

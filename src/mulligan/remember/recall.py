@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from mulligan.failure import Failure, StoreError
@@ -14,7 +14,7 @@ from mulligan.records import Fix, Precedent
 from mulligan.remember import schemas
 from mulligan.remember.place import Place
 from mulligan.remember.recording.recorder import Recorder
-from mulligan.remember.store import LOCAL, FixQuery, Question, Store
+from mulligan.remember.store import ITEMS_KIND, LOCAL, FixQuery, Question, Store, parse_items
 from mulligan.remember.urls import is_remote
 
 SETTLE = 0.25
@@ -73,6 +73,18 @@ class Recall:
             with contextlib.suppress(StoreError):  # it is noted at the next failure; the recorder says what to do
                 self._note_schema(store, tool, schema)
             return self._known(store, tool, failure, arguments, schema)
+
+    def item_arguments(self, tool: str) -> Collection[str]:
+        """Return the arguments of a tool, by its key, that named items in earlier runs."""
+
+        def read() -> Sequence[str]:
+            with self._opened() as store:
+                return tuple(parse_items(store.get(LOCAL, ITEMS_KIND, tool))) if store is not None else ()
+
+        try:
+            return self._in_time(read)
+        except StoreError:  # the recorder meets the same, and says what to do
+            return ()
 
     def _in_time(self, question: Callable[[], Sequence[T]]) -> Sequence[T]:
         """An answer of a file, or of a server (which keeps time itself), at once; of a database, or none, in time."""

@@ -40,6 +40,7 @@ class Brief(msgspec.Struct):
 
     id: str
     form: Form
+    key: str = ""
     tried: int = 0
     worked: int = 0
     agents: dict[str, int] = {}
@@ -88,7 +89,7 @@ def learned(tallies: Sequence[Row], least: int = 1) -> list[Learned]:
     Sets of calls are not held against each other: of each call the rows that have it are the bits of one number, and
     what has all calls of a set is what these numbers have in common.
     """
-    tried = [each for each in tallies if each.form.sort == "recipe"]
+    tried = [each for each in tallies if _is_set_of_calls(each)]
     having: dict[str, int] = {}
     place = 1
     for row in tried:
@@ -141,6 +142,7 @@ def _merged(row: Tally, above: Sequence[Tally]) -> Tally:
         tool=row.tool,
         fingerprint=row.fingerprint,
         form=row.form,
+        key=row.key,
         tried=sum(each.tried for each in above),
         worked=sum(each.worked for each in above),
         imported=sum(each.imported for each in above),
@@ -148,6 +150,7 @@ def _merged(row: Tally, above: Sequence[Tally]) -> Tally:
         agents=_counts(above, "agents"),
         days=sorted({day for each in above for day in each.days})[-20:],
         recent=sorted(vote for each in above for vote in each.recent)[-20:],
+        proofs={f"{each.id} {content}": proof for each in above for content, proof in each.proofs.items()},
     )
 
 
@@ -269,8 +272,13 @@ def best(
 
 def _learned(tallies: Sequence[Row], least: int = 1) -> list[Learned]:
     """The fixes of one pattern, recipes and others."""
-    plain = [Learned.of(each, (each,)) for each in tallies if each.form.sort != "recipe" and each.worked >= least]
+    plain = [Learned.of(each, (each,)) for each in tallies if not _is_set_of_calls(each) and each.worked >= least]
     return [*plain, *learned(tallies, least)]
+
+
+def _is_set_of_calls(row: Row) -> bool:
+    """Whether it is a prerequisite after which the same call works, and not one that supplies a value."""
+    return row.form.sort == "recipe" and not row.form.changes
 
 
 def _in_order(groups: Sequence[tuple[float, Sequence[Row]]], query: FixQuery) -> list[tuple[float, Learned]]:
@@ -290,7 +298,7 @@ def _judged(likeness: float, each: Learned, query: FixQuery, known: Known) -> tu
     """A fix with its record, unless it is not asked for."""
     parts = list(map(whole, each.parts))
     own = next(part for part in parts if part.id == each.own.id)
-    record = _merged(own, parts) if own.form.sort == "recipe" else own
+    record = _merged(own, parts) if _is_set_of_calls(own) else own
     state, why = _state(record, parts, query, known)
     if (query.state is not None and state != query.state) or (query.is_question and state == "revoked"):
         return None

@@ -10,6 +10,7 @@ from zlib import crc32
 import msgspec
 
 from mulligan import calls
+from mulligan.links import derive_status
 from mulligan.records import History, Status, Step
 from mulligan.remember.store import Retention
 
@@ -29,7 +30,7 @@ def sampled(history: History, rate: float) -> History | None:
     """
     if rate >= 1 or history.run.end is None:
         return history
-    status = calls.status(history.run, history.steps, history.links)
+    status = derive_status(history.run, history.steps, history.links)
     if status == "success":
         if _share(history.run.id) >= rate:
             return None
@@ -57,7 +58,7 @@ def _share(name: str) -> float:
 
 def _needed(history: History) -> set[int]:
     """The steps that are no plain successes, by their seq."""
-    joined = calls.joined(history.steps)
+    joined = calls.group_attempts(history.steps)
     needed = {step.seq for call in joined if len(call.steps) > 1 or not _is_plain(call.first) for step in call.steps}
     overcoming = {link.overcame for link in history.links}
     needed |= {step.seq for call in joined if call.id in overcoming for step in call.steps}

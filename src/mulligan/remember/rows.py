@@ -7,7 +7,8 @@ from operator import itemgetter
 from typing import Any
 
 from mulligan import figures
-from mulligan.calls import Call, Standing
+from mulligan.calls import Call
+from mulligan.links import RunProgress
 from mulligan.records import Compaction, History, Link, Run, Status, Step, encode
 from mulligan.remember import bodies, tallies
 from mulligan.remember.bodies import PlainRow, Rest
@@ -51,7 +52,7 @@ def step_row(tenant: str, step: Step) -> tuple[Any, ...]:
 def plain_row(step: Step) -> PlainRow:
     rest = Rest(
         step.arguments, step.result, step.seconds, step.parent, step.type, step.server, step.tokens, step.metadata,
-        step.after, step.ending, step.sampled, step.effects,
+        step.after, step.ending, step.sampled, step.effects, step.key, step.links,
     )  # fmt: skip
     return step.run, step.seq, step.name, step.started, rest
 
@@ -59,13 +60,15 @@ def plain_row(step: Step) -> PlainRow:
 def worked_row(call: Success) -> PlainRow:
     """Of a call in which there is nothing to hide, with no step in between: there are many."""
     form = call.form
-    rest = Rest(call.arguments, call.result, call.seconds, call.parent, form.type, form.server, call.tokens)
+    rest = Rest(
+        call.arguments, call.result, call.seconds, call.parent, form.type, form.server, call.tokens, key=form.key
+    )
     return call.run, call.seq, form.kept_name, int(call.started * 1000), rest
 
 
 def run_row(tenant: str, run: Run, kept: int, is_imported: bool, principal: str) -> tuple[Any, ...]:
     """Of a run that begins: what its calls come to is set when they are known."""
-    status = Standing().status(run)
+    status = RunProgress().status(run)
     return (
         tenant, run.id, run.agent, run.session, run.started, encode(run), run.version, run.environment, status,
         kept, int(is_imported), 1, principal,

@@ -6,9 +6,11 @@ Synchronous. `append` is called from the recorder's thread only; everything else
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+import msgspec
 
 from mulligan.classify.fingerprint import template
 from mulligan.events import AnyEvent
@@ -39,6 +41,23 @@ IMPORTED = "import:"
 """How the name of a journal begins whose records happened elsewhere: `prune` leaves them alone until asked."""
 DAY = 24 * 60 * 60 * 1000
 """In milliseconds, as all times here."""
+
+
+ITEMS_KIND = "items"
+"""Key-value entries: by tool key, the arguments that name items."""
+MAX_ITEM_ARGUMENTS = 100
+
+
+def parse_items(value: bytes | None) -> frozenset[str]:
+    """Return the arguments of a tool that name items, from their key-value entry."""
+    return frozenset(msgspec.json.decode(value, type=list[str])) if value is not None else frozenset()
+
+
+def merge_items(value: bytes | None, arguments: Collection[str]) -> bytes | None:
+    """Return the entry with these arguments added; None where it has them all."""
+    known = parse_items(value)
+    added = [argument for argument in arguments if argument not in known]
+    return msgspec.json.encode(sorted({*known, *added})[:MAX_ITEM_ARGUMENTS]) if added else None
 
 
 def journals_of(store: Path) -> Path:

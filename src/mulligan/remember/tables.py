@@ -184,6 +184,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     # Of a call that worked at once, the body of its step leaves out what the columns say (`bodies.Rest`). What was kept
     # before stays as it is; a number of its own, so that no earlier version reads what it does not understand.
     (),
+    (
+        # What tells equal trials apart, and a setting from a coincidence: hashes of stored values.
+        "ALTER TABLE votes ADD COLUMN content TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE votes ADD COLUMN old_value TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE votes ADD COLUMN other_values TEXT NOT NULL DEFAULT ''",
+        # Runs that have not ended and hold provisional links: they are judged when they have been idle for a while.
+        "CREATE TABLE provisional (tenant TEXT NOT NULL, run TEXT NOT NULL, at BIGINT NOT NULL, "
+        "PRIMARY KEY (tenant, run)) WITHOUT ROWID",
+    ),
 )
 
 RECOUNTED_AT = 3

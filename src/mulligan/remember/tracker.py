@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from mulligan import calls
+from mulligan.calls import Call
+from mulligan.links import MAX_INTERMEDIATE_TOOLS, SAME_ARGUMENTS_ONLY, OpenFailure, RunProgress, link_recoveries
 from mulligan.prompt import Prompt
 from mulligan.records import Link, Step, decode, encode, repeated_id
 from mulligan.redaction.expressions import Expression
@@ -271,23 +272,29 @@ def _is_same_call(one: Step, other: Step) -> bool:
 
 
 def _link(each: Remembered, success: Step) -> Link | None:
-    """Whether a success is plausibly the failed call done right, and what was different."""
+    """Return the link from a remembered failure to a success, if that recovered it.
+
+    The process that recorded both has judged by all calls of the run. Where it has not, only the same arguments link.
+    """
     failed = each.step
     if _is_same_call(failed, success):
-        links = calls.overcame([failed, success])
-    else:
-        if success.run != failed.run:  # another run of the session counts its steps for itself
-            seq = failed.seq + 1
-            success = msgspec.structs.replace(success, run=failed.run, seq=seq, call=seq, after=None)
-        standing = calls.Standing((calls.Open(calls.Call(steps=(failed,)), tuple(each.since)),))
-        _, links = standing.after(calls.Call(steps=(success,)))
+        links = link_recoveries([failed, success])
+        return next((link for link in links if link.failed == failed.call), None)
+    if success.run == failed.run:
+        linked = next((link for link in success.links if link.failed == failed.call), None)
+        if linked is not None or failed.judged:
+            return linked
+    else:  # another run of the session counts its steps for itself
+        success = msgspec.structs.replace(success, run=failed.run, seq=failed.seq + 1, call=failed.seq + 1, after=None)
+    progress = RunProgress((OpenFailure(Call(steps=(failed,)), SAME_ARGUMENTS_ONLY, 0, tools_since=tuple(each.since)),))
+    _, links = progress.after(Call(steps=(success,)), SAME_ARGUMENTS_ONLY)
     return next((link for link in links if link.failed == failed.call), None)
 
 
 def _came_between(each: Remembered, success: Step) -> None:
     if not each.is_open or _is_same_call(each.step, success):
         return
-    if success.name not in each.since and len(each.since) < calls.BETWEEN:
+    if success.name not in each.since and len(each.since) < MAX_INTERMEDIATE_TOOLS:
         each.since = [*each.since, success.name]
     path = _path(each.step.arguments)
     if path and path == _path(success.arguments) and lookups.is_reading(success):

@@ -9,6 +9,7 @@ import msgspec
 
 from mulligan import calls, figures
 from mulligan.figures import Cell, Cells, Place
+from mulligan.links import derive_status, link_recoveries
 from mulligan.records import Compaction, History, Run, Step, encode
 from mulligan.remember import audit, bodies, forgetting, learning, tallies
 from mulligan.remember.connection import Connection
@@ -141,16 +142,16 @@ class Forgetting:
         replace_steps(*place, run.id, steps)
         if known is None:
             return
-        relinked(*place, run.id, steps)
+        relinked(*place, run, steps)
         learning.relearn(*place, run, steps)
         if encode(run) != encode(known.run):
             self.runs += 1
             self._ledger.update_runs(*place, [run])
         after = msgspec.structs.replace(
-            history_of(*place, run), links=tuple(calls.overcame(steps)), compactions=before.compactions
+            history_of(*place, run), links=tuple(link_recoveries(steps, run)), compactions=before.compactions
         )
         self._account.add(part_of(before), part_of(after))
-        status = calls.status(run, steps, after.links)
+        status = derive_status(run, steps, after.links)
         set_status(*place, run.id, status, known.is_plain)
         self._account.add_run(known, run, status)
         self._account.add_used(run, steps, set())
@@ -279,11 +280,11 @@ def _without(cell: Cell, text: str) -> Cell:
 # Counting anew
 
 
-def relinked(writer: Connection, tenant: str, run: str, steps: Iterable[Step]) -> dict[int, Any]:
+def relinked(writer: Connection, tenant: str, run: Run, steps: Iterable[Step]) -> dict[int, Any]:
     steps = tuple(steps)
-    links = {link.failed: link for link in calls.overcame(steps)}
-    failed = {call.id: call for call in calls.joined(steps)}
-    put_links(writer, tenant, run, links_since(writer, tenant, run, FIRST), links, failed)
+    links = {link.failed: link for link in link_recoveries(steps, run)}
+    failed = {call.id: call for call in calls.group_attempts(steps)}
+    put_links(writer, tenant, run.id, links_since(writer, tenant, run.id, FIRST), links, failed)
     return links
 
 
@@ -322,11 +323,11 @@ def rebuild(writer: Connection, tenant: str, done: Callable[[int], None] = lambd
 def _count_anew(writer: Connection, tenant: str, known: Known, account: Account) -> None:
     run = known.run
     before = history_of(writer, tenant, run)
-    links = relinked(writer, tenant, run.id, before.steps)
+    links = relinked(writer, tenant, run, before.steps)
     history = msgspec.structs.replace(before, links=tuple(links.values()))
-    status = calls.status(run, history.steps, history.links)
+    status = derive_status(run, history.steps, history.links)
     is_plain = all(call.first.seq == call.id and len(call.steps) == 1 and call.has_succeeded and not call.has_failed
-                   for call in calls.joined(history.steps))  # fmt: skip
+                   for call in calls.group_attempts(history.steps))  # fmt: skip
     set_status(writer, tenant, run.id, status, is_plain)
     if not is_plain:
         learning.relearn(writer, tenant, run, history.steps)

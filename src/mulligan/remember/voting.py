@@ -20,7 +20,11 @@ REPORTED = -1
 """Stands for the failed call in a vote that somebody reported."""
 
 Read = Callable[..., list[Any]]
-VOTE = Insert.instead("votes", "tenant run tried failed fix", "worked at principal agent automatic body")
+VOTE = Insert.instead(
+    "votes",
+    "tenant run tried failed fix",
+    "worked at principal agent automatic body content old_value other_values",
+)
 _FIX = Insert.instead("fixes", "tenant id", "tool pattern last body")
 _FIXED = Insert.of("fixed", "tenant tool pattern sketch words")
 _UNLEARNED = Insert.of("unlearned", "tenant pattern")
@@ -65,11 +69,7 @@ def add(writer: Connection, tenant: str, news: Sequence[News], principal: str | 
         }
         stale += [(tenant, run.id, *key) for key in kept if key not in same]
         uncertain |= {fix for key, (fix, _, _) in kept.items() if key not in same}
-        heard += [
-            (trial, Vote(run.id, who, run.agent, trial.at, trial.worked, trial.is_automatic))
-            for key, trial in wanted.items()
-            if key not in same
-        ]
+        heard += [(trial, Vote.of(run, who, trial)) for key, trial in wanted.items() if key not in same]
     if stale:
         writer.executemany("DELETE FROM votes WHERE tenant = ? AND run = ? AND failed = ? AND tried = ?", stale)
     for fix in uncertain:
@@ -139,7 +139,7 @@ def vote_row(tenant: str, tried: int, failed: int, fix: str, vote: Vote, trial: 
     body = encode(trial.done) if trial is not None and trial.done else None
     return (
         tenant, vote.run, tried, failed, fix, int(vote.worked), vote.at, vote.principal, vote.agent,
-        int(vote.is_automatic), body,
+        fixes.ACTORS.index(vote.actor), body, vote.content, vote.old_value, vote.other_values,
     )  # fmt: skip
 
 
@@ -201,13 +201,13 @@ def refresh(writer: Connection, tenant: str, fix: str) -> None:
 def votes(read: Read, tenant: str, fix: str, since: int = FIRST, without: str = "", most: int = 2**62) -> list[Vote]:
     """The votes for a fix that count, in the order of their time; of very many the latest."""
     rows = read(
-        "SELECT tried, run, principal, agent, at, worked, automatic FROM votes "
+        "SELECT tried, run, principal, agent, at, worked, automatic, content, old_value, other_values FROM votes "
         "WHERE tenant = ? AND fix = ? AND at >= ? AND run <> ? ORDER BY at DESC LIMIT ?",
         (tenant, fix, since, without, most),
     )
     return fixes.counted(
-        (tried, Vote(run, who, agent, at, bool(worked), bool(automatic)))
-        for tried, run, who, agent, at, worked, automatic in rows
+        (tried, Vote(run, who, agent, at, bool(worked), fixes.ACTORS[actor], *hashes))
+        for tried, run, who, agent, at, worked, actor, *hashes in rows
     )
 
 

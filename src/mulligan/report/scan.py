@@ -86,7 +86,7 @@ class Scan:
         # A call of one attempt, as most are, is its step: only those that failed are looked at as calls.
         ends = [step for step in history.steps if step.type != "run"]
         if any(step.call != step.seq for step in ends):
-            ends = [call.last for call in calls.joined(ends)]
+            ends = [call.last for call in calls.group_attempts(ends)]
         totals["calls"] += len(ends)
         agent["calls"] += len(ends)
         for name, times in Counter([step.name for step in ends]).items():
@@ -115,7 +115,7 @@ class Scan:
         if not ids:
             return []
         tried = [step for step in history.steps if step.call in ids and step.type != "run"]
-        return calls.joined(tried)
+        return calls.group_attempts(tried)
 
     def _tool(self, name: str) -> Counter[str]:
         known = self._tools.get(name)

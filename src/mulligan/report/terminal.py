@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_args
 from mulligan import calls, figures
 from mulligan.failure import Remedy
 from mulligan.figures import Cell
+from mulligan.links import derive_status
 from mulligan.records import VERIFY, Change, End, Ending, History, Link, Recovery, Run, Status, Step
 from mulligan.report.tables import Column, pairs, table, wrapped
 from mulligan.report.tables import ago as ago
@@ -39,10 +40,10 @@ CSV = ("id", "status", "running", "agent", "version", "environment", "calls", "a
 
 def facts(history: History) -> dict[str, Any]:
     """What a list says of a run."""
-    own = [call for call in calls.joined(history.steps) if call.first.type != "run"]
+    own = [call for call in calls.group_attempts(history.steps) if call.first.type != "run"]
     return {
         "id": history.run.id,
-        "status": calls.status(history.run, history.steps, history.links),
+        "status": derive_status(history.run, history.steps, history.links),
         "running": history.run.end is None,
         "end": history.run.end,
         "agent": history.run.agent,
@@ -57,11 +58,11 @@ def facts(history: History) -> dict[str, Any]:
 
 def summary(history: History) -> dict[str, Any]:
     """What is told of a run by itself: its calls, and what became of each."""
-    joined = [call for call in calls.joined(history.steps) if call.first.type != "run"]
+    joined = [call for call in calls.group_attempts(history.steps) if call.first.type != "run"]
     linked = {link.failed for link in history.links}
     return {
         "id": history.run.id,
-        "status": calls.status(history.run, history.steps, history.links),
+        "status": derive_status(history.run, history.steps, history.links),
         "agent": history.run.agent,
         "started": history.run.started,
         "ended": history.run.ended,
@@ -100,7 +101,7 @@ def _failed(totals: Cell) -> int:
 
 
 def status_word(history: History) -> str:
-    status = calls.status(history.run, history.steps, history.links)
+    status = derive_status(history.run, history.steps, history.links)
     return status + _unended(history.run.end)
 
 
@@ -112,7 +113,7 @@ def _unended(end: End | None) -> str:
 def _worst(history: History) -> str | None:
     """The failure a reader should look at first: one that was given up, else the first."""
     linked = {link.failed for link in history.links}
-    failed = [call for call in calls.joined(history.steps) if call.has_failed]
+    failed = [call for call in calls.group_attempts(history.steps) if call.has_failed]
     open_first = sorted(failed, key=lambda call: call.has_succeeded or call.id in linked)
     if not open_first or open_first[0].failure is None:
         return None
@@ -123,7 +124,7 @@ def _worst(history: History) -> str | None:
 def run(history: History, now: int, width: int | None = None) -> Iterator[str]:
     """One run: what came of it, and the timeline of every attempt."""
     about = history.run
-    joined = calls.joined(history.steps)
+    joined = calls.group_attempts(history.steps)
     own = [call for call in joined if call.first.type != "run"]
     failed = [call for call in own if call.has_failed]
     linked = {link.failed: link for link in history.links}

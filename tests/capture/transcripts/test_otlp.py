@@ -5,6 +5,7 @@ import json
 from session_logs import otlp, read, span, write
 
 from mulligan import calls
+from mulligan.links import derive_status
 
 TOOL = {"gen_ai__operation__name": "execute_tool", "gen_ai__tool__name": "search"}
 
@@ -26,7 +27,7 @@ def test_a_trace_is_a_run_and_its_spans_are_steps(tmp_path):
         ("tool", "search", 2.0),
     ]
     assert history.steps[1].arguments == {"q": "x"}
-    assert calls.status(history.run, history.steps, history.links) == "success"
+    assert derive_status(history.run, history.steps, history.links) == "success"
 
 
 def test_attempts_at_one_call_are_joined_by_its_id_and_by_following_a_failure(tmp_path):
@@ -39,7 +40,7 @@ def test_attempts_at_one_call_are_joined_by_its_id_and_by_following_a_failure(tm
         span("t1", "e", "root", "execute_tool search", 8, 9, **TOOL, gen_ai__tool__call__id="c2"),
     ]
     (history,) = read(write(tmp_path / "t.jsonl", otlp(agent("t1"), *spans)))
-    joined = calls.joined(history.steps)
+    joined = calls.group_attempts(history.steps)
     assert [(call.name, len(call.steps), call.has_succeeded) for call in joined] == [
         ("search", 2, True),
         ("fetch", 2, True),
@@ -49,13 +50,13 @@ def test_attempts_at_one_call_are_joined_by_its_id_and_by_following_a_failure(tm
     assert failure is not None
     assert failure.kind == "tool/timeout"
     assert joined[0].waited == 1.0
-    assert calls.status(history.run, history.steps, history.links) == "recovered"
+    assert derive_status(history.run, history.steps, history.links) == "recovered"
 
 
 def test_an_agent_whose_own_span_failed_is_a_failed_run(tmp_path):
     tool = span("t1", "b", "root", "execute_tool search", 1, 3, **TOOL)
     (history,) = read(write(tmp_path / "t.jsonl", otlp(agent("t1", error="gave up"), tool)))
-    assert calls.status(history.run, history.steps, history.links) == "failure"
+    assert derive_status(history.run, history.steps, history.links) == "failure"
 
 
 def test_traces_that_are_mixed_come_apart_and_a_document_over_many_lines_is_read(tmp_path):
@@ -80,7 +81,7 @@ def test_what_is_called_again_for_its_own_sake_has_not_overcome_what_was_given_u
         span("t1", "c", "root", "execute_tool search", 7, 8, **asked, tool__id="c3"),
     ]
     (history,) = read(write(tmp_path / "t.jsonl", otlp(agent("t1"), *spans)))
-    assert [len(call.steps) for call in calls.joined(history.steps)] == [3, 1, 1]
+    assert [len(call.steps) for call in calls.group_attempts(history.steps)] == [3, 1, 1]
     assert history.links == ()
-    assert calls.status(history.run, history.steps, history.links) == "partial"
+    assert derive_status(history.run, history.steps, history.links) == "partial"
     assert len({step.failure.fingerprint for step in history.steps if step.failure}) == 1

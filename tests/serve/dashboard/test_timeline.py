@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mulligan import calls
 from mulligan.classify.taxonomy import KINDS
 from mulligan.failure import Failure, Remedy
+from mulligan.links import link_recoveries
 from mulligan.records import Change, History, Recovery, Run, Step
 from mulligan.serve.dashboard import timeline
 
@@ -32,7 +33,7 @@ def repaired(name: str = "search", run: str = "run_a", message: str = "k must be
              after=Recovery(remedy=Remedy.REPAIR, changes=CHANGED, source="schema")),
     )  # fmt: skip
     about = Run(id=run, agent="a", started=1000, ended=5000, end="finished")
-    return History(run=about, steps=steps, links=tuple(calls.overcame(steps)))
+    return History(run=about, steps=steps, links=tuple(link_recoveries(steps)))
 
 
 def test_attempts_are_drawn_to_scale():
@@ -59,7 +60,7 @@ def test_where_the_values_of_a_repair_come_from_is_said():
 @given(texts, texts, texts, st.dictionaries(texts, texts | st.integers() | st.none(), max_size=3))
 def test_a_test_case_is_python_whatever_strangers_wrote(name, run, message, arguments):
     history = repaired(name, run, message, k=50)
-    failed = calls.joined(history.steps)[0]
+    failed = calls.group_attempts(history.steps)[0]
     told = timeline.test_case(failed, failed).unescape()
     compile(told, "case", "exec")
     other = Step(run=run, seq=1, call=1, name=name, arguments=arguments, outcome="failure", failure=REJECTED)

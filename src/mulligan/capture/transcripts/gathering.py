@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from mulligan import calls
 from mulligan.capture.tracer import outcome_of
 from mulligan.capture.transcripts.lines import opened_value
 from mulligan.classify.classifier import classify
 from mulligan.failure import Failure
-from mulligan.records import Compaction, History, Link, Outcome, Run, Step, StepType
+from mulligan.links import link_recoveries
+from mulligan.records import Compaction, History, Outcome, Run, Step, StepType
 from mulligan.redaction.values import encodable, plain, shortened
 
 FORMAT = "format"
@@ -243,12 +243,9 @@ class Gathering:
         if not self._steps:
             return None
         steps = sorted(self._steps, key=lambda step: step.seq)
-        links: list[Link] = []
-        if self._has_failed:
-            # What came before the first failure has overcome nothing.
-            first = next(place for place, step in enumerate(steps) if step.has_failed)
-            links = calls.overcame(steps[first:])
-        return History(run=self.run(), steps=tuple(steps), links=tuple(links), compactions=tuple(self._compactions))
+        run = self.run()
+        links = link_recoveries(steps, run) if self._has_failed else []
+        return History(run=run, steps=tuple(steps), links=tuple(links), compactions=tuple(self._compactions))
 
     def run(self) -> Run:
         """What is known of the run itself."""

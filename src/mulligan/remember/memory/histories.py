@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from mulligan import calls, figures
+from mulligan import figures
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
+from mulligan.links import derive_status, link_recoveries
 from mulligan.records import Compaction, History, Run, Step, pattern_id
 from mulligan.remember import forgetting, patterns
 from mulligan.remember.patterns import Sighting, Tally
@@ -94,7 +95,7 @@ class Histories:
     def history(self, run: Run) -> History:
         steps = self.steps_of(run.id)
         compactions = self._compactions_of(run)
-        return History(run=run, steps=tuple(steps), links=tuple(calls.overcame(steps)), compactions=compactions)
+        return History(run=run, steps=tuple(steps), links=tuple(link_recoveries(steps, run)), compactions=compactions)
 
     def steps_of(self, run: str) -> list[Step]:
         return sorted(self.steps.get(run, {}).values(), key=lambda step: step.seq)
@@ -205,7 +206,7 @@ def is_history_asked(history: History, query: RunQuery, pattern: set[str]) -> bo
     steps = history.steps
     failures = [(step, step.failure) for step in steps if step.has_failed and step.failure]
     return (
-        (query.status is None or calls.status(history.run, steps, history.links) == query.status)
+        (query.status is None or derive_status(history.run, steps, history.links) == query.status)
         and (query.tool is None or any(step.name == query.tool for step in steps))
         and (query.model is None or any(figures.model_of(history.run, step) == query.model for step in steps))
         and (query.kind is None or any(patterns.is_kind(failure.kind, query.kind) for _, failure in failures))

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from pathlib import Path
 from threading import RLock
 
-from mulligan import calls, figures
+from mulligan import figures
 from mulligan.events import AnyEvent, RunEnded, RunStarted
 from mulligan.failure import StoreError
 from mulligan.figures import Stats, StatsQuery
+from mulligan.links import derive_status
 from mulligan.records import Fix, History, Lesson, LessonSource, LessonVerdict, Pattern, Precedent, Run
 from mulligan.remember import audit, fixes, forgetting, patterns, retention, schemas
 from mulligan.remember.lessons.listed import Facts, LessonList
@@ -169,7 +170,7 @@ class MemoryStore:
                 kept, is_imported = room.histories.came(history.run.id)
                 if is_imported and not policy.imports:
                     continue
-                status = calls.status(history.run, history.steps, history.links)
+                status = derive_status(history.run, history.steps, history.links)
                 if retention.is_expired(status, kept, policy, now):
                     runs, steps = runs + 1, steps + len(history.steps)
                     left = None

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from mulligan import calls
+from mulligan.links import link_recoveries
 from mulligan.records import Fix, History, Link, Precedent, Run, Step, encode, pattern_id
 from mulligan.remember import exemplars, fixes, forgetting, learning, patterns, recipes, schemas, similar, voting
 from mulligan.remember.fixes import Tally, Trial, Verdict, Vote
@@ -106,8 +107,8 @@ class Votes:
     def _of(self, history: History) -> list[tuple[Trial, Vote]]:
         run = history.run
         return [
-            (trial, Vote(run.id, self._writer(run), run.agent, trial.at, trial.worked, trial.is_automatic))
-            for trial in learning.trials_of(history.steps)
+            (trial, Vote.of(run, self._writer(run), trial))
+            for trial in learning.trials_of(run, history.steps)
             if not self._is_revoked(run, trial.step.name)
         ]
 
@@ -125,8 +126,8 @@ class Votes:
             if self._is_revoked(run, question.tool):
                 continue
             steps = self._histories.steps_of(run.id)
-            asked = {call.id for call in calls.joined(steps) if is_asked(call, question)}
-            known = [link for link in calls.overcame(steps) if link.failed in asked]
+            asked = {call.id for call in calls.group_attempts(steps) if is_asked(call, question)}
+            known = [link for link in link_recoveries(steps, run) if link.failed in asked]
             links += known
             if known or (run.id != question.run and any(has_met(step, question) for step in steps)):
                 seen.add(run.id)
@@ -196,7 +197,7 @@ class Votes:
         votes.sort(key=lambda each: (-each[0].at, each[0].run, each[1]))
         return [
             Evidence(run=vote.run, principal=vote.principal, agent=vote.agent, at=vote.at, worked=vote.worked,
-                     automatic=vote.is_automatic)
+                     automatic=vote.actor == "fix")
             for vote, _ in votes[: max(limit, 0)]
         ]  # fmt: skip
 

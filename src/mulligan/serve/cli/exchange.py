@@ -15,7 +15,6 @@ from typing import IO, Any, Literal
 import click
 from msgspec.structs import replace
 
-from mulligan import calls
 from mulligan.capture.transcripts import calls as rows
 from mulligan.capture.transcripts import exported, formats
 from mulligan.capture.transcripts.gathering import Reading
@@ -23,7 +22,7 @@ from mulligan.capture.transcripts.lines import Lines, Unreadable
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, redacted
 from mulligan.failure import SettingsError
 from mulligan.parts import classify_of, redactor_of
-from mulligan.records import History, encode
+from mulligan.records import History, Step, encode
 from mulligan.redaction import Redactor
 from mulligan.remember.store import LOCAL, Store
 from mulligan.remember.urls import is_remote, open_store, shown
@@ -268,7 +267,7 @@ def export(
 
 
 def hidden(history: History, redactor: Redactor) -> History:
-    """A run as it may leave the store. Links are made anew, of what is left."""
+    """Redact a run for export. Its links stay, without the values that are hidden."""
 
     def one(event: Any) -> Any:
         return redacted(event, redactor)
@@ -279,7 +278,7 @@ def hidden(history: History, redactor: Redactor) -> History:
     return History(
         run=one(RunEnded(history.run)).run,
         steps=tuple(steps),
-        links=tuple(calls.overcame(steps)),
+        links=one(StepEnded(Step(run=history.run.id, seq=0, call=0, links=history.links))).step.links,
         compactions=tuple(one(ContextCompacted(each)).compaction for each in history.compactions),
     )
 

@@ -7,6 +7,7 @@ from typing import Any, get_args
 from mulligan import calls
 from mulligan.calls import Call
 from mulligan.failure import SettingsError
+from mulligan.links import derive_status
 from mulligan.prompt import Prompt
 from mulligan.records import Fix, History, Pattern, PatternState, pattern_id
 from mulligan.remember.store import DAY, Command, FixQuery, Question, RunQuery, Store
@@ -109,7 +110,7 @@ def _met(history: History, pattern: Pattern) -> list[Call]:
     ids = {pattern.id, *pattern.merged}
     return [
         call
-        for call in calls.joined(history.steps)
+        for call in calls.group_attempts(history.steps)
         if any(
             step.has_failed and step.failure is not None and pattern_id(step.name, step.failure.fingerprint) in ids
             for step in call.steps
@@ -122,7 +123,7 @@ def _took(history: History, call: Call) -> float | None:
     ended: Call | None = call
     if not call.has_succeeded:
         link = next((link for link in history.links if link.failed == call.id), None)
-        by = {each.id: each for each in calls.joined(history.steps)} if link is not None else {}
+        by = {each.id: each for each in calls.group_attempts(history.steps)} if link is not None else {}
         ended = by.get(link.overcame) if link is not None else None
     if ended is None:
         return None
@@ -152,7 +153,7 @@ def _example(history: History, pattern: Pattern) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "run": history.run,
-        "status": calls.status(history.run, history.steps, history.links),
+        "status": derive_status(history.run, history.steps, history.links),
         "failed": len(failed),
         "message": failed[-1].failure.message if failed and failed[-1].failure else "",
         "at": failed[0].started if failed else history.run.started,

@@ -34,7 +34,7 @@ def runs(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
 def row(history: History) -> dict[str, Any]:
     """A run in a list."""
     fact = terminal.facts(history)
-    failed = [call for call in calls.joined(history.steps) if call.has_failed and call.first.type != "run"]
+    failed = [call for call in calls.group_attempts(history.steps) if call.has_failed and call.first.type != "run"]
     linked = {link.failed for link in history.links}
     return fact | {
         "failed": len(failed),

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from mulligan import calls, figures
 from mulligan.calls import TOOL, Call
 from mulligan.failure import Ran
+from mulligan.links import derive_status
 from mulligan.prompt import Prompt
 from mulligan.records import VERIFY, Change, History, Link, Recovery, Step, encode, pattern_id
 from mulligan.serve.dashboard import shown
@@ -85,7 +86,7 @@ def lane(call: Call, frame: Frame) -> Markup:
 
 def told(history: History, page: int = 0) -> dict[str, Any]:
     """What the page of a run says."""
-    joined = calls.joined(history.steps)
+    joined = calls.group_attempts(history.steps)
     own = [call for call in joined if call.first.type != "run"]
     links = {link.failed: link for link in history.links}
     numbers = {call.id: number for number, call in enumerate(own, start=1)}
@@ -96,7 +97,7 @@ def told(history: History, page: int = 0) -> dict[str, Any]:
     part = joined[page * SHOWN : (page + 1) * SHOWN]
     return {
         "run": history.run,
-        "status": calls.status(history.run, history.steps, history.links),
+        "status": derive_status(history.run, history.steps, history.links),
         "is_running": history.run.end is None,
         "lasted": (frame.end - frame.begin) / 1000 if history.run.end is not None else None,
         "calls": len(own),

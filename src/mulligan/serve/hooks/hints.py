@@ -9,7 +9,7 @@ from mulligan.calls import wilson
 from mulligan.classify.fingerprint import template
 from mulligan.failure import Failure
 from mulligan.prompt import Prompt
-from mulligan.records import OPEN, Effects, Fix, Lesson, Overcome, Precedent, Step
+from mulligan.records import OPEN, Effects, Fix, Lesson, LinkMethod, Precedent, Step
 from mulligan.remember import lookups
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL, FixQuery, LessonQuery
@@ -113,5 +113,5 @@ class Hints:
         if fix.state == "revoked" or not (is_proven or (worked >= RUNS and wilson(worked, tried) >= SURE)):
             return None
         names = tuple(each.tool for each in fix.first)
-        how: Overcome = "recipe" if fix.sort == "recipe" else "agent"
+        how: LinkMethod = "recipe" if fix.sort == "recipe" else "agent"
         return Precedent(how=how, changes=fix.changes, between=names, first=fix.first, worked=worked, seen=tried)

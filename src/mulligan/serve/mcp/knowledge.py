@@ -210,7 +210,7 @@ class Knowledge:
         failed: list[tuple[int, str]] = []
         for history in histories:
             overcome = {link.failed for link in history.links}
-            for call in calls.joined(history.steps):
+            for call in calls.group_attempts(history.steps):
                 step = next((each for each in reversed(call.steps) if each.has_failed), None)
                 if step is None or (tool is not None and step.name != tool) or step.started < (begin or 0):
                     continue

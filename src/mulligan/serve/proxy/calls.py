@@ -112,7 +112,7 @@ class Calls:
             session=self.options.session,
             metadata={"door": "mcp", "server": self.options.name},
         )
-        self.run.remembers = REMEMBERED
+        self.run.is_logged = True
         self.run.begin()
         self._base = contextvars.Context()
         self._base.run(self.kit.here.set, Here(self.run, None, None, is_open=False))

@@ -1,4 +1,4 @@
-"""Which arguments a repair may touch (SAFETY S2). Which values it may use follows from who makes the repair (S1)."""
+"""Names of arguments that mulligan never changes, adds or tells by itself (SAFETY S2)."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ PRIVILEGED: dict[str, str] = {
 """Words in an argument's name that mark what must not be changed without being asked."""
 
 _WORDS = frozenset(word for words in PRIVILEGED.values() for word in words.split())
+_IDENTITY_OR_MONEY = frozenset(f"{PRIVILEGED['identity']} {PRIVILEGED['money']}".split())
 _PLURALS = (("s", ""), ("es", ""), ("ies", "y"))
 _COUNTED = frozenset({"tokens"})
 """Plurals that are mostly counted: `max_tokens` bounds an answer and lets nobody in."""
@@ -53,11 +54,16 @@ def is_privileged(path: str, declared: Collection[str] = (), released: Collectio
         return False
     if any(part in declared for part in (path, *parts)):
         return True
-    return len(path) > LONGEST or any(_is_marked(word.casefold()) for word in words(path))
+    return len(path) > LONGEST or any(_is_marked(word.casefold(), _WORDS) for word in words(path))
 
 
-def _is_marked(word: str) -> bool:
-    """Whether it is one of the words, or many of what it names."""
-    if word in _WORDS or word in _COUNTED or len(word) < 4:
-        return word in _WORDS
-    return any(word.endswith(end) and word.removesuffix(end) + instead in _WORDS for end, instead in _PLURALS)
+def names_identity_or_money(path: str) -> bool:
+    """Return whether an argument's name says whose something is, or how much it costs."""
+    return any(_is_marked(word.casefold(), _IDENTITY_OR_MONEY) for word in words(path[:LONGEST]))
+
+
+def _is_marked(word: str, marked: Collection[str]) -> bool:
+    """Return whether a word, or its singular, is one of the marked words."""
+    if word in marked or word in _COUNTED or len(word) < 4:
+        return word in marked
+    return any(word.endswith(end) and word.removesuffix(end) + instead in marked for end, instead in _PLURALS)

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from mulligan.recover.provenance import is_privileged
+from mulligan.privileged_arguments import is_privileged
 
 SAFETY_NAMES = (
     "admin role scope force confirm dry_run verify auth token user_id tenant_id owner_id account_id to cc recipient "

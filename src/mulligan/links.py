@@ -1,0 +1,895 @@
+"""Recovery links: which later call recovered a failed call of the same run, and by which evidence.
+
+A wrong link is worse than none: it reports a lost item as recovered and teaches one item's value to another. Similar
+arguments are therefore no evidence. A success S recovers a failed call F only if
+
+1. S began after the outcome of F was delivered; unless the arguments are equal, in a task related to that of F;
+2. S recovers one intent: F, or a chain of re-issues that ends in F;
+3. S has the same arguments, the same values in another form, the same plus what the error says is missing, or
+   other values that are supported by evidence and do not name an item.
+
+Everything here is a plain function of records and of `CallFacts`, which the recording process notes and never stores.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mulligan.calls import TOOL, Call, changes, group_attempts, is_retry, is_same_json, similarity
+from mulligan.failure import Failure, Remedy
+from mulligan.privileged_arguments import names_identity_or_money
+from mulligan.records import Change, Link, LinkEvidence, LinkMethod, Run, Status, Step
+from mulligan.stated_limits import names_argument, supports_value, unnamed_words
+
+MAX_OPEN_FAILURES = 100
+"""Open failures of a run that later calls are compared with, the latest."""
+MAX_COMPARED_FAILURES = 8
+"""Open failures of one tool that a call with other arguments is compared with, the latest."""
+MAX_INTENT_CALLS = 2000
+"""Failed calls of one intent that are linked one by one, the latest."""
+MAX_INTERMEDIATE_TOOLS = 50
+MAX_RECENT_SUCCESSES = 24
+"""Successes since the first open failure whose arguments are kept: a prerequisite may be among them."""
+MAX_RESULTS = 8
+"""Results since a failure that a new value is looked for in, the latest."""
+MAX_RESULT_CHARS = 8000
+MAX_SHORT_CHARS = 80
+"""Characters of a text argument, and members of a list, beyond which a recent success does not keep it."""
+MIN_RESULT_VALUE_CHARS = 3
+MIN_LONG_TEXT_CHARS = 60
+MIN_TEXT_SIMILARITY = 0.6
+MIN_TOOL_NAME_SIMILARITY = 0.75
+MAX_ARGUMENT_CHANGES = 6
+"""Changed arguments of a correction. More is another call."""
+_COMMANDS = frozenset({"command", "cmd", "script"})
+_COMMENTS = frozenset({"description", "explanation"})
+"""Arguments that only comment on a command beside them."""
+_PATHS = frozenset({"path", "file", "filename", "filepath", "directory", "folder", "notebook"})
+_STAGES = frozenset({"plan", "respond"})
+"""Types of steps that are no calls: their success does not mean that anything was done."""
+_MISSING = frozenset({"not_found", "file_not_found", "permission_denied"})
+"""Kinds that are about what a call names: a like text for another name is another item."""
+_FORMS = frozenset({"cast", "rename", "parse", "wrap", "trim", "enum"})
+
+
+class CallFacts(msgspec.Struct, frozen=True):
+    """What the recording process knows of a call beyond its record. Used to judge links, never stored."""
+
+    failures_before: int | None = None
+    """Failures of the run whose outcome was delivered before the call began; None where only times are known."""
+    task: tuple[int, ...] | None = None
+    """The task or thread of the call after those it was started from; None where tasks are unknown."""
+    handled: tuple[int, ...] = ()
+    """Failed calls whose exception was being handled when the call began."""
+    turn: tuple[int, int] | None = None
+    """The loop and the number of the model turn that asked for the call."""
+    item: tuple[Any, ...] = ()
+    """The item scopes around the call, and the values of its declared item arguments."""
+    item_arguments: tuple[str, ...] = ()
+    """Arguments that the developer declared to name items."""
+    corrected: tuple[int, ...] = ()
+    """Failed calls that the program says this call corrects."""
+    is_logged: bool = False
+    """Whether a model made the calls of the run and turns are unknown, as in a log of an agent or behind a proxy."""
+
+
+LOGGED = CallFacts(is_logged=True)
+"""Facts of a call that another program recorded."""
+
+
+SAME_ARGUMENTS_ONLY = CallFacts(task=())
+"""Facts of a call of which nothing else is known: it recovers a failure only with the same arguments."""
+
+
+class Candidate(NamedTuple):
+    """A call that may correct a failed one, with the arguments whose values it changes."""
+
+    call: Call
+    facts: CallFacts
+    paths: tuple[str, ...]
+    """Arguments in which no other success of the run may differ."""
+    texts: tuple[str, ...] = ()
+    """Arguments that hold a long text, of which no other call of the run may have the like."""
+    intent: tuple[int, ...] = ()
+    """The failed calls that it re-issues."""
+
+
+ItemTest = Callable[[Candidate], bool]
+"""Returns whether other calls of the run show that a changed argument names an item."""
+
+
+def has_no_items(candidate: Candidate) -> bool:
+    """Item test for a caller that knows of no other calls."""
+    return False
+
+
+class OpenFailure(msgspec.Struct, frozen=True):
+    """A failed call that nothing has recovered yet, and what happened since."""
+
+    call: Call
+    facts: CallFacts
+    number: int
+    """How many failures of the run were delivered before it."""
+    intent: tuple[int, ...] = ()
+    """Earlier failed calls of the same intent, the oldest first."""
+    intent_size: int = 1
+    """All failed calls of the intent, this one included."""
+    values: frozenset[str] = frozenset()
+    """Its values as text."""
+    tools_since: tuple[str, ...] = ()
+    """Tools that have succeeded since, models apart."""
+    results: tuple[tuple[str, str], ...] = ()
+    """Results received since from calls that share a value with it: the tool and the text."""
+
+    @property
+    def failed_calls(self) -> tuple[int, ...]:
+        return (*self.intent, self.call.id)[-MAX_INTENT_CALLS:]
+
+
+class RecentSuccess(msgspec.Struct, frozen=True):
+    """A call that succeeded while a failure was open: it may be a prerequisite."""
+
+    call: int
+    name: str
+    arguments: dict[str, Any]
+    """Compact: a long text or a nested value is None."""
+
+
+class RunProgress(msgspec.Struct, frozen=True):
+    """Where a run stands after some of its calls. A value, so that a caller can return to an earlier one."""
+
+    open: tuple[OpenFailure, ...] = ()
+    failed: int = 0
+    """Calls that failed, however they ended."""
+    recovered: int = 0
+    """Failed calls that a later attempt or call recovered."""
+    has_own_failure: bool = False
+    """Whether the run itself failed, not only a call of it."""
+    has_success: bool = False
+    """Whether a call succeeded in the end."""
+    recent: tuple[RecentSuccess, ...] = ()
+    latest_calls: dict[str, int] = {}
+    """By tool: its latest call, while a failure is open."""
+    delivered: int = 0
+    """Failed calls whose outcome the caller knows."""
+
+    def status(self, run: Run) -> Status:
+        """Derive the status of the run."""
+        if run.end in ("raised", "abandoned") or self.has_own_failure:
+            return "failure"
+        if not self.failed:
+            return "success"
+        if not self.has_success:
+            return "failure"
+        return "recovered" if self.recovered >= self.failed else "partial"
+
+    def after(
+        self,
+        call: Call,
+        facts: CallFacts | None = None,
+        is_item: ItemTest = has_no_items,
+        withdrawn: Collection[int] = (),
+        *,
+        is_final: bool = False,
+    ) -> tuple[RunProgress, list[Link]]:
+        """Return where the run stands after its next call, and the links from failed calls to it.
+
+        A link of a failed call leads to a re-issue that failed too: it closes nothing and shows what was tried.
+        `withdrawn` are calls whose links turned out to be wrong. `is_final` says that the run has ended.
+        """
+        if call.has_succeeded:
+            return self._after_success(call, facts, is_item, withdrawn, is_final)
+        if not call.has_failed:
+            return self, []
+        if call.first.type == "run":
+            return msgspec.structs.replace(self, failed=self.failed + 1, has_own_failure=True), []
+        return self._after_failure(call, facts)
+
+    def _after_success(
+        self,
+        call: Call,
+        facts: CallFacts | None,
+        is_item: ItemTest,
+        withdrawn: Collection[int],
+        is_final: bool,
+    ) -> tuple[RunProgress, list[Link]]:
+        has_failed = call.has_failed
+        links = [_link_attempts(call)] if has_failed else []
+        has_success = self.has_success or call.first.type not in _STAGES
+        has_own_failure = self.has_own_failure or (has_failed and call.first.type == "run")
+        failed, recovered = self.failed + has_failed, self.recovered + has_failed
+        if not self.open:
+            if not has_failed and has_success == self.has_success:
+                return self, links
+            counts = {"failed": failed, "recovered": recovered, "has_success": has_success}
+            return msgspec.structs.replace(self, has_own_failure=has_own_failure, **counts), links
+        match = self._find_recovered(call, facts, is_item, withdrawn)
+        remaining = self.open
+        if match is not None:
+            remaining = tuple(failure for failure in self.open if failure is not match.failure)
+            recovered += match.failure.intent_size
+            links += match.links(call, is_final)
+        if call.first.type != "model":
+            success_values = frozenset(_scalars(call.last.arguments)) if call.last.result is not None else frozenset()
+            remaining = tuple(_note_success(failure, call, success_values) for failure in remaining)
+        recent: tuple[RecentSuccess, ...] = ()
+        if remaining:
+            success = RecentSuccess(call.id, call.name, compact_arguments(call.last.arguments))
+            recent = (*self.recent[1 - MAX_RECENT_SUCCESSES :], success)
+        latest_calls = {**self.latest_calls, call.first.tool_key: call.id} if remaining else {}
+        delivered = self.delivered
+        return (
+            RunProgress(remaining, failed, recovered, has_own_failure, has_success, recent, latest_calls, delivered),
+            links,
+        )
+
+    def _after_failure(self, call: Call, facts: CallFacts | None) -> tuple[RunProgress, list[Link]]:
+        links: list[Link] = []
+        intent: tuple[int, ...] = ()
+        intent_size = 1
+        remaining = self.open
+        # A re-issue that failed continues the intent of the failed call before it. Items are told apart at its end.
+        match = self._find_recovered(call, facts, has_no_items, ())
+        if match is not None:
+            remaining = tuple(failure for failure in remaining if failure is not match.failure)
+            intent, intent_size = match.failure.failed_calls, match.failure.intent_size + 1
+            links = match.links(call, is_final=True)[-1:]
+        values = frozenset(_scalars(call.last.arguments))
+        failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, intent_size, values)
+        latest_calls = {**self.latest_calls, call.first.tool_key: call.id}
+        progress = msgspec.structs.replace(
+            self,
+            open=(*remaining[1 - MAX_OPEN_FAILURES :], failure),
+            failed=self.failed + 1,
+            recent=self.recent if self.open else (),
+            latest_calls=latest_calls,
+            delivered=self.delivered + 1,
+        )
+        return progress, links
+
+    def _find_recovered(
+        self, call: Call, facts: CallFacts | None, is_item: ItemTest, withdrawn: Collection[int]
+    ) -> Match | None:
+        """Return the one open failure whose intent this call carries out."""
+        linked = {link.failed: link for link in call.last.links} if call.id not in withdrawn else {}
+        judged = [failure for failure in self.open if failure.call.last.judged]
+        if linked and judged:
+            for failure in reversed(judged):
+                link = linked.get(failure.call.id)
+                if link is not None:
+                    return Match(failure, link.how, link.changes, link.evidence, link.provisional, link.between)
+        if len(judged) == len(self.open):
+            return None if facts is None else self._judge(call, facts, self.open, is_item)
+        if facts is None:
+            facts = LOGGED
+        return self._judge(call, facts, [failure for failure in self.open if failure not in judged], is_item)
+
+    def _judge(self, call: Call, facts: CallFacts, failures: Sequence[OpenFailure], is_item: ItemTest) -> Match | None:
+        """Apply the rules to the open failures, the surest first, then the latest."""
+        matches: list[Match] = []
+        compared: dict[str, int] = {}
+        for failure in reversed(failures):
+            if not _may_be_reissue(failure, call, facts):
+                continue
+            rule = _find_same_arguments(failure, call)
+            key = failure.call.first.tool_key
+            if rule is None and compared.get(key, 0) < MAX_COMPARED_FAILURES:
+                compared[key] = compared.get(key, 0) + 1
+                rule = self._compare(failure, call, facts, is_item)
+            if rule is not None:
+                matches.append(rule)
+                if rule.evidence[0] == "explicit":
+                    return rule
+        return min(matches, key=lambda match: _RANKS.get(match.evidence[0], len(_RANKS)), default=None)
+
+    def _compare(self, failure: OpenFailure, call: Call, facts: CallFacts, is_item: ItemTest) -> Match | None:
+        if failure.call.id in facts.corrected:
+            return _match_changes(failure, call, ("explicit",))
+        if facts is SAME_ARGUMENTS_ONLY or not _are_related(failure.facts.task, facts.task):
+            return None
+        if call.first.type == "model":
+            return _match_conversation(failure, call)
+        before, after = _values(failure.call.last), _values(call.last)
+        if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+            return None
+        comparison = compare_arguments(before, after, failure.call.failure)
+        if comparison is None or _is_renamed_away(failure.call, call, comparison):
+            return None
+        if not comparison.values:
+            evidence: LinkEvidence = "missing_arguments" if comparison.has_additions else "same_values"
+            # Two relative paths with a common end may be two files.
+            if comparison.doubtful and is_item(Candidate(call, facts, comparison.doubtful)):
+                return None
+            return _match_changes(failure, call, (evidence,))
+        if any(_root(path) in facts.item_arguments for path in comparison.values):
+            return None
+        evidences = self._find_evidence(failure, call, facts, comparison)
+        texts = tuple(path for path in comparison.values if path not in comparison.item_paths)
+        if not evidences or is_item(Candidate(call, facts, comparison.item_paths, texts, failure.failed_calls)):
+            return None
+        return _match_changes(failure, call, evidences, is_provisional=True)
+
+    def _find_evidence(
+        self, failure: OpenFailure, call: Call, facts: CallFacts, comparison: Comparison
+    ) -> tuple[LinkEvidence, ...]:
+        """Return what shows that the other values serve the same intent; nothing where a value is unsupported."""
+        supported: dict[str, LinkEvidence] = {}
+        for path, (old, new) in comparison.values.items():
+            support = _find_value_support(failure, path, old, new)
+            if support is not None:
+                supported[path] = support
+        unsupported = [path for path in comparison.values if path not in supported]
+        if len(unsupported) > 1:
+            return ()
+        call_evidence = self._find_call_evidence(failure, call, facts, comparison)
+        evidences = dict.fromkeys((*call_evidence, *supported.values()))
+        if unsupported and not call_evidence:
+            return ()
+        for path in comparison.values:
+            is_sensitive = names_identity_or_money(path) and not _is_rejected_argument(failure.call.failure, path)
+            if is_sensitive and "handler" not in call_evidence and supported.get(path) != "tool_result":
+                return ()
+        return tuple(evidences)
+
+    def _find_call_evidence(
+        self, failure: OpenFailure, call: Call, facts: CallFacts, comparison: Comparison
+    ) -> tuple[LinkEvidence, ...]:
+        if failure.call.id in facts.handled:
+            return ("handler",)
+        if not comparison.has_unchanged:
+            return ()
+        turn, failed_turn = facts.turn, failure.facts.turn
+        if turn is not None and failed_turn is not None:
+            is_next = turn[0] == failed_turn[0] and turn[1] == failed_turn[1] + 1
+            return ("model_turn",) if is_next else ()
+        if facts.is_logged and self.latest_calls.get(call.first.tool_key) == failure.call.id:
+            return ("next_call",)
+        return ()
+
+
+_RANKS: dict[str, int] = {"same_arguments": 0, "same_values": 1, "missing_arguments": 2, "conversation": 2}
+
+
+class Match(NamedTuple):
+    """An open failure and why a call re-issues it."""
+
+    failure: OpenFailure
+    method: LinkMethod
+    changes: tuple[Change, ...]
+    evidence: tuple[LinkEvidence, ...]
+    is_provisional: bool
+    tools: tuple[str, ...]
+
+    def links(self, call: Call, is_final: bool) -> list[Link]:
+        """Return one link for each failed call of the intent."""
+        return [
+            Link(
+                run=call.first.run,
+                failed=failed,
+                overcame=call.id,
+                how=self.method,
+                # What was changed in between is told by the links of the chain.
+                changes=self.changes if failed == self.failure.call.id else (),
+                between=self.tools,
+                evidence=self.evidence,
+                provisional=self.is_provisional and not is_final,
+            )
+            for failed in self.failure.failed_calls
+        ]
+
+
+def _may_be_reissue(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
+    """Return whether a call is of the same tool and item and began after the failure was known."""
+    if failure.call.id in facts.corrected:
+        return True
+    first, failed = call.first, failure.call.first
+    if first.type != failed.type or facts.item != failure.facts.item or not _is_later(failure, call, facts):
+        return False
+    if first.tool_key == failed.tool_key:
+        return True
+    kind = failure.call.failure.kind.code if failure.call.failure else ""
+    is_unknown_tool = kind == "unknown_tool" and first.server == failed.server
+    return is_unknown_tool and similarity(failed.name, first.name) >= MIN_TOOL_NAME_SIMILARITY
+
+
+def _is_later(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
+    if facts.failures_before is not None:
+        return failure.number < facts.failures_before
+    last, first = failure.call.last, call.first
+    if first.seq < last.seq:
+        return False
+    if not first.started or not last.started:
+        return True
+    # Times of a log are milliseconds and may be rounded: only a clear overlap counts.
+    return first.started + 1 >= last.started + int(last.seconds * 1000)
+
+
+def _are_related(first: tuple[int, ...] | None, second: tuple[int, ...] | None) -> bool:
+    """Return whether one task is the other, or was started from it."""
+    if first is None or second is None:
+        return first is second
+    length = min(len(first), len(second))
+    return first[:length] == second[:length]
+
+
+def _values(step: Step) -> Any:
+    """The arguments of a call; of a stage that the user marked, its metadata."""
+    return step.arguments if step.arguments is not None else step.metadata
+
+
+def _find_same_arguments(failure: OpenFailure, call: Call) -> Match | None:
+    failed, last = failure.call, call.last
+    before, after = _values(failed.last), _values(last)
+    is_silent = before is None and last.type != "model"  # nothing says which item it was about
+    if is_silent or failed.first.tool_key != call.first.tool_key or not is_same_json(before, after):
+        return None
+    if _has_lost_values(before):
+        return None
+    cause = failed.failure
+    needs_time = cause is not None and cause.remedy is Remedy.WAIT
+    tools = () if needs_time else failure.tools_since
+    return Match(failure, "recipe" if tools else "retry", (), ("same_arguments",), False, tools)
+
+
+_LOST = re.compile(r"\[(?:str \d{1,9} chars|int|float)\]|\"\$(?:str|type)\":")
+
+
+def _has_lost_values(arguments: Any) -> bool:
+    """Return whether only types and lengths were stored, so that equal records may be of different calls."""
+    return isinstance(arguments, Mapping) and _LOST.search(_result_text(arguments)) is not None
+
+
+def _match_conversation(failure: OpenFailure, call: Call) -> Match | None:
+    """Match a model call that continues the conversation of the failed one."""
+    if not continues_conversation(failure.call.last.arguments, call.last.arguments):
+        return None
+    changed = diff_calls(failure.call.last, call.last)
+    return Match(failure, "agent", changed, ("conversation",), False, failure.tools_since if changed else ())
+
+
+def _match_changes(
+    failure: OpenFailure, call: Call, evidence: tuple[LinkEvidence, ...], *, is_provisional: bool = False
+) -> Match:
+    changed = diff_calls(failure.call.last, call.last)
+    if failure.call.name != call.name:
+        renamed = Change(path=TOOL, how="rename", before=failure.call.name, after=call.name)
+        changed = (renamed, *changed)
+    sources: dict[str, None] = {}
+    marked: list[Change] = []
+    for change in changed:
+        tools = _find_sources(change.after, failure) if change.how == "substitute" else []
+        sources |= dict.fromkeys(tools)
+        marked.append(msgspec.structs.replace(change, from_="run") if tools else change)
+    return Match(failure, "agent", tuple(marked), evidence, is_provisional, tuple(sources) or failure.tools_since)
+
+
+def _is_renamed_away(failed: Call, call: Call, comparison: Comparison) -> bool:
+    """Return whether another tool was called with other values: a similar name alone is no evidence."""
+    return failed.name != call.name and bool(comparison.values)
+
+
+def _is_rejected_argument(failure: Failure | None, path: str) -> bool:
+    """Return whether the error rejects this argument by name."""
+    if failure is None or failure.kind.code != "invalid_arguments":
+        return False
+    return names_argument(f"{failure.message}\n{failure.detail}", _root(path))
+
+
+# Values
+
+
+class Comparison(NamedTuple):
+    """How the arguments of a later call differ from those of a failed one."""
+
+    values: dict[str, tuple[Any, Any]]
+    """By path: arguments with another value, before and after."""
+    item_paths: tuple[str, ...]
+    """Those of them in which an item may be named: a long text is not compared with those of other calls."""
+    doubtful: tuple[str, ...]
+    """Paths to a file of which one may be the shorter form of the other."""
+    has_additions: bool
+    has_unchanged: bool
+
+
+def compare_arguments(
+    before: Mapping[str, Any], after: Mapping[str, Any], failure: Failure | None
+) -> Comparison | None:
+    """Tell another form of the same values from other values; None where the calls have too little in common."""
+    text = f"{failure.message}\n{failure.detail}"[:4000] if failure is not None else ""
+    is_command = not _COMMANDS.isdisjoint(before) and not _COMMANDS.isdisjoint(after)
+    values: dict[str, tuple[Any, Any]] = {}
+    item_paths: list[str] = []
+    doubtful: list[str] = []
+    has_additions = False
+    changed = changes(before, after)
+    if len(changed) > MAX_ARGUMENT_CHANGES:
+        return None
+    for change in changed:
+        path, old, new = change.path, change.before, change.after
+        if is_command and path in _COMMENTS:
+            continue
+        if is_replaced(old) or is_replaced(new):
+            return None  # nothing is derived from hidden values
+        if change.how == "drop" and names_argument(text, _leaf(path)):
+            continue
+        if change.how in _FORMS or _is_same_in_other_form(old, new, text):
+            continue
+        if old is None and _leaf(path) not in _names_at(before, path):
+            if names_argument(text, _leaf(path)):
+                has_additions = True
+                continue
+        elif (same_file := _is_same_file(path, old, new)) is not None:
+            if not same_file:
+                doubtful.append(path)
+            continue
+        values[path] = (old, new)
+        if not (_is_long_text(old) and _is_long_text(new)):
+            item_paths.append(path)
+    unchanged = [name for name in before if name in after and is_same_json(before[name], after[name])]
+    has_unchanged = any(not (is_command and name in _COMMENTS) for name in unchanged)
+    return Comparison(values, tuple(item_paths), tuple(doubtful), has_additions, has_unchanged)
+
+
+def _find_value_support(failure: OpenFailure, path: str, old: Any, new: Any) -> LinkEvidence | None:
+    cause = failure.call.failure
+    text = f"{cause.message}\n{cause.detail}"[:4000] if cause is not None else ""
+    if supports_value(text, old, new):
+        return "stated_limit"
+    if _find_sources(new, failure):
+        return "tool_result"
+    return "same_text" if _is_same_text(cause, old, new) else None
+
+
+def _is_same_text(failure: Failure | None, old: Any, new: Any) -> bool:
+    """Return whether a long text was corrected: most of it is unchanged, and the failure was about the text."""
+    if failure is None or failure.remedy is Remedy.WAIT or failure.kind.code in _MISSING:
+        return False
+    return _is_long_text(old) and _is_long_text(new) and text_similarity(old, new) >= MIN_TEXT_SIMILARITY
+
+
+def _find_sources(value: Any, failure: OpenFailure) -> list[str]:
+    """Return the tools whose results since the failure hold a value."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return []
+    text = str(value)
+    if len(text) < MIN_RESULT_VALUE_CHARS:
+        return []
+    return [tool for tool, result in failure.results if _is_word_of(text, result)]
+
+
+def _is_word_of(word: str, text: str) -> bool:
+    """Return whether a text holds a word, and not only as part of a longer one."""
+    start = text.find(word)
+    while start >= 0:
+        before, after = text[start - 1 : start], text[start + len(word) : start + len(word) + 1]
+        if not (before.isalnum() and word[0].isalnum()) and not (after.isalnum() and word[-1].isalnum()):
+            return True
+        start = text.find(word, start + 1)
+    return False
+
+
+def _note_success(failure: OpenFailure, call: Call, values: frozenset[str]) -> OpenFailure:
+    """Remember what has succeeded since a failure, and what it answered about the same thing."""
+    first = call.first
+    tools = failure.tools_since
+    if first.name not in tools and len(tools) < MAX_INTERMEDIATE_TOOLS:
+        tools = (*tools, first.name)
+    results = failure.results
+    if not values.isdisjoint(failure.values):
+        results = (*results[1 - MAX_RESULTS :], (first.name, _result_text(call.last.result)))
+    if tools is failure.tools_since and results is failure.results:
+        return failure
+    return msgspec.structs.replace(failure, tools_since=tools, results=results)
+
+
+def _result_text(result: Any) -> str:
+    if isinstance(result, str):
+        return result[:MAX_RESULT_CHARS]
+    try:
+        return _sorted.encode(result)[:MAX_RESULT_CHARS].decode("utf-8", "replace")
+    except Exception:  # noqa: BLE001 - a result may hold objects of any class
+        return ""
+
+
+_sorted = msgspec.json.Encoder(enc_hook=str, order="sorted")
+
+
+def _scalars(value: Any, depth: int = 0) -> Iterator[str]:
+    """The values of a call that are specific enough to be shared on purpose."""
+    if isinstance(value, Mapping) and depth < 4:
+        for inner in list(value.values())[:50]:
+            yield from _scalars(inner, depth + 1)
+    elif isinstance(value, list | tuple) and depth < 4:
+        for inner in value[:50]:
+            yield from _scalars(inner, depth + 1)
+    elif isinstance(value, str):
+        if value.strip():
+            yield value
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield str(value)
+
+
+def _is_same_in_other_form(old: Any, new: Any, error: str) -> bool:
+    """Return whether two texts differ in quoting, spacing, case, or in a word that the error names."""
+    if not isinstance(old, str) or not isinstance(new, str):
+        return False
+    left, right = _normalized(old), _normalized(new)
+    if left == right:
+        return bool(left)
+    before, after = old.split(), new.split()
+    if not after or len(after) >= len(before):
+        return False
+    removed = _removed_words(before, after)
+    return bool(removed) and not unnamed_words(error, removed)
+
+
+def _normalized(text: str) -> str:
+    return " ".join(text.replace("'", "").replace('"', "").replace("`", "").replace("\\", "").casefold().split())
+
+
+def _removed_words(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """The words that were left out; nothing where others were added or moved."""
+    removed: list[str] = []
+    position = 0
+    for word in before:
+        if position < len(after) and word == after[position]:
+            position += 1
+        else:
+            removed.append(word)
+    return removed if position == len(after) else []
+
+
+def _is_same_file(path: str, old: Any, new: Any) -> bool | None:
+    """Return whether two texts name one file by a longer and a shorter path; False where that is doubtful."""
+    if not isinstance(old, str) or not isinstance(new, str) or old == new:
+        return None
+    words = {word.casefold() for word in _leaf(path).replace("-", "_").split("_")}
+    if words.isdisjoint(_PATHS) and not {old[:1], new[:1]} & {"/", "~", "."}:
+        return None
+    left, right = _parts(old), _parts(new)
+    shorter, longer = sorted((left, right), key=len)
+    if not shorter or longer[-len(shorter) :] != shorter:
+        return None
+    is_rooted = old.startswith(("/", "~")) != new.startswith(("/", "~"))
+    return is_rooted or shorter == longer
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.replace("\\", "/").split("/") if part not in ("", ".", "~")]
+
+
+def _is_long_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) >= MIN_LONG_TEXT_CHARS
+
+
+def text_similarity(first: str, second: str) -> float:
+    """Return the share of words that two long texts have in common, in any order."""
+    left, right = _word_counts(first), _word_counts(second)
+    total = sum(left.values()) + sum(right.values())
+    return 2 * sum(min(count, right.get(word, 0)) for word, count in left.items()) / total if total else 0.0
+
+
+def _word_counts(text: str) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for word in text[:20_000].split():
+        counts[word] = counts.get(word, 0) + 1
+    return counts
+
+
+def _names_at(arguments: Mapping[str, Any], path: str) -> Collection[str]:
+    held: Any = arguments
+    for part in path.split(".")[:-1]:
+        held = held.get(part) if isinstance(held, Mapping) else None
+    return held.keys() if isinstance(held, Mapping) else ()
+
+
+def _root(path: str) -> str:
+    return path.partition(".")[0]
+
+
+def _leaf(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+# Items
+
+
+def differs_in(candidate: Candidate, steps: Iterable[Step]) -> bool:
+    """Item test over other calls of a run: one of the tool has another value, or a like text, in a changed argument.
+
+    Hidden values count as different, because equal ones cannot be told apart.
+    """
+    last = candidate.call.last
+    own = last.arguments
+    if not isinstance(own, Mapping):
+        return False
+    roots = {_root(path) for path in candidate.paths}
+    texts = {_root(path): own.get(_root(path)) for path in candidate.texts}
+    for step in steps:
+        if step.call == candidate.call.id or step.tool_key != last.tool_key or not isinstance(step.arguments, Mapping):
+            continue
+        other = step.arguments
+        if step.outcome == "success" and any(not _is_known_same(own.get(root), other.get(root)) for root in roots):
+            return True
+        if step.call not in candidate.intent and any(_are_alike(text, other.get(root)) for root, text in texts.items()):
+            return True
+    return False
+
+
+def _are_alike(first: Any, second: Any) -> bool:
+    is_text = _is_long_text(first) and _is_long_text(second)
+    return is_text and text_similarity(first, second) >= MIN_TEXT_SIMILARITY
+
+
+def _is_known_same(first: Any, second: Any) -> bool:
+    return is_same_json(first, second) and not is_hidden(first)
+
+
+_HIDDEN = re.compile(r"\[redacted [a-z0-9_]{1,40}\]|\[(?:str \d{1,9} chars|int|float)\]|\"\$(?:str|type)\":")
+_HASHED = re.compile(r"\[(?:str \d{1,9} chars|int|float) #[0-9a-f]{12}\]")
+
+
+def is_hidden(value: Any) -> bool:
+    """Return whether redaction or the record level replaced a value so that equal ones cannot be told apart."""
+    return _HIDDEN.search(_to_text(value)) is not None
+
+
+def is_replaced(value: Any) -> bool:
+    """Return whether a value is not the original, though equal ones may be told apart by their hash."""
+    text = _to_text(value)
+    return _HIDDEN.search(text) is not None or _HASHED.search(text) is not None
+
+
+def _to_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, bool | int | float):
+        return ""
+    return _result_text(value)
+
+
+def find_item_arguments(steps: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the arguments in which alone two successful calls of one tool differ."""
+    found: set[str] = set()
+    for position, arguments in enumerate(steps):
+        for other in (*steps[:1], *steps[max(0, position - 1) : position]):
+            names = differing_names(other, arguments)
+            if len(names) == 1:
+                found |= names
+    return found
+
+
+def differing_names(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
+    return {name for name in first.keys() | second.keys() if not is_same_json(first.get(name), second.get(name))}
+
+
+# Whole runs
+
+
+def derive_status(run: Run, steps: Iterable[Step], links: Iterable[Link]) -> Status:
+    """Derive the status of a run from its steps and its final links."""
+    calls = group_attempts(steps)
+    failed = [call for call in calls if call.has_failed]
+    linked = {link.failed for link in links}
+    return RunProgress(
+        failed=len(failed),
+        recovered=sum(call.has_succeeded or call.id in linked for call in failed),
+        has_own_failure=any(call.first.type == "run" for call in failed),
+        has_success=any(call.has_succeeded and call.first.type not in _STAGES for call in calls),
+    ).status(run)
+
+
+def link_recoveries(steps: Iterable[Step], run: Run | None = None) -> list[Link]:
+    """Return a link for each recovered call of a whole run, in the order of the failed calls."""
+    is_final = run is None or run.end is not None
+    judged = judge_calls(steps, run, is_final=is_final)
+    links = [link for _, call, found in judged if call.has_succeeded for link in found]
+    return sorted(links, key=lambda link: link.failed)
+
+
+def judge_calls(
+    steps: Iterable[Step], run: Run | None = None, *, is_final: bool
+) -> Iterator[tuple[RunProgress, Call, list[Link]]]:
+    """Judge the calls of a run in order. Yield each with where the run stood before it and its links."""
+    calls = group_attempts(steps)
+    others = [call.last for call in calls]
+    withdrawn = frozenset(run.withdrawn) if run is not None else frozenset()
+    progress = RunProgress()
+    for call in calls:
+        before = progress
+        progress, links = before.after(
+            call, None, lambda candidate: differs_in(candidate, others), withdrawn, is_final=is_final
+        )
+        yield before, call, links
+
+
+def _link_attempts(call: Call) -> Link:
+    """Link a call to its own last attempt."""
+    prerequisites = tuple(dict.fromkeys(name for step in call.steps if step.after for name in step.after.first))
+    method: LinkMethod = "retry" if all(is_retry(step.after) for step in call.steps) else "repair"
+    if not call.changes and prerequisites:
+        method = "recipe"
+    return Link(
+        run=call.first.run,
+        failed=call.id,
+        overcame=call.id,
+        how="repair" if call.changes else method,
+        changes=call.changes,
+        between=prerequisites[:MAX_INTERMEDIATE_TOOLS] if method == "recipe" else (),
+        evidence=("attempt",),
+    )
+
+
+def compact_arguments(arguments: Any) -> dict[str, Any]:
+    """Return arguments without long or nested values."""
+    if not isinstance(arguments, Mapping):
+        return {}
+    items = list(arguments.items())[:16]
+    return {str(name)[:MAX_SHORT_CHARS]: _compact_value(value) for name, value in items}
+
+
+def _compact_value(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return value if len(value) <= MAX_SHORT_CHARS else None
+    if isinstance(value, list) and len(value) <= 16:
+        is_short = all(
+            not isinstance(item, list) and (item is False or _compact_value(item) is not None) for item in value
+        )
+        return value if is_short else None
+    return None
+
+
+# Model calls
+
+
+def diff_calls(failed: Step, later: Step) -> tuple[Change, ...]:
+    """Return the changed arguments of two calls. Messages of a conversation are no arguments."""
+    changed = changes(_values(failed), _values(later))
+    if not changed or failed.type != "model":
+        return changed
+    names = {name for step in (failed, later) for name in _conversation_names(step.arguments)}
+    return tuple(change for change in changed if _root(change.path) not in names)
+
+
+def is_other_conversation(failed: Step, later: Step) -> bool:
+    """Return whether a model was called again with something else, so that it is not the same call."""
+    return failed.type == "model" and not is_same_json(failed.arguments, later.arguments)
+
+
+def continues_conversation(before: Any, after: Any) -> bool:
+    """Return whether a later conversation holds the last message of an earlier one and most of the others."""
+    earlier, later = _messages(before), _messages(after)
+    if not earlier or not later:
+        return False
+    shared = sum(message in later for message in earlier)
+    return earlier[-1] in later and 2 * shared > len(earlier)
+
+
+def _messages(arguments: Any) -> list[bytes]:
+    """The messages of a model call as they are stored: role, size and hash."""
+    for name in _conversation_names(arguments):
+        value = arguments[name]
+        messages = value.get("each", ()) if isinstance(value, Mapping) and "each" in value else value
+        listed = messages if isinstance(messages, list | tuple) else [messages]
+        if all(isinstance(message, Mapping) and ("hash" in message or "content" in message) for message in listed):
+            return [_sorted.encode(message) for message in listed]
+    return []
+
+
+def _conversation_names(arguments: Any) -> Iterator[str]:
+    """The arguments that hold a conversation, as it was sent or as it is stored."""
+    if isinstance(arguments, Mapping):
+        for name, value in arguments.items():
+            messages = value if isinstance(value, list) else [value]
+            if messages and all(_is_message(message) for message in messages[:MAX_INTERMEDIATE_TOOLS]):
+                yield name
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and ("role" in value or value.keys() >= {"count", "each"})

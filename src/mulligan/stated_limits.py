@@ -1,0 +1,116 @@
+"""What an error text states about the arguments it rejects: bounds, lists of allowed values, and names.
+
+Linear in the text, which is bounded and untrusted. Used as evidence that a later value answers the error; the text
+never supplies a value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+MAX_SCANNED_CHARS = 4000
+_NUMBER = r"(-?[0-9]{1,15}(?:\.[0-9]{1,6})?)(?![\w/]| ?%|[.,:-][0-9])"
+_UPPER = (
+    rf"(?:at most|no more than|up to|not exceed|cannot exceed|can't exceed|less than or equal to|<=|"
+    rf"(?:not|cannot|can't) (?:be )?(?:greater|more|higher|larger|longer) than|"
+    rf"(?:exceeds? )?(?:the )?(?:maximum|max|limit|cap)(?: allowed)?(?: value| length| size)?(?: of| is|:| =|=)?)"
+    rf" ?{_NUMBER}|(?<![\w.,:/-]){_NUMBER} or (?:less|fewer|lower|below)"
+)
+_LOWER = (
+    rf"(?:at least|no less than|greater than or equal to|>=|(?:not|cannot|can't) (?:be )?(?:less|lower|smaller) than|"
+    rf"(?:minimum|min)(?: allowed)?(?: value| length| size)?(?: of| is|:| =|=)?)"
+    rf" ?{_NUMBER}|(?<![\w.,:/-]){_NUMBER} or (?:more|greater|higher|above)"
+)
+_ABOVE = rf"(?:greater|more|higher|larger) than {_NUMBER}|(?<![<>=])> ?{_NUMBER}"
+_BELOW = rf"(?:less|fewer|lower|smaller) than {_NUMBER}|(?<![<>=])< ?{_NUMBER}"
+_BETWEEN = rf"between {_NUMBER} and {_NUMBER}|{_NUMBER} ?(?:to|-|\.\.) ?{_NUMBER}"
+_NEGATION = r"(?:not|cannot|can't|no) (?:be )?$"
+_LIST = (
+    r"\b(?:one of|any of|allowed|valid|supported|available|accepted|permitted|possible|options?|choices?|choose from|"
+    r"expected|must be|use|did you mean|known)\b[^\n:\[({]{0,40}[:\[({]?([^\n]{1,600})"
+)
+_MEMBER = r"'([^'\n]{1,80})'|\"([^\"\n]{1,80})\"|`([^`\n]{1,80})`|([\w.+/-]{1,80})"
+_LENGTH = r"\b(?:characters?|chars?|long|longer|shorter|length|bytes|items?|elements?|entries)\b"
+
+
+def names_argument(text: str, name: str) -> bool:
+    """Return whether an error text names an argument as a word of its own."""
+    if not name:
+        return False
+    pattern = rf"(?<![\w-])-{{0,2}}{re.escape(name[:200])}(?![\w-])"
+    return re.search(pattern, text[:MAX_SCANNED_CHARS], re.IGNORECASE) is not None
+
+
+def unnamed_words(text: str, words: Sequence[str]) -> list[str]:
+    """Return those of some words of a value that an error text does not name."""
+    scanned = text[:MAX_SCANNED_CHARS]
+    return [word for word in words if len(word.strip("'\"`,;")) < 2 or word.strip("'\"`,;") not in scanned]
+
+
+def supports_value(text: str, old: Any, new: Any) -> bool:
+    """Return whether an error text states a bound or a list that the new value meets and the old one does not."""
+    scanned = text[:MAX_SCANNED_CHARS]
+    if not scanned:
+        return False
+    sizes = _measured(old, new, scanned)
+    if sizes is not None and any(not _meets(sizes[0], bound) and _meets(sizes[1], bound) for bound in _bounds(scanned)):
+        return True
+    return _is_listed(scanned, old, new)
+
+
+def _measured(old: Any, new: Any, text: str) -> tuple[float, float] | None:
+    """The numbers that a bound is about: the values, or the lengths of texts and lists."""
+    if _is_number(old) and _is_number(new):
+        return old, new
+    is_sized = (isinstance(old, str) and isinstance(new, str)) or (isinstance(old, list) and isinstance(new, list))
+    if is_sized and re.search(_LENGTH, text, re.IGNORECASE):
+        return len(old), len(new)
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+
+
+Bound = tuple[float, float, bool]
+"""Lowest and highest value, and whether both are excluded."""
+
+
+def _bounds(text: str) -> Iterator[Bound]:
+    infinity = float("inf")
+    for match in re.finditer(_BETWEEN, text, re.IGNORECASE):
+        low, high = (float(number) for number in match.groups() if number is not None)
+        if low <= high:
+            yield low, high, False
+    for match in re.finditer(_UPPER, text, re.IGNORECASE):
+        yield -infinity, float(match.group(1) or match.group(2)), False
+    for match in re.finditer(_LOWER, text, re.IGNORECASE):
+        yield float(match.group(1) or match.group(2)), infinity, False
+    for match in re.finditer(_ABOVE, text, re.IGNORECASE):
+        number = float(match.group(1) or match.group(2))
+        if not re.search(_NEGATION, text[max(0, match.start() - 12) : match.start()], re.IGNORECASE):
+            yield number, infinity, True
+    for match in re.finditer(_BELOW, text, re.IGNORECASE):
+        number = float(match.group(1) or match.group(2))
+        if not re.search(_NEGATION, text[max(0, match.start() - 12) : match.start()], re.IGNORECASE):
+            yield -infinity, number, True
+
+
+def _meets(value: float, bound: Bound) -> bool:
+    low, high, is_exclusive = bound
+    return low < value < high if is_exclusive else low <= value <= high
+
+
+def _is_listed(text: str, old: Any, new: Any) -> bool:
+    if isinstance(old, bool) or isinstance(new, bool) or not isinstance(new, str | int | float):
+        return False
+    wanted, rejected = str(new), str(old)
+    if not wanted or len(wanted) > 80:
+        return False
+    for match in re.finditer(_LIST, text, re.IGNORECASE):
+        members = {next(filter(None, groups), "").rstrip(".") for groups in re.findall(_MEMBER, match.group(1))}
+        if wanted in members and rejected not in members:
+            return True
+    return False
