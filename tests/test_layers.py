@@ -16,35 +16,38 @@ import mulligan
 
 SOURCE = Path(mulligan.__file__).parent
 
-BASE = ("failure", "redaction", "forks")
+BASE = ("failure", "redaction", "forks", "privileged_arguments")
+CALLS = ("links", "stated_limits", "calls")
 ALLOWED: dict[str, tuple[str, ...]] = {
     # `python -m mulligan`
     "__main__": ("serve.cli",),
     # floor 7
     "serve": ("assembly", "parts", "capture", "classify", "remember", "report", "recover", "settings", "events",
-              "prompt", "figures", "calls", "records", *BASE, ""),
+              "prompt", "figures", *CALLS, "records", *BASE, ""),
     "testing": ("assembly", "parts", "capture", "classify", "remember", "report", "recover", "settings", "events",
-                "prompt", "figures", "calls", "records", *BASE),
+                "prompt", "figures", *CALLS, "records", *BASE),
     # floor 6
     "assembly": ("parts", "capture", "classify", "remember", "report", "recover", "settings", "events", "prompt",
-                 "figures", "calls", "records", *BASE),
+                 "figures", *CALLS, "records", *BASE),
     "parts": ("capture", "classify", "remember", "report", "recover", "settings", "events", "prompt", "figures",
-              "calls", "records", *BASE),
+              *CALLS, "records", *BASE),
     # floor 5
-    "report": ("remember.store", "events", "prompt", "figures", "calls", "records", *BASE),
+    "report": ("remember.store", "events", "prompt", "figures", *CALLS, "records", *BASE),
     # floor 4
-    "capture": ("classify", "recover", "events", "success", "prompt", "calls", "records", "conversation", *BASE),
-    "remember": ("classify.fingerprint", "events", "success", "prompt", "figures", "calls", "records", *BASE),
+    "capture": ("classify", "recover", "events", "success", "prompt", *CALLS, "records", "conversation", *BASE),
+    "remember": ("classify.fingerprint", "events", "success", "prompt", "figures", *CALLS, "records", *BASE),
     # floor 3
     "settings": ("recover.policy", "failure"),
-    "events": ("gate", "success", "calls", "records", *BASE),
+    "events": ("gate", "success", *CALLS, "records", *BASE),
     "gate": ("success", "records", *BASE),
     "success": ("records", "redaction"),
-    "prompt": ("calls", "records", *BASE),
-    "figures": ("calls", "records", "failure"),
+    "prompt": (*CALLS, "records", *BASE),
+    "figures": (*CALLS, "records", "failure"),
     # floor 2
     "classify": ("records", *BASE),
-    "recover": ("calls", "records", "failure", "conversation", "forks"),
+    "recover": (*CALLS, "records", "failure", "conversation", "forks", "privileged_arguments"),
+    "links": ("stated_limits", "calls", "records", "failure", "privileged_arguments"),
+    "stated_limits": (),
     "calls": ("records", "failure"),
     # floor 1
     "records": ("failure", "forks"),
@@ -53,6 +56,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "redaction": (),
     "conversation": (),
     "forks": (),
+    "privileged_arguments": (),
     # The public names. All of it is for type checkers; at run time nothing is imported until a name is used.
     "": ("assembly", "events", "failure", "recover.model", "recover.policy", "remember.store"),
 }  # fmt: skip

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mulligan.remember.store import Store as Store
 
     configure = _default.configure
+    correcting = _default.correcting
     explain = _default.explain
     flush = _default.flush
     listen = _default.listen
@@ -50,6 +51,7 @@ _KNOW = {
 }
 _DO = (
     "configure",
+    "correcting",
     "explain",
     "flush",
     "listen",
@@ -77,6 +79,7 @@ __all__ = [
     "Remedy",
     "Store",
     "configure",
+    "correcting",
     "explain",
     "flush",
     "listen",

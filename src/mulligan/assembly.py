@@ -13,9 +13,9 @@ from mulligan import settings as settings_file
 from mulligan.capture import traces
 from mulligan.capture.advice import Advice, advise
 from mulligan.capture.answers import Empty, Errors
-from mulligan.capture.kit import MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording
+from mulligan.capture.kit import LEARNS, MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording
 from mulligan.capture.signature import name_of
-from mulligan.capture.tracer import ActiveRun
+from mulligan.capture.tracer import ActiveRun, Correction
 from mulligan.capture.turns import Tools, Turns
 from mulligan.capture.wrap import ToolOptions, Wrapped, wrap
 from mulligan.classify.classifier import classify
@@ -25,7 +25,7 @@ from mulligan.parts import Parts
 from mulligan.prompt import BUDGET
 from mulligan.records import Effects, StepType
 from mulligan.recover.policy import Policy
-from mulligan.recover.tool import Mode
+from mulligan.recover.tool import Learn, Mode
 from mulligan.redaction import Redactor
 from mulligan.remember.session import Session
 
@@ -135,6 +135,8 @@ class Mulligan:
         rejects: Iterable[int] = (),
         timeout: float | None = None,
         policy: Policy | None = None,
+        items: Iterable[str] = (),
+        learn: Learn | None = None,
     ) -> Callable[[F], F]: ...
 
     def tool(
@@ -156,6 +158,8 @@ class Mulligan:
         rejects: Iterable[int] = (),
         timeout: float | None = None,
         policy: Policy | None = None,
+        items: Iterable[str] = (),
+        learn: Learn | None = None,
     ) -> Any:
         """Wraps a tool: its calls are recorded, and recovered where that is safe.
 
@@ -168,6 +172,9 @@ class Mulligan:
         result if it did, with False if it did not, with None if it cannot say. `rejects` are HTTP statuses that prove
         that nothing was done. `timeout` is how many seconds a call may take in all: an async one is cut off, of others
         only waits and retries are.
+
+        `items` names arguments that say which item of a loop a call is about: one item's call never corrects another's.
+        `learn` is "off", "tell" or "repair": how far memory goes for this tool.
 
         `mode` is "observe", "suggest" or "repair", `record` is "full", "shape" or "off". `errors="raised"` says that
         no answer of it is a failure; `empty="failure"`, of a tool of type "retrieval", that an empty one is.
@@ -188,6 +195,8 @@ class Mulligan:
             rejects=rejects,
             timeout=timeout,
             policy=policy,
+            items=items,
+            learn=learn,
         )
         return self._wrapping(function, about)
 
@@ -297,15 +306,20 @@ class Mulligan:
         metadata: dict[str, Any] | None = None,
         mode: Mode | None = None,
         record: Recording | None = None,
+        learn: Learn | None = None,
         traceparent: str | traces.Headers | None = None,
     ) -> ActiveRun:
         """Traces a piece of work: `with mulligan.run("support-agent") as run:`. `context` is what it is about.
 
-        `mode` and `record` hold for every call in it; where a tool has its own, the stricter of the two does.
+        `mode`, `record` and `learn` hold for every call in it; where a tool has its own, the stricter of the two does.
         `traceparent` is what another program sent of its trace: the header, or all headers of the request. What is to
         be sent on stands in `run.headers`.
         """
-        for name, value, choices in (("mode", mode, MODES), ("record", record, RECORDINGS[::-1])):
+        for name, value, choices in (
+            ("mode", mode, MODES),
+            ("record", record, RECORDINGS[::-1]),
+            ("learn", learn, LEARNS),
+        ):
             if value is not None:
                 one_of(name, value, choices)
         if session is not None and not isinstance(session, str | Session):
@@ -321,7 +335,9 @@ class Mulligan:
             about["traceparent"] = came.traceparent
             if came.parent is not None:
                 about["parent"] = came.parent
-        return ActiveRun(kit, agent, limits=Limits(mode, record) if mode or record else NO_LIMITS, **about)
+        return ActiveRun(
+            kit, agent, limits=Limits(mode, record, learn) if mode or record or learn else NO_LIMITS, **about
+        )
 
     def turns(self, limit: int = 10) -> Turns:
         """Bounds an agent loop: `for turn in mulligan.turns(limit=10):`."""
@@ -374,6 +390,13 @@ class Mulligan:
             raise SettingsError(f"teach is True, or how many tokens may be told of the tools, got {teach!r}.")
         budget = BUDGET if teach is True else int(teach)
         return started(self._kit_or_unheard(), model, tools, messages, limit, style, budget)
+
+    def correcting(self, error: BaseException) -> Correction:
+        """Link the next successful call to the one that raised `error`: `with mulligan.correcting(error):`.
+
+        Use it where a program corrects a call outside the handler of its exception, or by another tool.
+        """
+        return Correction(error)
 
     def session(self, id: str | None = None) -> Session:
         """Remembers failures across a compaction: `with mulligan.session() as session:`.
@@ -434,6 +457,7 @@ class Mulligan:
             effects = effects or known.options.effects
             destructive = destructive or known.options.destructive
         name = tool if isinstance(tool, str) else _name_of(tool)
+        key = known.key if isinstance(known, Wrapped) else ""
         return advise(
             name,
             arguments,
@@ -449,6 +473,8 @@ class Mulligan:
             mode=mode,
             policy=parts.settings.policy if parts is not None else None,
             recall=parts.recall.advice if parts is not None and memory else None,
+            match=parts.recall.match if parts is not None and memory else None,
+            key=key,
         )
 
     def pitfalls(

@@ -88,7 +88,7 @@ class Parts:
             "answered": lambda run: sessions.answered(self.stream, run),
             "fixes": self.recall.fixes,
             "pitfalls": self.pitfalls,
-            "recipes": frozenset(settings.recipes),
+            "learn": settings.learn,
             "budget": Budget(settings.policy),
         }
         self.kit = Kit(**own | kit)

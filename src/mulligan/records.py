@@ -390,6 +390,12 @@ class Fix(Record, frozen=True):
     """How alike the failure asked about and that of the fix are: 1 for the same pattern."""
     exemplars: int = 0
     """The calls that worked of which it is drawn, where it was never tried."""
+    key: str = ""
+    """Identity of the tool; empty where records know it by a bare name only."""
+    tellable: bool = False
+    """Whether a model may be told about it."""
+    why_untold: str = ""
+    """Why not."""
 
 
 class Replayed(Record, frozen=True):

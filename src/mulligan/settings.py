@@ -16,15 +16,17 @@ from mulligan.recover.policy import Policy
 Mode = Literal["observe", "suggest", "repair"]
 Level = Literal["local", "shared"]
 Recording = Literal["full", "shape", "off"]
+Learn = Literal["off", "tell", "repair"]
 
 POLICY = Policy.__struct_fields__
 """Settings of the policy stand beside the others: `attempts = 2`, `MULLIGAN_ATTEMPTS=2`."""
-NOT_FOR_PROJECTS = ("allowed", "listed", "tools", "recipes")
+NOT_FOR_PROJECTS = ("allowed", "listed", "tools")
 """A project's file comes with strangers' code: it may hide more than the user asked for, never less."""
 TOOL_RULES: dict[str, tuple[Any, ...]] = {
     "effects": ("none", "repeatable", "once"),
     "mode": ("observe", "suggest", "repair"),
     "record": ("full", "shape", "off"),
+    "learn": ("off", "tell", "repair"),
     "privileged": (list,),
     "released": (list,),
     "destructive": (bool,),
@@ -67,8 +69,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Texts that look like secrets and are not."""
     listed: tuple[str, ...] = ()
     """At level shared: the names of arguments whose values may be kept."""
-    recipes: tuple[str, ...] = ()
-    """Tools before which calls that were missing are made without asking, where many runs have shown that they were."""
+    learn: Learn = "tell"
+    """How far memory goes: off uses nothing learned, tell informs models and applies promoted form changes and approved
+    fixes, repair also runs promoted prerequisites."""
     off: bool = False
     """Everything passes through as if mulligan were not there. In the environment: `MULLIGAN=off`."""
     policy: Policy = msgspec.field(default_factory=Policy)
@@ -83,6 +86,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         one_of("mode", self.mode, get_args(Mode))
         one_of("record", self.record, get_args(Recording))
         one_of("level", self.level, get_args(Level))
+        one_of("learn", self.learn, get_args(Learn))
 
     @property
     def folder(self) -> Path:
@@ -136,6 +140,11 @@ def read(
             order = strictest_first.index
             if name in values and name in found and order(values[name]) > order(found[name]):
                 raise SettingsError(f"{path}: {name} cannot be loosened by a project. Remove the line, or edit {user}.")
+        if values.get("learn") == "repair" and found.get("learn") != "repair":
+            raise SettingsError(
+                f'{path}: learn = "repair" runs calls that memory suggests, so a project cannot set it. '
+                f"Set it in {user} or as MULLIGAN_LEARN."
+            )
         if values.get("level") == "local":
             del values["level"]  # a store may ask for more, and a project cannot loosen that either
         for name in ("secret", "patterns"):
@@ -287,8 +296,9 @@ _SPOKEN: dict[Any, str] = {
     _switched: "true or false",
 }
 _KINDS: dict[str, Any] = {
-    **dict.fromkeys(("store", "token", "home", "agent", "environment", "mode", "record", "level", "spirals"), _text),
-    **dict.fromkeys(("secret", "patterns", "allowed", "listed", "recipes"), _texts),
+    **dict.fromkeys(("store", "token", "home", "agent", "environment", "mode", "record", "level"), _text),
+    **dict.fromkeys(("learn", "spirals"), _text),
+    **dict.fromkeys(("secret", "patterns", "allowed", "listed"), _texts),
     **dict.fromkeys(("first_wait", "longest_wait", "confidence", "retry_ratio"), _number),
     **dict.fromkeys(("attempts", "run_retries", "retry_burst", "repeats"), _whole),
     **dict.fromkeys(("off", "breaker", "fsync"), _switched),

@@ -26,6 +26,10 @@ _WHY = {
 }
 
 
+Match = Callable[[str, Failure, str, Mapping[str, Any]], Failure]
+"""Returns the failure that a store has recorded for the text of an error."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """What may work instead of a failed call, the likeliest first, and why there is no more to it."""
@@ -55,7 +59,9 @@ def advise(
     destructive: bool = False,
     mode: Mode = "repair",
     policy: Policy | None = None,
-    recall: Callable[[str, Failure, Mapping[str, Any], str], Sequence[Fix]] | None = None,
+    recall: Callable[[str, str, Failure, Mapping[str, Any], str], Sequence[Fix]] | None = None,
+    key: str = "",
+    match: Match | None = None,
 ) -> Advice:
     """The suggestions for one failed call, as if the tool's own developer had wrapped it.
 
@@ -65,10 +71,13 @@ def advise(
     for name, value, choices in (("effects", effects or "once", get_args(Effects)), ("mode", mode, get_args(Mode))):
         one_of(name, value, choices)
     failure = error if isinstance(error, Failure) else _failure(error, tool, arguments, classify)
+    if isinstance(error, str) and match is not None:
+        failure = match(tool, failure, error, arguments)
     if effects is None and failure.kind == TOOL_INVALID_ARGUMENTS and failure.ran is Ran.UNKNOWN:
         failure = msgspec.structs.replace(failure, ran=Ran.NO)
     about = Tool(
         name=tool,
+        key=key,
         effects=effects or "once",
         mode=mode,
         schema=lambda: schema,
@@ -81,7 +90,8 @@ def advise(
         known.setdefault(tool, schema)
     seen = [_seen(each) for each in list(run)[-MOST:]]
     confidence = (policy or Policy()).confidence
-    fixes = recall(tool, failure, arguments, pinned(schema).digest if schema else "") if recall is not None else ()
+    digest = pinned(schema).digest if schema else ""
+    fixes = recall(tool, key, failure, arguments, digest) if recall is not None else ()
     made = suggest(arguments, failure, about, seen, tools=known, confidence=confidence, known=fixes)
     why = made[0].why if made else _WHY.get(failure.remedy, "nothing known would mend it")
     if not failure.counts:

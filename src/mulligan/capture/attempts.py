@@ -49,6 +49,8 @@ STREAM = object()
 """What a function answers whose result is still to come: its step ends when the stream does."""
 OFFERED = 3
 """Suggestions that are left to the model or a person."""
+MIN_TOLD_CONFIDENCE = 0.5
+"""A suggestion that is less likely to be right is not shown to a model."""
 OURS = "mulligan:"
 """How the notes begin that we leave on an exception."""
 
@@ -159,7 +161,7 @@ class Attempts:
         """What was waited for, until the attempt after it is made."""
         self._waits: list[float] = []
         self._changes: list[Change] = []
-        self._preparing = Preparing(kit, run, tool) if tool.recipes and kit.tools is not None else None
+        self._preparing = Preparing(kit, run, tool) if tool.learn == "repair" and kit.tools is not None else None
         self._first_attempt = first
         self._mended = mended
         self._began = self._started = kit.timer() if first is None else first.began
@@ -617,7 +619,9 @@ class Attempts:
         return await asyncio.to_thread(move.question, *move.arguments)
 
     def _recall(self, failure: Failure, why: str, offered: Sequence[Suggestion]) -> Sequence[Precedent]:
-        found = self.kit.recall(self.tool.name, failure, self.run.id)
+        if self.tool.learn == "off":
+            return ()
+        found = self.kit.recall(self.tool.name, self.tool.key, failure, self._given)
         if failure.ran is Ran.UNKNOWN and not self.tool.is_repeatable:
             # It may have happened: that others made the same call again is no advice to do it twice.
             found = [each for each in found if each.how != "retry"]
@@ -627,7 +631,8 @@ class Attempts:
         if self.kit.fixes is None:
             return ()
         schema = self.tool.schema()
-        return self.kit.fixes(self.tool.name, failure, arguments, pinned(schema).digest if schema else "")
+        digest = pinned(schema).digest if schema else ""
+        return self.kit.fixes(self.tool.name, self.tool.key, failure, arguments, digest)
 
     def _verify(self, arguments: Mapping[str, Any], failure: Failure) -> object:
         assert self._check is not None
@@ -747,8 +752,10 @@ def _only_alike(offered: Suggestion) -> Precedent | None:
     """What memory suggests although this very failure was never overcome, as it is told."""
     record = offered.record
     is_drawn = record is not None and record.sort == "exemplar"
-    if record is None or (record.likeness >= 1 and not is_drawn):
+    if record is None or not record.tellable or offered.confidence < MIN_TOLD_CONFIDENCE:
         return None
+    if record.likeness >= 1 and not is_drawn:
+        return None  # told as what recovered this failure before
     return Precedent(
         how="recipe" if offered.first else "agent",
         changes=offered.changes,

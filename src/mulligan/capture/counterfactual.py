@@ -128,7 +128,7 @@ class _One:
 
 
 def _recalled(
-    known: Known, run: str, tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str
+    known: Known, run: str, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str
 ) -> Sequence[Fix]:
     return known(tool, failure, arguments, schema, run)
 

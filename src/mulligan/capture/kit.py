@@ -18,7 +18,7 @@ from mulligan.prompt import Prompt
 from mulligan.records import Fix, Precedent
 from mulligan.recover.budget import Budget
 from mulligan.recover.policy import Policy
-from mulligan.recover.tool import Mode
+from mulligan.recover.tool import Learn, Mode
 from mulligan.success import Success
 
 if TYPE_CHECKING:
@@ -38,22 +38,30 @@ def strictest(order: tuple[T, ...], *given: T | None) -> T | None:
     return next((each for each in order if each in given), None)
 
 
+LEARNS: tuple[Learn, ...] = ("off", "tell", "repair")
+
+
 class Limits(NamedTuple):
     """What was said of a run, and so of every call in it."""
 
     mode: Mode | None = None
     record: Recording | None = None
+    learn: Learn | None = None
 
     def within(self, outer: Limits) -> Limits:
         if outer is NO_LIMITS:
             return self
-        return Limits(strictest(MODES, self.mode, outer.mode), strictest(RECORDINGS, self.record, outer.record))
+        return Limits(
+            strictest(MODES, self.mode, outer.mode),
+            strictest(RECORDINGS, self.record, outer.record),
+            strictest(LEARNS, self.learn, outer.learn),
+        )
 
 
 NO_LIMITS = Limits()
 
 
-def _nothing_known(tool: str, failure: Failure, run: str) -> Sequence[Precedent]:
+def _nothing_known(tool: str, key: str, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Precedent]:
     return ()
 
 
@@ -108,15 +116,15 @@ class Kit:
     record: Recording = "full"
     agent: str = ""
     environment: str | None = None
-    recall: Callable[[str, Failure, str], Sequence[Precedent]] = _nothing_known
+    recall: Callable[[str, str, Failure, Mapping[str, Any]], Sequence[Precedent]] = _nothing_known
     fixes: Known | None = None
     """What memory knows to have helped; None where there is no memory."""
     pitfalls: Callable[[Sequence[str], int], str] = lambda tools, budget: ""
     """What a model should know of these tools, within so many tokens."""
     answered: Callable[[str], None] = lambda run: None
     """Told of a run whose model asks for tools: the session counts its turns, whether or not its model is wrapped."""
-    recipes: frozenset[str] = frozenset()
-    """Tools before which calls that were missing are made without asking."""
+    learn: Learn = "tell"
+    """How far memory goes."""
     tools: Callable[[str], Any] | None = None
     """The wrapped function of a name, where there is exactly one."""
     clock: Callable[[], float] = time.time
@@ -207,8 +215,8 @@ class Kit:
 
 Keep = Callable[[Success, Sequence[Any] | None], None]
 """Of a call that worked, and what `success.telling` makes of it, where that was done."""
-Known = Callable[[str, Failure, Mapping[str, Any], str], Sequence[Fix]]
-"""Of a tool, its failure, the arguments and the digest of its schema ("" where there is none)."""
+Known = Callable[[str, str, Failure, Mapping[str, Any], str], Sequence[Fix]]
+"""Of a tool's name and key, its failure, the arguments and the digest of its schema ("" where there is none)."""
 Source = Callable[[], Kit | None]
 """Answers with the kit to use now, or None where everything passes through."""
 

@@ -146,6 +146,8 @@ class ActiveRun:
         self.record: Run = Run(agent=agent or kit.agent, **about)
         self.numbers = itertools.count(1)
         self._notes: list[str] = []
+        self._item_of_call: dict[int, tuple[Any, ...]] = {}
+        """The item scopes of the latest calls, in a run that has any."""
         self._failed: deque[Step] = deque(maxlen=SEEN)
         """Failed attempts, the latest."""
         self.has_begun = False
@@ -306,8 +308,16 @@ class ActiveRun:
             failure=failure,
         )
 
+    def note_item(self, call: int) -> None:
+        """Note the item scope of a call, in a run that has any."""
+        if self.item_scopes is not None and (scopes := self.item_scopes.get()):
+            self._item_of_call[call] = scopes
+            while len(self._item_of_call) > 4 * SEEN:
+                del self._item_of_call[next(iter(self._item_of_call))]
+
     def see(self, success: Success) -> None:
         """Remembers a call that worked, as it was kept: a later one may need an id from it. Nothing is read yet."""
+        self.note_item(success.seq)
         kept = success.result
         if (type(kept) is str and len(kept) > LARGE) or (type(kept) is msgspec.Raw and memoryview(kept).nbytes > LARGE):
             success = msgspec.structs.replace(success, result=None)
@@ -322,6 +332,10 @@ class ActiveRun:
         with _lock:
             failed = [step for step in self._failed if step.type in TOOLS]
         worked = tuple(self.recent or ())
+        if self.item_scopes is not None and (scopes := self.item_scopes.get()):
+            # What happened for another item says nothing about this one.
+            failed = [step for step in failed if self._item_of_call.get(step.call, ()) in ((), scopes)]
+            worked = tuple(call for call in worked if self._item_of_call.get(call.seq, ()) in ((), scopes))
         known = {step.seq for step in failed}
         found = [(step.seq, _seen_of(step)) for step in failed]
         found += [
@@ -409,6 +423,7 @@ class ActiveRun:
                 facts = CallFacts(failures_before=judge.progress.delivered, task=task, is_logged=self.is_logged)
             if step.has_failed:
                 self._failed.append(step)
+                self.note_item(step.call)
             return judge.judge(step, facts, is_final=is_final)
 
     def tell_of(self, error: BaseException) -> bool:

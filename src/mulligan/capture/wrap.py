@@ -14,7 +14,7 @@ from mulligan.capture.drive import aplay, play
 from mulligan.capture.first import First, begin
 from mulligan.capture.guarding import Unfit
 from mulligan.capture.keeping import Keeping
-from mulligan.capture.kit import MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording, Source, log, strictest
+from mulligan.capture.kit import LEARNS, MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording, Source, log, strictest
 from mulligan.capture.signature import Signature, code_of, key_of, name_of
 from mulligan.capture.stream import astreaming, streaming
 from mulligan.capture.tracer import ActiveRun, scope
@@ -23,7 +23,7 @@ from mulligan.records import Effects, Run, StepType
 from mulligan.recover import schema as schemas
 from mulligan.recover.budget import Guard
 from mulligan.recover.policy import Policy
-from mulligan.recover.tool import Mode, Tool
+from mulligan.recover.tool import Learn, Mode, Tool
 from mulligan.success import Alone, Form
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class ToolOptions:
     timeout: float | None = None
     policy: Policy | None = None
     items: Iterable[str] = ()
+    learn: Learn | None = None
     model: ModelOptions | None = None
 
     def __post_init__(self) -> None:
@@ -64,6 +65,7 @@ class ToolOptions:
             ("type", self.type, TYPES),
             ("mode", "repair" if self.mode is None else self.mode, get_args(Mode)),
             ("record", "full" if self.record is None else self.record, get_args(Recording)),
+            ("learn", "tell" if self.learn is None else self.learn, get_args(Learn)),
             ("errors", self.errors, get_args(Errors)),
             ("empty", self.empty, get_args(Empty)),
         ):
@@ -109,6 +111,7 @@ class Rules:
         "judge",
         "keeping",
         "kit",
+        "learn",
         "limits",
         "mode",
     )
@@ -121,6 +124,7 @@ class Rules:
         self.limits = limits
         """Those of a run that has only this call in it."""
         self.mode: Mode = mode
+        self.learn: Learn = "tell"
         self.is_retried = is_retried
         self.guard = guard
         self.keeping: Keeping | None = None
@@ -202,6 +206,7 @@ class Wrapped:
                 privileged=frozenset(self.options.privileged),
                 released=frozenset(self.options.released),
                 destructive=self.options.destructive,
+                items=frozenset(self.options.items),
             )
         return tool
 
@@ -249,8 +254,9 @@ class Wrapped:
         timeout = self.options.timeout
         making = timed if timeout is not None and self.is_async else made
         tool = self.tool(mode)
-        if self.name in kit.recipes and not kit.preparing.get():
-            tool = replace(tool, recipes=True)
+        learn = rules.learn if rules.learn != "repair" or not kit.preparing.get() else "tell"
+        if learn != tool.learn:
+            tool = replace(tool, learn=learn)
         call = Attempts(
             rules.kit,
             run,
@@ -342,6 +348,7 @@ class Wrapped:
                 closed=self.closed,
                 model=self.signature.default("model"),
             )
+        rules.learn = strictest(LEARNS, options.learn, None if limits is None else limits.learn) or kit.learn
         if options.items:
             rules.items, rules.is_plain = tuple(options.items), False
         rules.judge = self._judge if self._judge.is_needed else None

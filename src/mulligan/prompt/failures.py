@@ -11,10 +11,8 @@ from mulligan.prompt.guard import CHANGES, NAME, PATH, Guard, unmarked
 from mulligan.records import Ahead, Change, Precedent, Recovery
 from mulligan.redaction import clean
 
-LEAST_SURE = 0.25
-"""A repair that is right less often than in one of four cases is no advice. People see it, with how sure it is."""
-GUESS = 0.5
-"""Of one that is more often wrong than right, it is said how sure it is."""
+MIN_TOLD_CONFIDENCE = 0.5
+"""A suggestion that is less likely to be right is not shown to a model. People may ask for all."""
 
 
 class Failures(Guard):
@@ -63,7 +61,7 @@ class Failures(Guard):
 
     def suggestions(self, offered: Iterable[Recovery]) -> list[str]:
         """What may work, as far as it is worth a model's turn."""
-        return [self.suggestion(each) for each in offered if each.confidence >= LEAST_SURE]
+        return [self.suggestion(each) for each in offered if each.confidence >= MIN_TOLD_CONFIDENCE]
 
     def suggestion(self, offered: Recovery) -> str:
         """A repair that was not made: the model's own values, and ours from the schema, so that they can be shown."""
@@ -71,8 +69,7 @@ class Failures(Guard):
         # A number that a stranger named, and is no bound, is not ours: whose it is stands beside it.
         is_theirs = any(each.from_ == "error" and each.how == "substitute" for each in offered.changes)
         whose = ", by what the error says" if is_theirs else ""
-        sure = f" ({offered.confidence:.0%} sure)" if offered.confidence < GUESS else ""
-        return f"This may work{sure}: {told}{whose}." if told else "The same call may work later."
+        return f"This may work: {told}{whose}." if told else "The same call may work later."
 
     def hint(self, known: Sequence[Precedent]) -> str:
         """After a failure of a coding agent: what overcame it in earlier sessions of the same folder."""
@@ -84,6 +81,11 @@ class Failures(Guard):
         times = f"in {known.worked} of {known.seen} runs" if known.seen > 1 else "once"
         if 0 < known.likeness < 1:
             times += ", for a failure much like this one"
+        if known.how == "recipe" and known.changes:
+            sources = " and ".join(name for name in map(self._name, known.between[:CHANGES]) if name)
+            names = " and ".join(name for name in (self._name(each.path) for each in known.changes[:CHANGES]) if name)
+            if sources and names:
+                return f"This worked before, {times}: call {sources} first, and use the {names} that it answers."
         if known.changes:
             told = "; ".join(self.change(each, closed) for each in known.changes[:CHANGES])
             if not known.likeness:

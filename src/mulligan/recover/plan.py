@@ -161,7 +161,7 @@ def attempts_made(number: int) -> str:
 def is_of_memory(failure: Failure, tool: Tool) -> bool:
     """Whether what helped others may help here: by other arguments, or by another call first."""
     may = failure.counts and failure.recoverable and tool.mode != "observe" and REFUSED not in failure.evidence
-    return may and failure.remedy in (Remedy.REPAIR, Remedy.TELL)
+    return may and tool.learn != "off" and failure.remedy in (Remedy.REPAIR, Remedy.TELL)
 
 
 def is_unsettled(failure: Failure, tool: Tool) -> bool:
@@ -199,7 +199,7 @@ def next_step(
         return REFUSED
     if not failure.recoverable:
         return "its author says that trying again cannot help"
-    may_prepare = tool.recipes and ask.prepare is not None and failure.remedy is Remedy.TELL
+    may_prepare = tool.learn == "repair" and ask.prepare is not None and failure.remedy is Remedy.TELL
     if failure.remedy not in (Remedy.WAIT, Remedy.REPAIR) and not may_prepare:
         return WHY_NOT[failure.remedy]
     if not tool.is_repeatable and failure.ran is not Ran.NO:
@@ -275,7 +275,9 @@ class Repairs:
         what mends the rest.
         """
         found = self._suggested(arguments, failure, tool, policy, ask)
+        # Memory only adds: what rules suggest is attempted as often and as early as without it.
         fresh = [each for each in found if each.automatic and (ask.prepare is not None or not each.first)]
+        fresh.sort(key=lambda suggestion: suggestion.source == "memory")
         is_the_same_again = self.last is not None and self.last == failure.fingerprint
         queue = [*self.waiting, *fresh] if is_the_same_again else [*fresh, *self.waiting]
         queue = [each for each in queue if not self._was_tried(each)]

@@ -22,6 +22,8 @@ from mulligan.recover.values import is_empty
 
 APPROVED = 0.9
 """How sure a fix is that an operator has approved."""
+UNTOLD = 0.45
+"""At most how sure one is that no model may be told about: people see it, and it is no advice."""
 DRAWN = 0.5
 """How sure one is that was never tried, and drawn from what calls that worked look like."""
 
@@ -52,6 +54,8 @@ class Known:
         sure = wilson(self.fix.worked, self.fix.tried)
         if self.fix.state == "approved":
             sure = max(sure, APPROVED)
+        elif not self.fix.tellable:
+            sure = min(sure, UNTOLD)
         if self.missing:
             sure *= 0.5
         return round(sure * self.fix.likeness, 4)
@@ -72,6 +76,8 @@ class Known:
 def applied(fixes: Sequence[Fix], arguments: Arguments, schema: Pinned | None, seen: Sequence[Seen]) -> Iterator[Known]:
     """Each fix that can be made here, in the order in which they were told."""
     for fix in fixes:
+        if fix.sort == "recipe" and fix.changes:
+            continue  # its value comes from an answer that only the caller can read
         if fix.sort == "recipe" and fix.first:
             yield _recipe(fix, arguments, seen)
         elif fix.sort in ("change", "exemplar") and fix.changes:
@@ -144,10 +150,16 @@ def _changed(fix: Fix, arguments: Arguments, schema: Pinned | None) -> Known | N
         (after,) = found
         if is_same_json(before, after):
             return None
-        is_value = is_value or change.how in ("substitute", "clamp", "default", "enum")
+        is_value = is_value or (
+            change.how in ("substitute", "clamp", "default", "enum") and not _is_recased(before, after)
+        )
         made[name] = after
         changes.append(Change(path=name, how=change.how, before=before, after=after, from_="memory"))
     return Known(fix, made, tuple(changes), is_value=is_value) if changes else None
+
+
+def _is_recased(before: Any, after: Any) -> bool:
+    return isinstance(before, str) and isinstance(after, str) and before.casefold() == after.casefold()
 
 
 def _knows(schema: Pinned | None, name: str) -> bool:

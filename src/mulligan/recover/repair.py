@@ -11,6 +11,7 @@ import msgspec
 
 from mulligan.calls import TOOL, is_same_json
 from mulligan.failure import Failure, Ran, Remedy
+from mulligan.links import differing_names
 from mulligan.privileged_arguments import is_privileged
 from mulligan.records import Change, Fix
 from mulligan.recover import earlier, paths, proven
@@ -119,14 +120,21 @@ class _Repair:
         self.text = f"{failure.message}\n{failure.detail}"[:4000]
 
     def suggestions(self) -> list[Suggestion]:
-        ranked = sorted(
-            (self._judged(name, draft) for name, draft in self._drafts()), key=lambda each: -each.confidence
-        )
-        made: list[Suggestion] = []
-        for one in ranked:
-            if not any(_is_same(each, one) for each in made):
-                made.append(one)
-        return made[:MOST]
+        """Return the suggestions, the likeliest first. Memory only adds: what rules alone suggest stays.
+
+        Of two equal suggestions one remains, automatic if any of its grounds is.
+        """
+        judged = [self._judged(name, draft) for name, draft in self._drafts()]
+        judged.sort(key=lambda suggestion: -suggestion.confidence)
+        by_rules = _without_duplicates([suggestion for suggestion in judged if suggestion.source != "memory"])[:MOST]
+        by_memory = _without_duplicates([suggestion for suggestion in judged if suggestion.source == "memory"])
+        for suggestion in by_memory:
+            equal = next((index for index, rule in enumerate(by_rules) if _is_same(rule, suggestion)), None)
+            if equal is not None and suggestion.automatic and not by_rules[equal].automatic:
+                by_rules[equal] = suggestion
+        added = [suggestion for suggestion in by_memory if not any(_is_same(rule, suggestion) for rule in by_rules)]
+        room = max(MOST - len(by_rules), 1)
+        return sorted([*by_rules, *added[:room]], key=lambda suggestion: -suggestion.confidence)
 
     def _drafts(self) -> Iterator[tuple[str, _Draft]]:
         if self.tools and self.tool.name not in self.tools:
@@ -284,13 +292,28 @@ class _Repair:
         guesses = earlier.guesses(self.arguments, self.text, names, self.tool.name, self.seen) if self.seen else []
         if self.failure.remedy is Remedy.STOP:  # a person must act; a slip in what was typed they should hear of
             guesses = [guess for guess in guesses if guess.family in ("same id", "near id")]
+        items = self._find_item_arguments() if guesses else frozenset()
         for guess in guesses:
+            if guess.path[0] in items and guess.family not in _SAME_VALUES:
+                continue  # the value of another item is no correction
             yield from self._substituted(guess.path, guess.after, guess.family, guess.evidence, schema)
         if self.failure.remedy is Remedy.STOP:
             return
         required = (schema.schema or {}).get("required", ()) if schema is not None else None
         for rewrite in paths.rewrites(self.arguments, self.text, required):
             yield _Draft(rewrite.arguments, rewrite.changes, (rewrite.family,), "call", (rewrite.evidence,))
+
+    def _find_item_arguments(self) -> frozenset[str]:
+        """Return the arguments that name items: declared, or different in two successful calls of this tool."""
+        names = set(self.tool.items)
+        first: Mapping[str, Any] | None = None
+        for call in self.seen:
+            if call.tool == self.tool.name and call.outcome == "success" and isinstance(call.arguments, Mapping):
+                if first is None:
+                    first = call.arguments
+                else:
+                    names |= differing_names(first, call.arguments)
+        return frozenset(names)
 
     def _substituted(
         self, path: tuple[str | int, ...], after: Any, family: str, evidence: str, schema: Pinned | None
@@ -382,14 +405,14 @@ class _Repair:
     def _why_unproven(self, known: proven.Known) -> str:
         """SAFETY S3: what memory says is tried without asking only where it is proven, for exactly this failure."""
         fix = known.fix
-        if known.first and not self.tool.recipes:
-            return "other calls must come first, and those are made by who asked"
+        if known.first and self.tool.learn != "repair":
+            return 'prerequisites are run automatically only with learn = "repair"'
         if fix.likeness < 1:
             return "it worked for a failure that is only alike"
         if fix.state not in ("promoted", "approved"):
             return fix.why or "it is not proven"
-        if known.is_value and not self.tool.is_repeatable and fix.state != "approved":
-            return "it would set a value of a tool that may change something, which an operator must approve"
+        if known.is_value and fix.state != "approved":
+            return "a remembered value is applied only after an operator approved it"
         return ""
 
     def _why_not_first(self, known: proven.Known, sure: float) -> str:
@@ -433,6 +456,8 @@ _BLAMED = (
     r"|[`'\"]([A-Za-z_][\w\-]{0,60})[`'\"] (?:parameter|argument|param|field|property)\b"
 )
 _SYNTAX = r"\binvalid syntax\b|\bSyntaxError\b|\bmalformed\b"
+_SAME_VALUES = frozenset({"same id", "seen form"})
+"""Families that give the call's own value another form."""
 _NOT_THE_ARGUMENTS = frozenset(
     "build_failure test_failure edit_mismatch stale_file permission_denied command_not_found output_too_large "
     "loop_detected conflict".split()
@@ -448,6 +473,15 @@ _LOOKED = frozenset(
 
 def _is_same(one: Suggestion, other: Suggestion) -> bool:
     return one.tool == other.tool and one.first == other.first and is_same_json(one.arguments, other.arguments)
+
+
+def _without_duplicates(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
+    """Keep one of equal suggestions: one that is automatic, else the likeliest."""
+    kept: list[Suggestion] = []
+    for suggestion in sorted(suggestions, key=lambda suggestion: not suggestion.automatic):
+        if not any(_is_same(other, suggestion) for other in kept):
+            kept.append(suggestion)
+    return sorted(kept, key=lambda suggestion: -suggestion.confidence)
 
 
 def _before(draft: _Draft) -> tuple[Before, ...]:

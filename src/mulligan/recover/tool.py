@@ -10,6 +10,7 @@ from mulligan.records import Effects, Outcome
 
 Arguments = Mapping[str, Any]
 Mode = Literal["observe", "suggest", "repair"]
+Learn = Literal["off", "tell", "repair"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +31,10 @@ class Tool:
     destructive: bool = False
     """Marked so by its developer, an operator or an annotation: none of its arguments is changed without asking."""
 
-    recipes: bool = False
-    """Whether its operator lets calls that were missing be made before it without asking."""
+    items: frozenset[str] = frozenset()
+    """Arguments that the developer declared to name items."""
+    learn: Learn = "tell"
+    """How far memory goes: off, tell, or repair, which also runs promoted prerequisites."""
 
     @property
     def is_repeatable(self) -> bool:

@@ -32,6 +32,7 @@ class Given(Record, frozen=True):
     """Of a step, what it was called with: the rest of it need not be read."""
 
     arguments: Any = None
+    key: str | None = None
 
 
 NUMBERS = ("integer", "number")
@@ -74,6 +75,7 @@ def drawn(query: FixQuery, worked: Sequence[Shape]) -> list[Fix]:
             changes=changes,
             exemplars=len(worked),
             why="it was never tried: calls that worked look like that",
+            tellable=True,
         )
     ]
 

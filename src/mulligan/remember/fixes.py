@@ -7,6 +7,7 @@ come to, one vote for each run. Whoever keeps tallies, in a list or in a file, c
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
@@ -236,10 +237,13 @@ def _type(value: Any) -> str:
 
 
 def _is_word(value: Any) -> bool:
-    """Whether a text could be a member of an enum. Only where the schema says so is it used for another run."""
-    return (
-        isinstance(value, str) and 0 < len(value) <= 40 and not any(each.isdigit() or each in " /@:" for each in value)
-    )
+    """Return whether a text could be a member of an enum: `json`, `utf-8`, `us-east-1`; no id, date or version."""
+    if not isinstance(value, str) or not 0 < len(value) <= 40 or any(letter in " /@:" for letter in value):
+        return False
+    return not any(letter.isdigit() for letter in value) or _NUMBERED_WORD.fullmatch(value) is not None
+
+
+_NUMBERED_WORD = re.compile(r"[A-Za-z]{2,20}(?:[-_][A-Za-z]{2,20}){0,3}[-_][0-9]{1,2}")
 
 
 # Votes and what they come to
@@ -534,6 +538,7 @@ def told(tally: Tally, state: tuple[FixState, str], likeness: float = 1.0) -> Fi
         state=state[0],
         why=state[1],
         likeness=likeness,
+        key=tally.key,
     )
 
 

@@ -17,6 +17,7 @@ from mulligan.remember.recipes import Brief, Row, whole
 from mulligan.remember.rows import FIRST
 from mulligan.remember.store import Evidence, FixQuery, Revocation, Revoked, Shape, shape_of
 from mulligan.remember.tallies import id_of
+from mulligan.remember.telling import Profile, build_profile
 from mulligan.remember.voting import REPORTED, VOTE, News, note_news, refresh, vote_row, votes
 
 TALLIES = 64
@@ -196,7 +197,7 @@ def _of_failure(read: Read, tenant: str, query: FixQuery, clock: Callable[[], fl
         if alike and is_time():
             groups += _alike(read, tenant, alike, query, ways)
     if any(tallies for _, tallies in groups):
-        return recipes.answered(groups, query, _known(read, tenant, query, rows, ways.samples))
+        return recipes.answered(groups, query, _known(read, tenant, query, rows, ways.samples, ways.latest))
     if not query.shape or not is_time():
         return []
     return exemplars.drawn(query, _worked(read, tenant, query, _revoked_in(rows), ways.latest))
@@ -219,7 +220,7 @@ def _alike(
 
 def known_of(read: Read, tenant: str, query: FixQuery) -> recipes.Known:
     """What is known beside the tallies."""
-    return _known(read, tenant, query, _beside(read, tenant, query), samples)
+    return _known(read, tenant, query, _beside(read, tenant, query), samples, latest)
 
 
 def _beside(read: Read, tenant: str, query: FixQuery, more: str = "", values: tuple[Any, ...] = ()) -> list[Any]:
@@ -233,7 +234,12 @@ def _revoked_in(rows: Iterable[Any]) -> list[Revocation]:
 
 
 def _known(
-    read: Read, tenant: str, query: FixQuery, rows: Sequence[Any], votes_of: Callable[..., list[Any]]
+    read: Read,
+    tenant: str,
+    query: FixQuery,
+    rows: Sequence[Any],
+    votes_of: Callable[..., list[Any]],
+    latest_of: Callable[..., Iterator[Latest]],
 ) -> recipes.Known:
     def samples(ids: Sequence[str]) -> dict[str, list[tuple[int, Any]]]:
         found: dict[str, list[tuple[int, Any]]] = {}
@@ -249,7 +255,30 @@ def _known(
     revoked = _revoked_in(rows)
     verdicts = {row[1]: decode(row[5], Verdict) for row in rows if row[0] == "verdict"}
     since = schemas.since([(row[1], row[5]) for row in rows if row[0] == "schema"], query)
-    return recipes.Known(fixes.crowd(principals, revoked, query.now), verdicts, samples, since, fresh)
+
+    def profile(tool: str, key: str) -> Profile:
+        return build_profile(successful_arguments(read, tenant, tool, key, latest_of))
+
+    return recipes.Known(fixes.crowd(principals, revoked, query.now), verdicts, samples, since, fresh, profile)
+
+
+MAX_PROFILED_CALLS = 64
+"""Successful calls of a tool of which its profile is made, the latest."""
+
+
+def successful_arguments(
+    read: Read, tenant: str, tool: str, key: str, latest_of: Callable[..., Iterator[Latest]]
+) -> list[Any]:
+    """Return the arguments of the latest successful calls of a tool."""
+    found: list[Any] = []
+    for run in latest_of(read, tenant, tool):
+        if run.last is None or len(found) >= MAX_PROFILED_CALLS:
+            break
+        for _, body in run.worked(run.last - exemplars.SCANNED):
+            call = bodies.read(body, exemplars.Given)
+            if not key or call.key in (None, key):
+                found.append(call.arguments)
+    return found[:MAX_PROFILED_CALLS]
 
 
 # What a database may do in its own way

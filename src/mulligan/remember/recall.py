@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from mulligan.failure import Failure, StoreError
+from mulligan.classify.fingerprint import fingerprint
+from mulligan.failure import Failure, Kind, StoreError
 from mulligan.prompt import Prompt
-from mulligan.records import Fix, Precedent
+from mulligan.records import Fix, LinkMethod, Precedent
 from mulligan.remember import schemas
 from mulligan.remember.place import Place
 from mulligan.remember.recording.recorder import Recorder
-from mulligan.remember.store import ITEMS_KIND, LOCAL, FixQuery, Question, Store, parse_items
+from mulligan.remember.store import ITEMS_KIND, LOCAL, FixQuery, PatternQuery, Store, parse_items
 from mulligan.remember.urls import is_remote
 
 SETTLE = 0.25
@@ -43,36 +45,31 @@ class Recall:
         self._late: threading.Thread | None = None
         """Who still waits for an answer that nobody waited for any longer."""
 
-    def precedents(self, tool: str, failure: Failure, run: str) -> Sequence[Precedent]:
-        """What overcame the same failure before, once what this run has recorded is kept too."""
+    def precedents(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Precedent]:
+        """Return what recovered the same failure before, as far as a model may be told."""
         self._settle()
         store = self._recorder.store
-        if store is None or not failure.fingerprint:
+        if not failure.fingerprint:
             return ()
-        return self._in_time(lambda: self._recalled(store, tool, failure, run))
+        if store is not None:
+            return self._in_time(lambda: self._find_precedents(store, tool, key, failure))
+        with self._opened() as opened:
+            return () if opened is None else self._find_precedents(opened, tool, key, failure)
 
-    def _recalled(self, store: Store, tool: str, failure: Failure, run: str) -> Sequence[Precedent]:
-        found = store.recall(LOCAL, Question(tool=tool, fingerprint=failure.fingerprint, run=run))
-        learned = [
-            Precedent(how="recipe", between=tuple(each.tool for each in fix.first), first=fix.first,
-                      worked=fix.worked, seen=fix.tried)
-            for fix in self._known(store, tool, failure)
-            if fix.sort == "recipe"
-        ]  # fmt: skip
-        # What many runs together say was missing, in place of what each of them did in between.
-        return [*learned[:1], *(each for each in found if each.how != "recipe")] if learned else found
+    def _find_precedents(self, store: Store, tool: str, key: str, failure: Failure) -> Sequence[Precedent]:
+        return [to_precedent(fix) for fix in self._known(store, tool, key, failure, tellable=True)]
 
-    def fixes(self, tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
-        """What memory knows to have helped: of other runs, so that nothing has to be waited for."""
-        return self._in_time(lambda: self._fixes(tool, failure, arguments, schema))
+    def fixes(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
+        """Return what memory knows to have helped in other runs."""
+        return self._in_time(lambda: self._fixes(tool, key, failure, arguments, schema))
 
-    def _fixes(self, tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
+    def _fixes(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
         with self._opened() as store:
             if store is None:
                 return ()
             with contextlib.suppress(StoreError):  # it is noted at the next failure; the recorder says what to do
                 self._note_schema(store, tool, schema)
-            return self._known(store, tool, failure, arguments, schema)
+            return self._known(store, tool, key, failure, arguments, schema)
 
     def item_arguments(self, tool: str) -> Collection[str]:
         """Return the arguments of a tool, by its key, that named items in earlier runs."""
@@ -114,10 +111,17 @@ class Recall:
             raise fault
         return answers[0] if answers else ()
 
-    def advice(self, tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
+    def advice(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
         """The same for whoever only asks: nothing is noted, and a store that is not there is not made."""
         with self._opened() as store:
-            return self._known(store, tool, failure, arguments, schema) if store is not None else ()
+            return self._known(store, tool, key, failure, arguments, schema) if store is not None else ()
+
+    def match(self, tool: str, failure: Failure, text: str, arguments: Mapping[str, Any]) -> Failure:
+        """Return the failure that the store has recorded for the text of an error."""
+        with self._opened() as store:
+            if store is None:
+                return failure
+            return match_recorded_failure(store, LOCAL, tool, failure, text, arguments)
 
     def pitfalls(self, words: Prompt, tools: Sequence[str], budget: int, *, proposals: bool = False) -> str:
         """What is known of these tools, in words; where the store cannot be asked, what mulligan is."""
@@ -163,11 +167,58 @@ class Recall:
             self._schemas[tool] = digest
 
     def _known(
-        self, store: Store, tool: str, failure: Failure, arguments: Mapping[str, Any] | None = None, schema: str = ""
+        self,
+        store: Store,
+        tool: str,
+        key: str,
+        failure: Failure,
+        arguments: Mapping[str, Any] | None = None,
+        schema: str = "",
+        *,
+        tellable: bool = False,
     ) -> Sequence[Fix]:
         if not failure.fingerprint:
             return ()
         query = FixQuery.about(
-            tool, failure, arguments, agent=self._agent(), schema=schema, now=self._now(), within=WITHIN
+            tool, failure, arguments, key=key, agent=self._agent(), schema=schema, now=self._now(), within=WITHIN,
+            tellable=tellable,
         )  # fmt: skip
         return store.fixes(LOCAL, query)
+
+
+MAX_MATCHED_PATTERNS = 200
+_CLASS_NAME = re.compile(r"^\s*(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}:\s+")
+
+
+def match_recorded_failure(
+    store: Store, tenant: str, tool: str, failure: Failure, text: str, arguments: Mapping[str, Any]
+) -> Failure:
+    """Return the failure under the kind that the store has recorded for the same text of the same tool.
+
+    Whoever asks has the text alone, with or without the class of the exception. The recorder knew the exception too.
+    """
+    patterns = store.patterns(tenant, PatternQuery(tool=tool, limit=MAX_MATCHED_PATTERNS))
+    known = {pattern.fingerprint for pattern in patterns}
+    if failure.fingerprint in known:
+        return failure
+    messages = dict.fromkeys((failure.message, text, _CLASS_NAME.sub("", text, count=1)))
+    for kind in dict.fromkeys(pattern.kind for pattern in patterns):
+        for message in messages:
+            candidate = fingerprint(kind, tool, message, arguments)
+            if message and candidate in known:
+                return Failure.of(Kind.named(kind), failure.message, ran=failure.ran, fingerprint=candidate)
+    return failure
+
+
+def to_precedent(fix: Fix) -> Precedent:
+    """Return a fix as what recovered a failure before, with its one count."""
+    methods: dict[str, LinkMethod] = {"recipe": "recipe", "retry": "retry"}
+    return Precedent(
+        how=methods.get(fix.sort, "agent"),
+        changes=fix.changes,
+        between=tuple(call.tool for call in fix.first),
+        first=fix.first,
+        worked=fix.worked,
+        seen=fix.tried,
+        likeness=0.0 if fix.sort == "exemplar" else fix.likeness,
+    )

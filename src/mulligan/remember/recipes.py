@@ -17,6 +17,7 @@ import msgspec
 from mulligan.records import Ahead, Fix, FixState, decode, encode
 from mulligan.remember.fixes import Crowd, Form, Tally, Verdict, judged, rejudged, told, told_agents
 from mulligan.remember.store import FixQuery
+from mulligan.remember.telling import Profile, why_untold
 
 LONGEST = 4
 """Calls of a recipe. More of them explain nothing."""
@@ -245,18 +246,27 @@ class Known(msgspec.Struct, frozen=True):
     """When the schemas of tools have changed."""
     fresh: Callable[[Tally, int], Tally]
     """A tally of what was tried since then."""
+    profile: Callable[[str, str], Profile]
+    """The arguments of recent successful calls of a tool, by its name and key."""
 
 
 def answered(groups: Sequence[tuple[float, Sequence[Row]]], query: FixQuery, known: Known) -> list[Fix]:
     """Fixes and recipes with their records, the likeliest first: the same answer whoever keeps the tallies."""
-    found = _in_order(groups, query)
-    told = (each for likeness, one in found if (each := _judged(likeness, one, query, known)) is not None)
+    own = [(likeness, [row for row in rows if _is_of_tool(row, query)]) for likeness, rows in groups]
+    found = _in_order(own, query)
+    rows = [row for _, group in own for row in group]
+    told = (each for likeness, one in found if (each := _judged(likeness, one, query, known, rows)) is not None)
     return _whole(list(islice(told, max(query.limit, 0))), known)
+
+
+def _is_of_tool(row: Row, query: FixQuery) -> bool:
+    """Whether it is not of another tool of the same name. Records with a bare name may be of either."""
+    return not query.key or not row.key or row.key == query.key
 
 
 def recorded(tallies: Sequence[Tally], query: FixQuery, known: Known) -> dict[str, tuple[Fix, tuple[str, ...]]]:
     """The fixes of one pattern by their ids, with their records and the ids of the tallies that these come from."""
-    found = (_judged(1.0, each, query, known) for each in _learned(tallies))
+    found = (_judged(1.0, each, query, known, tallies) for each in _learned(tallies))
     return {told[0].id: (told[0], tuple(each.id for each in told[1].parts)) for told in found if told is not None}
 
 
@@ -264,7 +274,7 @@ def best(
     tallies: Sequence[Tally], query: FixQuery, known: Known, is_worth: Callable[[Fix], bool]
 ) -> tuple[list[Fix], Fix | None]:
     """The fixes of one pattern without the calls that come first, and the likeliest that is worth it, with them."""
-    every = (_judged(likeness, each, query, known) for likeness, each in _in_order([(1.0, tallies)], query))
+    every = (_judged(likeness, each, query, known, tallies) for likeness, each in _in_order([(1.0, tallies)], query))
     found = [each for each in every if each is not None]
     chosen = next((each for each in found if is_worth(each[0])), None)
     return [fix for fix, _ in found], _whole([chosen], known)[0] if chosen is not None else None
@@ -294,15 +304,31 @@ def _in_order(groups: Sequence[tuple[float, Sequence[Row]]], query: FixQuery) ->
     return sorted(found, key=order)
 
 
-def _judged(likeness: float, each: Learned, query: FixQuery, known: Known) -> tuple[Fix, Learned] | None:
-    """A fix with its record, unless it is not asked for."""
+def _judged(
+    likeness: float, each: Learned, query: FixQuery, known: Known, rows: Sequence[Row]
+) -> tuple[Fix, Learned] | None:
+    """A fix with its record, unless it is not asked for. `rows` are all fixes of its pattern and those like it."""
     parts = list(map(whole, each.parts))
     own = next(part for part in parts if part.id == each.own.id)
     record = _merged(own, parts) if _is_set_of_calls(own) else own
     state, why = _state(record, parts, query, known)
     if (query.state is not None and state != query.state) or (query.is_question and state == "revoked"):
         return None
-    return told(record, (state, why), likeness), each
+    untold = why_untold(record, _peers(record, rows), query.agent, lambda: known.profile(record.tool, record.key))
+    if query.tellable and (untold or state in ("revoked", "demoted", "paused", "expired")):
+        return None
+    fix = told(record, (state, why), likeness)
+    return msgspec.structs.replace(fix, tellable=not untold, why_untold=untold), each
+
+
+def _peers(record: Tally, rows: Sequence[Row]) -> list[Tally]:
+    """The fixes of the same pattern and tool that change one of the same arguments."""
+    paths = {change.path for change in record.form.changes}
+    if not paths:
+        return []
+    alike = (row for row in rows if any(change.path in paths for change in row.form.changes) and row.key == record.key)
+    found = [tally for row in alike if (tally := whole(row)).fingerprint == record.fingerprint]
+    return [record, *(tally for tally in found if tally.id != record.id)]
 
 
 def _whole(chosen: Sequence[tuple[Fix, Learned]], known: Known) -> list[Fix]:

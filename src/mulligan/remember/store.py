@@ -206,6 +206,10 @@ class FixQuery(Record, frozen=True):
     """Which fixes: of one failure (tool and fingerprint), of a tool, or all."""
 
     tool: str | None = None
+    key: str = ""
+    """Identity of the tool: fixes of another tool of the same name are left out."""
+    tellable: bool = False
+    """Only those that a model may be told about."""
     fingerprint: str | None = None
     text: str = ""
     """The failure's message with what varies masked: where its own pattern has no fix, those like it are asked."""

@@ -29,7 +29,7 @@ def does(fix: Fix) -> str:
 def untried(fix: Fix) -> str:
     """Why it is only told, whatever its state; empty where it is tried without asking once that allows it."""
     if fix.sort == "recipe":
-        return "tried only before tools that the setting `recipes` names"
+        return 'run automatically only with learn = "repair"'
     if fix.sort == "retry":
         return "whether a call is made again, its kind and its effects say"
     return "which value it was is not kept" if any(each.after == OPEN for each in fix.changes) else ""

@@ -14,6 +14,7 @@ from mulligan.remember import exemplars, fixes, forgetting, learning, patterns, 
 from mulligan.remember.fixes import Tally, Trial, Verdict, Vote
 from mulligan.remember.memory.histories import Histories
 from mulligan.remember.store import Evidence, FixQuery, Forget, Question, Revocation, Revoked, RunQuery, Shape, shape_of
+from mulligan.remember.telling import Profile, build_profile
 
 
 class Votes:
@@ -177,7 +178,14 @@ class Votes:
             return tally.anew(fixes.counted(some)[-learning.FRESH :])
 
         crowd = fixes.crowd(self._heard, self._revocations, query.now)
-        return recipes.Known(crowd, self._verdicts, samples, schemas.since(seen, query), fresh)
+        return recipes.Known(crowd, self._verdicts, samples, schemas.since(seen, query), fresh, self._profile)
+
+    def _profile(self, tool: str, key: str) -> Profile:
+        calls: list[Any] = []
+        for history in self._histories.asked(RunQuery(tool=tool), set())[: exemplars.MOST]:
+            worked = [step for step in reversed(history.steps) if step.name == tool and step.outcome == "success"]
+            calls += [step.arguments for step in worked[: exemplars.MOST] if not key or step.key in (None, key)]
+        return build_profile(calls[: learning.MAX_PROFILED_CALLS])
 
     def _worked(self, query: FixQuery) -> list[Shape]:
         """The latest calls of a tool that worked."""

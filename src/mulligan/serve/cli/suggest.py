@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import IO, Any, get_args
 
 import click
@@ -16,6 +17,7 @@ from mulligan.records import Change, Effects, Fix
 from mulligan.recover.repair import Suggestion
 from mulligan.recover.tool import Mode
 from mulligan.redaction import clean
+from mulligan.remember.recall import match_recorded_failure
 from mulligan.remember.store import LOCAL, FixQuery, Store
 from mulligan.report.terminal import columns, count
 from mulligan.serve.cli.options import as_json as json_option
@@ -59,7 +61,8 @@ def suggest(file: str | None, no_memory: bool, store: str | None, as_json: bool)
             try:
                 given = _read(line)
                 recall = _recall(kept, given) if kept is not None else None
-                advice = advise(**_asked(given), classify=classify, policy=settings.policy, recall=recall)
+                match = partial(match_recorded_failure, kept, LOCAL) if kept is not None else None
+                advice = advise(**_asked(given), classify=classify, policy=settings.policy, recall=recall, match=match)
             except (ValueError, SettingsError) as error:
                 bad += 1
                 told = clean(str(error), 300)
@@ -79,8 +82,8 @@ def suggest(file: str | None, no_memory: bool, store: str | None, as_json: bool)
 def _recall(kept: Store, given: dict[str, Any]) -> Callable[..., Sequence[Fix]]:
     agent = given.get("agent")
 
-    def recall(tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
-        about = {"agent": agent if isinstance(agent, str) else "", "schema": schema, "now": now()}
+    def recall(tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
+        about = {"agent": agent if isinstance(agent, str) else "", "schema": schema, "now": now(), "key": key}
         return kept.fixes(LOCAL, FixQuery.about(tool, failure, arguments, **about)) if failure.fingerprint else ()
 
     return recall

@@ -12,13 +12,12 @@ import msgspec
 
 from mulligan import calls
 from mulligan.capture.advice import advise
-from mulligan.classify.fingerprint import fingerprint
-from mulligan.classify.taxonomy import KINDS
 from mulligan.failure import Failure, Ran, SettingsError
 from mulligan.prompt.questions import Answers
 from mulligan.records import Fix, History, Lesson, Pattern, Precedent, Recovery, Status, Step
 from mulligan.recover.policy import Policy
 from mulligan.remember import fixes
+from mulligan.remember.recall import match_recorded_failure
 from mulligan.remember.seeds import corpus
 from mulligan.remember.store import (
     LOCAL,
@@ -128,7 +127,7 @@ class Knowledge:
         store = self._opened()
         failure = self._classify(source="tool", text=error, tool=tool, arguments=arguments, is_error=True)
         if store is not None:
-            failure = self._as_kept(store, tool, failure, error, arguments)
+            failure = match_recorded_failure(store, self._tenant, tool, failure, error, arguments)
         words = self._words.beside(arguments)
         recall = self._recall(store) if store is not None else None
         try:
@@ -146,7 +145,7 @@ class Knowledge:
             covered = {each.fix for each in lessons}
             told += [self._lesson(each) for each in lessons]
             known = store.fixes(
-                self._tenant, FixQuery.about(tool, failure, arguments, now=self._now(), limit=SUGGESTED)
+                self._tenant, FixQuery.about(tool, failure, arguments, now=self._now(), limit=SUGGESTED, tellable=True)
             )
             told += [
                 self._fix(each)
@@ -159,22 +158,9 @@ class Knowledge:
         told += [self._lesson(each) for each in self._seeds(store, tool, failure)]
         return words.advised(failure, tool, [each for each in told if each])
 
-    def _as_kept(self, store: Store, tool: str, failure: Failure, error: str, arguments: dict[str, Any]) -> Failure:
-        """The same words of the same tool under the kind that they were kept with.
-
-        An agent has the words alone; whoever recorded them knew the exception too, or the status.
-        """
-        kept = store.patterns(self._tenant, PatternQuery(tool=tool, limit=PATTERNS))
-        names = {each.fingerprint for each in kept}
-        for kind in () if failure.fingerprint in names else dict.fromkeys(each.kind for each in kept):
-            name = fingerprint(kind, tool, failure.message or error, arguments)
-            if name in names and kind in KINDS:
-                return Failure.of(KINDS[kind], failure.message, ran=failure.ran, fingerprint=name)
-        return failure
-
     def _recall(self, store: Store) -> Callable[..., Sequence[Fix]]:
-        def recall(tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
-            query = FixQuery.about(tool, failure, arguments, schema=schema, now=self._now())
+        def recall(tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
+            query = FixQuery.about(tool, failure, arguments, key=key, schema=schema, now=self._now())
             return store.fixes(self._tenant, query) if failure.fingerprint else ()
 
         return recall

@@ -1,0 +1,118 @@
+"""Which fixes a model may be told about (LEARNING.md, "Telling"). Plain functions of tallies and profiles.
+
+A form change (cast, rename, trim) and a prerequisite may be told once they worked in two runs. A concrete value is told
+only if it is a setting: it replaced different values, or one value in different calls, and the old one never worked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from mulligan.calls import TOOL, wilson
+from mulligan.privileged_arguments import is_privileged
+from mulligan.records import LAST_PART, OPEN, Change
+from mulligan.remember.fixes import Tally, hash_value
+
+MIN_TOLD_CONFIDENCE = 0.5
+MAX_SETTING_VALUES = 8
+"""Different values of an argument among the successes of its tool, up to which it is a setting."""
+MIN_PROFILED_CALLS = 4
+"""Successes from which on a setting must also repeat its values."""
+LAST_CORRECTIONS = 3
+_FORMS = frozenset({"cast", "rename", "parse", "wrap", "trim", "drop"})
+
+
+class ArgumentProfile(msgspec.Struct):
+    """The values of one argument in recent successful calls of a tool."""
+
+    count: int = 0
+    hashes: dict[str, int] = {}
+    """Different values, with how often each occurred."""
+
+    @property
+    def is_setting(self) -> bool:
+        """Whether it takes few values, each of them again and again."""
+        few = len(self.hashes) <= MAX_SETTING_VALUES
+        return few and (self.count < MIN_PROFILED_CALLS or 2 * len(self.hashes) <= self.count)
+
+
+Profile = Mapping[str, ArgumentProfile]
+
+
+def build_profile(calls: Sequence[Any]) -> dict[str, ArgumentProfile]:
+    """Profile the arguments of successful calls of one tool."""
+    profile: dict[str, ArgumentProfile] = {}
+    for arguments in calls:
+        if isinstance(arguments, Mapping):
+            for name, value in arguments.items():
+                argument = profile.setdefault(str(name), ArgumentProfile())
+                argument.count += 1
+                key = hash_value(value)
+                argument.hashes[key] = argument.hashes.get(key, 0) + 1
+    return profile
+
+
+def why_untold(tally: Tally, peers: Sequence[Tally], agent: str, profile: Callable[[], Profile]) -> str:
+    """Return why a model is not told about a fix; empty where it may be.
+
+    `peers` are all fixes of the same pattern and tool. `profile` is built only where a concrete value is at stake.
+    """
+    if wilson(tally.worked, tally.tried) < MIN_TOLD_CONFIDENCE:
+        return f"it worked in {tally.worked} of {tally.tried} runs, which is not sure enough to tell a model"
+    if [worked for _, _, worked, _ in tally.recent][-2:] == [False, False]:
+        return "it failed twice in a row"
+    for change in tally.form.changes:
+        if change.path != TOOL and is_privileged(change.path):
+            return f"{change.path} is a privileged argument"
+        if change.after == OPEN and not tally.form.names:
+            return f"the value of {change.path} belongs to its run"
+    for change in tally.form.changes:
+        rivals = [peer for peer in peers if peer.id != tally.id and peer.worked and _contradicts(peer, change)]
+        if not rivals:
+            continue
+        is_own = agent in tally.agents
+        is_doubtful = any(agent in rival.agents for rival in rivals) and not _is_latest(tally, [tally, *rivals])
+        if not is_own or is_doubtful:
+            return f"other agents or later runs contradict it for {change.path}"
+    settings = [change for change in tally.form.changes if is_concrete(change)]
+    if not settings:
+        return ""
+    if not tally.is_setting:
+        return "it replaced one value in one call only, which may be a coincidence"
+    known = profile()
+    for change in settings:
+        argument = known.get(change.path.partition(".")[0], ArgumentProfile())
+        if not tally.old_values.keys().isdisjoint(argument.hashes):
+            return f"the value of {change.path} that it replaces has worked, too"
+        if not argument.is_setting and not _is_latest(tally, [peer for peer in peers if _changes_path(peer, change)]):
+            return f"{change.path} takes too many values to be a setting"
+    return ""
+
+
+def is_concrete(change: Change) -> bool:
+    """Return whether a change sets a value, and does not only give the call's own value another form."""
+    return change.how not in _FORMS and change.how != "enum" and change.after not in (OPEN, LAST_PART)
+
+
+def _changes_path(tally: Tally, change: Change) -> bool:
+    return any(other.path == change.path for other in tally.form.changes)
+
+
+def _contradicts(tally: Tally, change: Change) -> bool:
+    """Return whether a fix changes the same argument to something else."""
+    return any(
+        other.path == change.path
+        and (other.how, hash_value(other.after)) != (change.how, hash_value(change.after))
+        and OPEN not in (other.after, change.after)
+        for other in tally.form.changes
+    )
+
+
+def _is_latest(tally: Tally, tallies: Sequence[Tally]) -> bool:
+    """Return whether the last corrections of an argument all led to this one."""
+    votes = sorted((at, peer.id) for peer in tallies for at, _, worked, _ in peer.recent if worked)
+    latest = votes[-LAST_CORRECTIONS:]
+    return len(latest) == LAST_CORRECTIONS and all(id == tally.id for _, id in latest)
