@@ -112,8 +112,8 @@ def read(
 ) -> Settings:
     """The settings in force here. Whatever cannot be meant is refused, with the name that may be.
 
-    `of_user` is for doors that strangers' tools stand behind, hooks and proxy: no project's file is read, and nothing
-    is repaired unless the user asked for it.
+    `of_user` is for what agents and MCP clients start in strangers' folders, hooks, proxy and `mulligan mcp`: no
+    project's file is read, and nothing is repaired unless the user asked for it.
     """
     environ = os.environ if environment is None else environment
     found: dict[str, Any] = {}

@@ -89,6 +89,20 @@ def test_installing_twice_is_installing_once(home, types, agent, place):
 
 
 @pytest.mark.parametrize(("agent", "place"), AGENTS.items())
+def test_earlier_hooks_are_replaced_once_and_taken_away(home, types, agent, place):
+    types("install", agent)
+    now = (home / place).read_text()
+    for earlier in (now.replace(" -ESP ", " -S "), now.replace("/serve/hooks/start.py", "/serve/hooks/main.py")):
+        assert earlier != now
+        put(home / place, earlier)
+        types("install", agent)
+        assert (home / place).read_text() == now
+        put(home / place, earlier)
+        types("uninstall", agent)
+        assert not (home / place).exists()
+
+
+@pytest.mark.parametrize(("agent", "place"), AGENTS.items())
 def test_uninstalling_leaves_what_was_there_before(home, types, agent, place):
     path = put(home / place, json.dumps(THEIRS, indent=4, ensure_ascii=False) + "\n")
     before = path.read_text()

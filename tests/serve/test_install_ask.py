@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 
-OURS = {"command": sys.executable, "args": ["-m", "mulligan", "mcp"]}
+OURS = {"command": sys.executable, "args": ["-I", "-m", "mulligan", "mcp"]}
+EARLIER = {
+    "plain": {"command": "/old/python", "args": ["-m", "mulligan", "mcp"]},
+    "by path": {"command": "/old/python", "args": ["-ESP", "/old/mulligan/serve/cli/start.py", "mcp"]},
+    "script": {"command": "/usr/bin/mulligan", "args": ["mcp"]},
+}
 TOML = '# mine\nmodel = "x"\n\n[mcp_servers.git]   # of the team\ncommand = "uvx"\n\n[tui]\ntheme = "dark"\n'
 
 
@@ -76,3 +81,34 @@ def test_what_is_not_understood_is_left_alone_and_told(home):
     done = mulligan(home, "install", "ask", "--client", "goose")
     assert done.returncode == 2
     assert "by hand" in done.stderr
+
+
+@pytest.mark.parametrize("form", EARLIER)
+def test_earlier_entry_in_json_is_replaced_once_and_taken_away(home, form):
+    path = home / ".claude.json"
+    env = {"MULLIGAN_HOME": "/srv"}
+    text = json.dumps({"mcpServers": {"mulligan": {**EARLIER[form], "env": env}}})
+    path.write_text(text)
+    assert mulligan(home, "install", "ask", "--client", "claude-code").returncode == 0
+    assert json.loads(path.read_text()) == {"mcpServers": {"mulligan": {**OURS, "env": env}}}
+    assert "nothing to change" in mulligan(home, "install", "ask", "--client", "claude-code").stdout
+    path.write_text(text)
+    assert mulligan(home, "uninstall", "ask", "--client", "claude-code").returncode == 0
+    assert json.loads(path.read_text()) == {"mcpServers": {}}
+
+
+@pytest.mark.parametrize("form", EARLIER)
+def test_earlier_entry_in_toml_is_replaced_once_and_taken_away(home, form):
+    path = home / ".codex" / "config.toml"
+    path.parent.mkdir()
+    command, args = EARLIER[form].values()
+    entry = f"[mcp_servers.mulligan]\ncommand = {json.dumps(command)}\nargs = {json.dumps(args)}\n"
+    text = TOML.replace("[tui]", f"{entry}startup_timeout_sec = 20  # slow here\n\n[tui]")
+    path.write_text(text)
+    assert mulligan(home, "install", "ask", "--client", "codex").returncode == 0
+    assert tomllib.loads(path.read_text())["mcp_servers"]["mulligan"] == {**OURS, "startup_timeout_sec": 20}
+    assert "# slow here" in path.read_text()
+    assert "nothing to change" in mulligan(home, "install", "ask", "--client", "codex").stdout
+    path.write_text(text)
+    assert mulligan(home, "uninstall", "ask", "--client", "codex").returncode == 0
+    assert tomllib.loads(path.read_text()) == tomllib.loads(TOML)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -14,7 +15,7 @@ from mcp_client import FAKE
 
 from mulligan.serve.cli.clients import CLIENTS, Start, unwrapped, wrapped
 
-OURS = ["-m", "mulligan", "proxy", "--name", "git", "--"]
+OURS = ["-I", "-m", "mulligan", "proxy", "--name", "git", "--"]
 PLACES = {
     "claude-desktop": ".config/Claude/claude_desktop_config.json",
     "claude-code": ".claude.json",
@@ -116,13 +117,29 @@ def test_the_proxy_is_put_before_a_server_and_taken_away_again(types, client):
         assert "# of the team" in path.read_text()
 
 
+def test_earlier_proxy_is_replaced_once_and_taken_away(types, client):
+    known, path = client
+    types("install", "mcp", "--client", known.name, "--server", "git")
+    now = path.read_text()
+    quoted = {"json": '"-I",', "toml": '"-I",', "yaml": '- "-I"\n'}[known.form]
+    earlier = re.sub(rf"\s*{re.escape(quoted)}", "\n" if known.form == "yaml" else "", now, count=1)
+    path.write_text(earlier)
+    assert started(known, path)[1:] == [*OURS[1:], "uvx", "mcp-server-git", "--repository", "/srv/caf\u00e9"]
+    assert types("install", "mcp", "--client", known.name, "--server", "git")[0] == 0
+    assert started(known, path)[1:] == [*OURS, "uvx", "mcp-server-git", "--repository", "/srv/caf\u00e9"]
+    assert "nothing to change" in types("install", "mcp", "--client", known.name, "--server", "git")[1]
+    path.write_text(earlier)
+    assert types("uninstall", "mcp", "--client", known.name, "--server", "git")[0] == 0
+    assert started(known, path) == ["uvx", "mcp-server-git", "--repository", "/srv/caf\u00e9"]
+
+
 def test_everything_else_stays_as_it_was(types, client):
     known, path = client
     before = path.read_text()
     types("install", "mcp", "--client", known.name, "--server", "git", "--repair", "--pin")
     if known.form == "json":
         old, new = json.loads(before), json.loads(path.read_text())
-        assert new[known.under]["git"]["args"][3:7] == ["--name", "git", "--repair", "--pin"]
+        assert new[known.under]["git"]["args"][4:8] == ["--name", "git", "--repair", "--pin"]
         for each in (old, new):
             del each[known.under]["git"]["command"], each[known.under]["git"]["args"]
         assert new == old

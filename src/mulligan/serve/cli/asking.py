@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from mulligan.failure import SettingsError
-from mulligan.serve.cli.clients import Client
+from mulligan.serve.cli.clients import Client, edit
 from mulligan.serve.cli.edits import Edit, json_edit, read_json, read_toml
+from mulligan.serve.cli.entries import Start, build_start, read_words
 
 NAME = "mulligan"
-START = {"command": sys.executable, "args": ["-m", "mulligan", "mcp"]}
 
 
 def added(client: Client, path: Path) -> Edit:
@@ -23,15 +22,15 @@ def added(client: Client, path: Path) -> Edit:
     known = servers.get(NAME)
     if known is not None and not is_ours(known):
         raise SettingsError(f"{path}: there is another server called {NAME!r}. Rename it first; nothing was done.")
-    wanted = {**known, **START} if known is not None else START
-    if known == wanted:
-        return Edit(path, before, before)
+    start = build_start("mcp")
+    entry = {"command": start.command, "args": list(start.args)}
     if client.form == "json":
-        return json_edit(path, before, {**settings, client.under: {**servers, NAME: wanted}})
-    kept = _without(client, before or "") if known is not None else before or ""
-    table = f"[{client.under}.{NAME}]\ncommand = {json.dumps(START['command'])}\nargs = {json.dumps(START['args'])}\n"
-    after = f"{kept.rstrip()}\n\n{table}" if kept.strip() else table
-    return _checked(path, before, after, {**settings, client.under: {**servers, NAME: START}})
+        return json_edit(path, before, {**settings, client.under: {**servers, NAME: {**(known or {}), **entry}}})
+    if known is not None:
+        return edit(client, path, NAME, lambda _: start)  # what the user wrote beside the command stays
+    table = f"[{client.under}.{NAME}]\ncommand = {json.dumps(start.command)}\nargs = {json.dumps(entry['args'])}\n"
+    after = f"{before.rstrip()}\n\n{table}" if before and before.strip() else table
+    return _checked(path, before, after, {**settings, client.under: {**servers, NAME: entry}})
 
 
 def removed(client: Client, path: Path) -> Edit:
@@ -50,12 +49,14 @@ def is_ours(about: Any) -> bool:
     args = about.get("args") if isinstance(about, dict) else None
     if not isinstance(args, list) or not args or args[-1] != "mcp":
         return False
-    return "mulligan" in args or Path(str(about.get("command", ""))).stem == "mulligan"
+    start = Start(str(about.get("command", "")), tuple(map(str, args)))
+    return "mulligan" in args or read_words(start) is not None
 
 
 def _read(client: Client, path: Path) -> tuple[str | None, dict[str, Any], dict[str, Any]]:
     if client.form == "yaml":
-        said = json.dumps([START["command"], *START["args"]])
+        start = build_start("mcp")
+        said = json.dumps([start.command, *start.args])
         raise SettingsError(f"{client.spoken} is told by hand: add a server to {path} that runs {said}.")
     before, settings = read_json(path) if client.form == "json" else read_toml(path)
     servers = settings.get(client.under, {})

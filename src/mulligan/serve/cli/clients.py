@@ -16,14 +16,8 @@ from typing import Any, NamedTuple
 
 from mulligan.failure import SettingsError
 from mulligan.serve.cli.edits import Edit, json_edit, read_json, read_toml, text_of
+from mulligan.serve.cli.entries import Start, build_start, read_words
 from mulligan.settings import config_folder, data_folder
-
-
-class Start(NamedTuple):
-    """The command that starts a server."""
-
-    command: str
-    args: tuple[str, ...]
 
 
 class Client(NamedTuple):
@@ -88,19 +82,15 @@ def path_of(client: Client, project: bool) -> Path:
 def wrapped(start: Start, server: str, options: Sequence[str]) -> Start:
     """The same with the proxy before it; one that stands there already is replaced."""
     inner = unwrapped(start) or start
-    ours = ("-m", "mulligan", "proxy", "--name", server, *options, "--")
-    return Start(sys.executable, (*ours, inner.command, *inner.args))
+    return build_start("proxy", "--name", server, *options, "--", inner.command, *inner.args)
 
 
 def unwrapped(start: Start) -> Start | None:
     """The same without the proxy; None where there is none."""
-    args = start.args
-    is_ours = args[:3] == ("-m", "mulligan", "proxy") or (
-        Path(start.command).stem == "mulligan" and args[:1] == ("proxy",)
-    )
-    if not is_ours or "--" not in args:
+    words = read_words(start)
+    if words is None or words[:1] != ("proxy",) or "--" not in words:
         return None
-    inner = args[args.index("--") + 1 :]
+    inner = words[words.index("--") + 1 :]
     return Start(inner[0], inner[1:]) if inner else None
 
 

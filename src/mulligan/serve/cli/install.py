@@ -69,7 +69,8 @@ GEMINI = Agent(
 def command(agent: Agent) -> str:
     """What the agent runs. A python that is gone, or a package that is, must not disturb it: it is told nothing.
 
-    The interpreter is started without `site`, and `start.py` by its path: a third of what the start would cost.
+    The interpreter is started without `site`, and `start.py` by its path: a third of what the start would cost. With
+    `-E` and `-P`, too: agents run hooks in cloned repositories, whose files and variables must not be imported.
     """
     start = Path(mulligan.__file__).parent / "serve" / "hooks" / "start.py"
     return f"{shlex.quote(sys.executable)} -ESP {shlex.quote(str(start))} {agent.name} 2>/dev/null || :"

@@ -105,6 +105,8 @@ def _find_packages() -> None:
         except ImportError:
             import site  # what we depend on mostly stands beside us, and then it need not be asked
 
+            # `site` reads it in spite of -E, and runs what it finds there: a repository's variables may name a folder.
+            os.environ.pop("PYTHONUSERBASE", None)
             site.main()
             import msgspec  # noqa: F401 - as above
     finally:

@@ -1,0 +1,29 @@
+"""Run the mulligan command by this file's path, under `-ESP`: for installations that `-I` does not find.
+
+`entries.py` says when an entry names this file, and why.
+"""
+
+import os
+import site
+import sys
+
+
+def run() -> None:
+    """Set the import path as `site` does, but without PYTHONUSERBASE; then run the command."""
+    base = os.environ.pop("PYTHONUSERBASE", None)
+    site.main()
+    if base is not None:
+        os.environ["PYTHONUSERBASE"] = base  # the server behind the proxy may need it
+    folder = os.path.abspath(__file__)
+    for _ in ("start.py", "cli", "serve", "mulligan"):
+        folder = os.path.dirname(folder)
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+    from mulligan.serve.cli import main
+
+    main()
+
+
+if __name__ == "__main__":
+    run()
