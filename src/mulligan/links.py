@@ -48,7 +48,7 @@ MAX_ARGUMENT_CHANGES = 6
 _COMMANDS = frozenset({"command", "cmd", "script"})
 _COMMENTS = frozenset({"description", "explanation"})
 """Arguments that only comment on a command beside them."""
-_PATHS = frozenset({"path", "file", "filename", "filepath", "directory", "folder", "notebook"})
+_PATHS = frozenset("path file filename filepath directory dir folder notebook source destination src dst dest".split())
 _STAGES = frozenset({"plan", "respond"})
 """Types of steps that are no calls: their success does not mean that anything was done."""
 _MISSING = frozenset({"not_found", "file_not_found", "permission_denied"})
@@ -301,7 +301,7 @@ class RunProgress(msgspec.Struct, frozen=True):
             return None
         if not comparison.values:
             evidence: LinkEvidence = "missing_arguments" if comparison.has_additions else "same_values"
-            # Two relative paths with a common end may be two files.
+            # A relative path that became longer may be another file of the same name.
             if comparison.doubtful and is_item(Candidate(call, facts, comparison.doubtful)):
                 return None
             return _match_changes(failure, call, (evidence,))
@@ -655,7 +655,7 @@ def _is_same_file(path: str, old: Any, new: Any) -> bool | None:
     if not shorter or longer[-len(shorter) :] != shorter:
         return None
     is_rooted = old.startswith(("/", "~")) != new.startswith(("/", "~"))
-    return is_rooted or shorter == longer
+    return is_rooted or len(left) >= len(right)
 
 
 def _parts(path: str) -> list[str]:
@@ -750,17 +750,6 @@ def _to_text(value: Any) -> str:
     if value is None or isinstance(value, bool | int | float):
         return ""
     return _result_text(value)
-
-
-def find_item_arguments(steps: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the arguments in which alone two successful calls of one tool differ."""
-    found: set[str] = set()
-    for position, arguments in enumerate(steps):
-        for other in (*steps[:1], *steps[max(0, position - 1) : position]):
-            names = differing_names(other, arguments)
-            if len(names) == 1:
-                found |= names
-    return found
 
 
 def differing_names(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:

@@ -130,7 +130,7 @@ class _Repair:
         by_memory = _without_duplicates([suggestion for suggestion in judged if suggestion.source == "memory"])
         for suggestion in by_memory:
             equal = next((index for index, rule in enumerate(by_rules) if _is_same(rule, suggestion)), None)
-            if equal is not None and suggestion.automatic and not by_rules[equal].automatic:
+            if equal is not None and _rank(suggestion) > _rank(by_rules[equal]):
                 by_rules[equal] = suggestion
         added = [suggestion for suggestion in by_memory if not any(_is_same(rule, suggestion) for rule in by_rules)]
         room = max(MOST - len(by_rules), 1)
@@ -475,10 +475,14 @@ def _is_same(one: Suggestion, other: Suggestion) -> bool:
     return one.tool == other.tool and one.first == other.first and is_same_json(one.arguments, other.arguments)
 
 
+def _rank(suggestion: Suggestion) -> tuple[bool, float]:
+    return suggestion.automatic, suggestion.confidence
+
+
 def _without_duplicates(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
     """Keep one of equal suggestions: one that is automatic, else the likeliest."""
     kept: list[Suggestion] = []
-    for suggestion in sorted(suggestions, key=lambda suggestion: not suggestion.automatic):
+    for suggestion in sorted(suggestions, key=_rank, reverse=True):
         if not any(_is_same(other, suggestion) for other in kept):
             kept.append(suggestion)
     return sorted(kept, key=lambda suggestion: -suggestion.confidence)

@@ -25,13 +25,13 @@ T = TypeVar("T", bound=Record)
 def check(what: Forget) -> None:
     """Exactly one thing is to be forgotten, and a text is long enough to mean something."""
     if len(_given(what)) != 1:
-        raise Unanswerable("forgetting takes one of: a run, a tool, a session, a text.")
+        raise Unanswerable("forgetting takes one of: a run, a tool, a session, a text, what was learned.")
     if what.text is not None and len(what.text) < SHORTEST:
         raise Unanswerable(f"a text to forget has at least {SHORTEST} characters: {what.text!r} stands everywhere.")
 
 
 def _given(what: Forget) -> list[str]:
-    return [name for name in ("run", "tool", "session", "text") if getattr(what, name) is not None]
+    return [name for name in ("run", "tool", "session", "text", "learned") if getattr(what, name) is not None]
 
 
 def sort(what: Forget) -> str:

@@ -19,7 +19,7 @@ from mulligan import calls, figures
 from mulligan.calls import Call
 from mulligan.events import AnyEvent, ContextCompacted, Kept, RunEnded, RunStarted, StepEnded, steps_of
 from mulligan.figures import HOUR, Cells
-from mulligan.links import Candidate, ItemTest, RunProgress, differs_in, find_item_arguments
+from mulligan.links import Candidate, ItemTest, RunProgress, differs_in
 from mulligan.records import Compaction, History, Link, Run, Status, Step, encode
 from mulligan.remember import bodies, fixes, learning, tallies, voting
 from mulligan.remember.connection import Connection, Insert, upsert
@@ -585,8 +585,6 @@ class Ledger:
         if learning.is_goal_missed(run):
             tried = [trial for trial in tried if not trial.worked]
         self._note_provisional(writer, tenant, run, links, now)
-        if is_whole:
-            note_items(writer, tenant, run, everything)
         if tried or not is_new:
             account.news.append(voting.News(run, start, tried))
         earlier = [] if is_new else [step for step in everything if step.seq not in new]
@@ -758,18 +756,6 @@ def _item_test(writer: Connection, tenant: str, run: str) -> ItemTest:
         return differs_in(candidate, (bodies.step(run, *row) for row in rows))
 
     return is_item
-
-
-def note_items(writer: Connection, tenant: str, run: Run, steps: Sequence[Step]) -> None:
-    """Remember which arguments name items, by the successes of a run that its recorder did not judge."""
-    if any(step.judged for step in steps):
-        return
-    by_tool: dict[str, list[Mapping[str, Any]]] = {}
-    for step in steps:
-        if step.outcome == "success" and step.type != "model" and isinstance(step.arguments, Mapping):
-            by_tool.setdefault(step.tool_key, []).append(step.arguments)
-    found = {tool: tuple(sorted(find_item_arguments(arguments))) for tool, arguments in by_tool.items()}
-    put_items(writer, tenant, found)
 
 
 def put_items(writer: Connection, tenant: str, items: Mapping[str, Collection[str]]) -> None:

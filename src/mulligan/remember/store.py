@@ -165,6 +165,8 @@ class Forget(Record, frozen=True):
     session: str | None = None
     text: str | None = None
     """Wherever it stands: a record stays without it."""
+    learned: int | None = None
+    """What was learned from runs that began before this time, in UTC milliseconds. The runs themselves stay."""
 
 
 class Forgotten(Record, frozen=True):
@@ -174,9 +176,11 @@ class Forgotten(Record, frozen=True):
     steps: int = 0
     patterns: int = 0
     shelf: int = 0
+    fixes: int = 0
+    lessons: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.runs or self.steps or self.patterns or self.shelf)
+        return bool(self.runs or self.steps or self.patterns or self.shelf or self.fixes or self.lessons)
 
 
 class Question(Record, frozen=True):

@@ -32,13 +32,16 @@ from mulligan.remember.rows import (
     runs_since,
     set_status,
 )
-from mulligan.remember.store import DAY, Forget, Forgotten, Progress
+from mulligan.remember.store import DAY, ITEMS_KIND, Forget, Forgotten, Progress, Revocation
 from mulligan.remember.tables import RECOUNTED_AT
 
 
 def told(forgotten: Forgotten) -> str:
     """How much was forgotten, for the audit log: never what."""
-    return audit.counted(runs=forgotten.runs, steps=forgotten.steps, patterns=forgotten.patterns, notes=forgotten.shelf)
+    return audit.counted(
+        runs=forgotten.runs, steps=forgotten.steps, patterns=forgotten.patterns, notes=forgotten.shelf,
+        fixes=forgotten.fixes, lessons=forgotten.lessons,
+    )  # fmt: skip
 
 
 class Forgetting:
@@ -63,6 +66,8 @@ class Forgetting:
         return [row for row in rows if any(self._is_held(row[place]) for place in places)]
 
     def perform(self) -> Forgotten:
+        if self._what.learned is not None:
+            return self._forget_learned(self._what.learned)
         for id in self._touched():
             self._forget_in(id)
         gone = self._ledger.settle(self._writer, self._tenant, self._account)
@@ -87,6 +92,14 @@ class Forgetting:
         note(self._writer, "", "forgotten", str(int(noted(self._writer, "", "forgotten") or 0) + 1))
         self._ledger.let_go()
         return forgotten
+
+    def _forget_learned(self, until: int) -> Forgotten:
+        """Discard fixes, lessons and item arguments, and learn no more from runs that began before this time."""
+        revoked = learning.revoke(self._writer, self._tenant, Revocation(until=until))
+        lessons_removed = lesson_rows.remove(self._writer, self._tenant, "learned")
+        (items,) = self._ask("SELECT count(*) FROM shelf WHERE tenant = ? AND kind = ?", ITEMS_KIND)[0]
+        self._writer.execute("DELETE FROM shelf WHERE tenant = ? AND kind = ?", (self._tenant, ITEMS_KIND))
+        return Forgotten(fixes=revoked.fixes, lessons=lessons_removed, shelf=items)
 
     def _ask(self, sql: str, *values: Any) -> list[Any]:
         return self._writer.execute(sql, (self._tenant, *values)).fetchall()

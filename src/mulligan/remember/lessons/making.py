@@ -108,7 +108,7 @@ def is_worth(fix: Fix, met: int) -> bool:
 
     `met` is how many runs met its pattern.
     """
-    if fix.sort not in ("change", "recipe") or fix.state == "revoked":
+    if fix.sort not in ("change", "recipe") or fix.state == "revoked" or not fix.tellable:
         return False
     if fix.worked < RUNS or fix.worked < SHARE * fix.tried or not is_common(fix, met):
         return False
@@ -294,6 +294,8 @@ def state(kept: Kept, known: Standing, now: int) -> tuple[LessonState, str, bool
         return "proposed", "the tool's schema has changed since", True
     if proven and fix is not None and not is_approved and not is_common(fix, met):
         return "proposed", f"it helped {fix.worked} of {met} runs that met this; most did something else", False
+    if proven and fix is not None and not is_approved and fix.state != "approved" and not fix.tellable:
+        return "proposed", fix.why_untold, False
     if proven:
         return "active", "", False
     if is_approved:

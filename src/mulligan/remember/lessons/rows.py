@@ -170,8 +170,9 @@ def decide(writer: Any, tenant: str, id: str, verdict: LessonVerdict, at: int) -
     if kept is None:
         return None
     put(writer, tenant, making.decided(kept, verdict, at))
-    if verdict == "revoke" and kept.lesson.fix:
-        learning.decide(writer, tenant, kept.lesson.fix, approved=False, at=at)
+    # A lesson and its fix are one decision. To disable a lesson only silences it.
+    if verdict != "disable" and kept.lesson.fix:
+        learning.decide(writer, tenant, kept.lesson.fix, approved=verdict == "approve", at=at)
     return kept.lesson.id
 
 

@@ -20,6 +20,7 @@ from mulligan.remember.memory.votes import Votes
 from mulligan.remember.patterns import Decision
 from mulligan.remember.store import (
     IMPORTED,
+    ITEMS_KIND,
     Act,
     AuditQuery,
     Batch,
@@ -40,6 +41,7 @@ from mulligan.remember.store import (
     Revocation,
     Revoked,
     RunQuery,
+    merge_items,
     now,
 )
 
@@ -109,6 +111,9 @@ class MemoryStore:
             for event in batch:
                 if isinstance(event, RunStarted | RunEnded):
                     room.histories.writers.setdefault(event.run.id, principal)
+                    for tool, arguments in (event.run.items or {}).items():
+                        if (merged := merge_items(room.shelf.get((ITEMS_KIND, tool)), arguments)) is not None:
+                            room.shelf[ITEMS_KIND, tool] = merged
             return sum(room.histories.keep(event, is_imported, self._clock()) for event in batch)
 
     def append_all(self, batches: Sequence[Batch]) -> list[int]:
@@ -189,6 +194,8 @@ class MemoryStore:
 
     def forget(self, tenant: str, what: Forget) -> Forgotten:
         forgetting.check(what)
+        if what.learned is not None:
+            return self._forget_learned(tenant, what.learned)
         with self._lock:
             room = self._room(tenant)
             before = set(room.histories.tallies())
@@ -208,6 +215,18 @@ class MemoryStore:
             told = audit.counted(runs=runs, steps=steps, patterns=len(lost), notes=len(gone))
             self._note(tenant, f"forget.{forgetting.sort(what)}", told=told)
         return Forgotten(runs=runs, steps=steps, patterns=len(lost), shelf=len(gone))
+
+    def _forget_learned(self, tenant: str, until: int) -> Forgotten:
+        with self._lock:
+            room = self._room(tenant)
+            revoked = room.votes.revoke(Revocation(until=until))
+            lessons = room.lessons.remove("learned")
+            items = [place for place in room.shelf if place[0] == ITEMS_KIND]
+            for place in items:
+                del room.shelf[place]
+            told = audit.counted(fixes=revoked.fixes, lessons=lessons, notes=len(items))
+            self._note(tenant, "forget.learned", told=told)
+        return Forgotten(fixes=revoked.fixes, lessons=lessons, shelf=len(items))
 
     def erase(self, tenant: str) -> int:
         with self._lock:
@@ -307,8 +326,8 @@ class MemoryStore:
             kept = room.lessons.decide(id, verdict, at)
             if kept is None:
                 return None
-            if verdict == "revoke" and kept.lesson.fix:
-                room.votes.decide(kept.lesson.fix, approved=False, at=at)
+            if verdict != "disable" and kept.lesson.fix:
+                room.votes.decide(kept.lesson.fix, approved=verdict == "approve", at=at)
             self._note(tenant, f"lesson.{verdict}", kept.lesson.id)
         return self.lesson(tenant, kept.lesson.id, at)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -111,12 +112,13 @@ def prune(
 
 @click.command(
     epilog="Examples:\n\n  mulligan forget --run run_8f2c\n\n  mulligan forget --text 'ada@example.org' --yes\n\n"
-    "  mulligan forget --text - < secret.txt"
+    "  mulligan forget --text - < secret.txt\n\n  mulligan forget --learned"
 )
 @click.option("--run", "run", metavar="RUN", help="A run, by its id or any unambiguous beginning of it.")
 @click.option("--tool", metavar="NAME", help="Everything a tool was called with and answered.")
 @click.option("--session", metavar="ID", help="Every run of a session.")
 @click.option("--text", metavar="TEXT", help="A text, wherever it stands; - reads it from stdin, out of your history.")
+@click.option("--learned", is_flag=True, help="Fixes and lessons learned so far. The history stays.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @store_option
 @as_json
@@ -125,15 +127,18 @@ def forget(
     tool: str | None,
     session: str | None,
     text: str | None,
+    learned: bool,
     yes: bool,
     store: str | None,
     as_json: bool,
 ) -> None:
     """Make something as if it had never been recorded: rows, patterns, links, figures. It cannot be undone."""
-    given = {name: value for name, value in locals().items() if name in WHAT and value is not None}
+    given = {name: value for name, value in locals().items() if name in WHAT and value not in (None, False)}
     if len(given) != 1:
-        raise SettingsError("say what to forget, and one thing at a time: --run, --tool, --session or --text.")
+        raise SettingsError("Name one thing to forget: --run, --tool, --session, --text or --learned.")
     ((name, value),) = given.items()
+    if name == "learned":
+        _forget_learned(_opened(store), yes, as_json)
     if name == "text" and value == "-":
         value = sys.stdin.read().rstrip("\r\n")
     if not value:
@@ -154,7 +159,22 @@ def forget(
     sys.exit(0 if done else 1)
 
 
-WHAT = {"run": "the run", "tool": "the tool", "session": "the session", "text": "the text"}
+WHAT = {"run": "the run", "tool": "the tool", "session": "the session", "text": "the text", "learned": "memory"}
+
+
+def _forget_learned(kept: Store, yes: bool, as_json: bool) -> NoReturn:
+    """Discard what was learned and keep the history. Exit 1 where nothing was learned."""
+    if not yes:
+        _sure("Forget all fixes and lessons learned so far? Runs and patterns stay.")
+    done = kept.forget(LOCAL, Forget(learned=now()))
+    if as_json:
+        print_json({name: getattr(done, name) for name in done.__struct_fields__})
+    elif not done:
+        click.echo("Nothing was learned yet.")
+    else:
+        fixes = "1 fix" if done.fixes == 1 else f"{done.fixes:,} fixes"
+        click.echo(f"Forgot {fixes} and {count(done.lessons, 'lesson')}. The history stays.")
+    sys.exit(0 if done else 1)
 
 
 def _run(kept: Store, prefix: str) -> str:
