@@ -73,6 +73,8 @@ class CallFacts(msgspec.Struct, frozen=True):
     """Arguments that the developer declared to name items."""
     corrected: tuple[int, ...] = ()
     """Failed calls that the program says this call corrects."""
+    knows_program: bool = False
+    """Whether the call was made by a program in this process, so that a handler would have been seen."""
     is_logged: bool = False
     """Whether a model made the calls of the run and turns are unknown, as in a log of an agent or behind a proxy."""
 
@@ -275,7 +277,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         for failure in reversed(failures):
             if not _may_be_reissue(failure, call, facts):
                 continue
-            rule = _find_same_arguments(failure, call)
+            rule = _find_same_arguments(failure, call, facts)
             key = failure.call.first.tool_key
             if rule is None and compared.get(key, 0) < MAX_COMPARED_FAILURES:
                 compared[key] = compared.get(key, 0) + 1
@@ -421,7 +423,7 @@ def _values(step: Step) -> Any:
     return step.arguments if step.arguments is not None else step.metadata
 
 
-def _find_same_arguments(failure: OpenFailure, call: Call) -> Match | None:
+def _find_same_arguments(failure: OpenFailure, call: Call, facts: CallFacts) -> Match | None:
     failed, last = failure.call, call.last
     before, after = _values(failed.last), _values(last)
     is_silent = before is None and last.type != "model"  # nothing says which item it was about
@@ -429,10 +431,21 @@ def _find_same_arguments(failure: OpenFailure, call: Call) -> Match | None:
         return None
     if _has_lost_values(before):
         return None
-    cause = failed.failure
-    needs_time = cause is not None and cause.remedy is Remedy.WAIT
-    tools = () if needs_time else failure.tools_since
+    tools = failure.tools_since if _may_have_prerequisites(failure, facts) else ()
     return Match(failure, "recipe" if tools else "retry", (), ("same_arguments",), False, tools)
+
+
+def _may_have_prerequisites(failure: OpenFailure, facts: CallFacts) -> bool:
+    """Return whether what succeeded in between may be why the same call succeeds now.
+
+    Not where only time could help, and not where a program simply came back to it: a second round over its items
+    calls many tools in between.
+    """
+    cause = failure.call.failure
+    if cause is not None and cause.remedy is Remedy.WAIT:
+        return False
+    is_answered = facts.turn is not None and failure.facts.turn is not None and facts.turn[0] == failure.facts.turn[0]
+    return facts.is_logged or is_answered or not facts.knows_program or failure.call.id in facts.handled
 
 
 _LOST = re.compile(r"\[(?:str \d{1,9} chars|int|float)\]|\"\$(?:str|type)\":")
@@ -461,7 +474,7 @@ def _match_changes(
     sources: dict[str, None] = {}
     marked: list[Change] = []
     for change in changed:
-        tools = _find_sources(change.after, failure) if change.how == "substitute" else []
+        tools = _find_sources(change.after, failure, _leaf(change.path)) if change.how == "substitute" else []
         sources |= dict.fromkeys(tools)
         marked.append(msgspec.structs.replace(change, from_="run") if tools else change)
     return Match(failure, "agent", tuple(marked), evidence, is_provisional, tuple(sources) or failure.tools_since)
@@ -551,14 +564,17 @@ def _is_same_text(failure: Failure | None, old: Any, new: Any) -> bool:
     return _is_long_text(old) and _is_long_text(new) and text_similarity(old, new) >= MIN_TEXT_SIMILARITY
 
 
-def _find_sources(value: Any, failure: OpenFailure) -> list[str]:
-    """Return the tools whose results since the failure hold a value."""
+def _find_sources(value: Any, failure: OpenFailure, name: str = "") -> list[str]:
+    """Return the tools whose results since the failure hold a value; a short one only under the same name."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return []
     text = str(value)
-    if len(text) < MIN_RESULT_VALUE_CHARS:
+    if len(text) >= MIN_RESULT_VALUE_CHARS:
+        return [tool for tool, result in failure.results if _is_word_of(text, result)]
+    if not name:
         return []
-    return [tool for tool, result in failure.results if _is_word_of(text, result)]
+    field = re.compile(rf"\"{re.escape(name)}\":\s?\"?{re.escape(text)}(?![\w.])")
+    return [tool for tool, result in failure.results if field.search(result)]
 
 
 def _is_word_of(word: str, text: str) -> bool:

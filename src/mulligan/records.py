@@ -45,6 +45,8 @@ VERIFY = "verify"
 """The source of a recovery that was a check: it found that the call had worked."""
 OPEN = "(another)"
 """In a change that was learned: a value that belongs to its run and is nobody else's."""
+REQUOTED = "(requoted)"
+"""In a change that was learned: the same text with other quotes or escapes."""
 LAST_PART = "(last part)"
 """In a change that was learned: what stands after the last stroke of a path."""
 STEP_TYPES: tuple[StepType, ...] = ("plan", "tool", "model", "retrieval", "respond", "custom", "run")
@@ -358,6 +360,8 @@ class Precedent(Record, frozen=True):
     """Of a recipe that was learned: the calls that had been missing, with what is constant in them."""
     likeness: float = 1.0
     """Less where it overcame a failure that was only alike; 0 where calls that worked merely look like that."""
+    tellable: bool = False
+    """Whether its values are settings that a model may be told."""
 
 
 class Fix(Record, frozen=True):

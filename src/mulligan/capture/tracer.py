@@ -214,6 +214,7 @@ class ActiveRun:
             handled=handled,
             turn=turn,
             corrected=corrected,
+            knows_program=not self.is_logged,
             is_logged=self.is_logged,
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 from mulligan.calls import TOOL
 from mulligan.failure import Failure, Ran
 from mulligan.prompt.guard import CHANGES, NAME, PATH, Guard, unmarked
-from mulligan.records import Ahead, Change, Precedent, Recovery
+from mulligan.records import LAST_PART, OPEN, REQUOTED, Ahead, Change, Precedent, Recovery
 from mulligan.redaction import clean
 
 MIN_TOLD_CONFIDENCE = 0.5
@@ -85,7 +85,9 @@ class Failures(Guard):
             sources = " and ".join(name for name in map(self._name, known.between[:CHANGES]) if name)
             names = " and ".join(name for name in (self._name(each.path) for each in known.changes[:CHANGES]) if name)
             if sources and names:
-                return f"This worked before, {times}: call {sources} first, and use the {names} that it answers."
+                return f"This worked before, {times}: call {sources} first, use its {names}."
+        if known.tellable:
+            closed = {*closed, *(each.after for each in known.changes if isinstance(each.after, str))}
         if known.changes:
             told = "; ".join(self.change(each, closed) for each in known.changes[:CHANGES])
             if not known.likeness:
@@ -109,7 +111,9 @@ class Failures(Guard):
             return f"{path or 'an argument'} is called {self._name(changed.after) or 'something else'}"
         if changed.how == "drop":
             return f"leave {path or 'an argument'} out"
-        if path and self._may_tell(path, changed.after, closed):
+        if path and (form := _FORMS.get((changed.how, changed.after)) or _FORMS.get((changed.how, None))):
+            return form.format(path)
+        if path and changed.after not in (OPEN, LAST_PART, REQUOTED) and self._may_tell(path, changed.after, closed):
             return f"{path}={self._shown(changed.after)}"
         return f"another {path}" if path else "other arguments"
 
@@ -218,4 +222,16 @@ class Failures(Guard):
         return f"{said} Details: mulligan show {where}" if where else said
 
 
+_FORMS: dict[tuple[str, Any], str] = {
+    ("cast", "integer"): "{} as an integer",
+    ("cast", "number"): "{} as a number",
+    ("cast", "string"): "{} as a text",
+    ("cast", "boolean"): "{} as true or false",
+    ("parse", None): "{} as a JSON value, not as a text",
+    ("wrap", None): "{} as a list",
+    ("trim", LAST_PART): "only the last part of {}",
+    ("trim", None): "{} without surrounding spaces",
+    ("substitute", REQUOTED): "{} with other quotes or escapes",
+}
+"""Forms of a change that carries no value of a run."""
 _TYPES = {int: "the number", float: "the number", bool: "true or false:", str: "the text"}

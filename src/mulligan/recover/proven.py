@@ -14,7 +14,7 @@ import msgspec
 
 from mulligan.calls import is_same_json, wilson
 from mulligan.privileged_arguments import is_privileged
-from mulligan.records import LAST_PART, OPEN, Change, Fix
+from mulligan.records import LAST_PART, OPEN, REQUOTED, Change, Fix
 from mulligan.recover import earlier
 from mulligan.recover.schema import Pinned
 from mulligan.recover.tool import Arguments, Seen
@@ -40,6 +40,8 @@ class Known:
     """Arguments of what comes first whose values nothing in this run tells."""
     is_value: bool = False
     """Whether a value was set, and not only another form given to the call's own."""
+    is_foreign_text: bool = False
+    """Whether a text was set that the tool's schema does not list."""
 
     @property
     def id(self) -> str | None:
@@ -126,7 +128,7 @@ def _of_this_run(tool: str, name: str, arguments: Arguments, seen: Sequence[Seen
 def _changed(fix: Fix, arguments: Arguments, schema: Pinned | None) -> Known | None:
     made: dict[str, Any] = dict(arguments)
     changes: list[Change] = []
-    is_value = False
+    is_value = is_foreign_text = False
     for change in fix.changes:
         name = change.path
         if "." in name and name not in made:
@@ -144,18 +146,21 @@ def _changed(fix: Fix, arguments: Arguments, schema: Pinned | None) -> Known | N
             changes.append(Change(path=name, how="drop", before=made.pop(name), from_="memory"))
             continue
         before = made.get(name)
-        found = _value(change, before, name in made, schema)
+        found = _value(change, before, name in made, schema, is_told=fix.tellable)
         if found is None:
             return None
         (after,) = found
         if is_same_json(before, after):
             return None
-        is_value = is_value or (
-            change.how in ("substitute", "clamp", "default", "enum") and not _is_recased(before, after)
-        )
+        sets_value = change.how in ("substitute", "clamp", "default", "enum") and not _is_recased(before, after)
+        is_listed = after in _members(schema, name) if isinstance(after, str) else True
+        is_value = is_value or sets_value
+        is_foreign_text = is_foreign_text or (sets_value and not is_listed)
         made[name] = after
         changes.append(Change(path=name, how=change.how, before=before, after=after, from_="memory"))
-    return Known(fix, made, tuple(changes), is_value=is_value) if changes else None
+    if not changes:
+        return None
+    return Known(fix, made, tuple(changes), is_value=is_value, is_foreign_text=is_foreign_text)
 
 
 def _is_recased(before: Any, after: Any) -> bool:
@@ -166,8 +171,11 @@ def _knows(schema: Pinned | None, name: str) -> bool:
     return schema is None or schema.schema is None or name in schema.schema.get("properties", {name: None})
 
 
-def _value(change: Change, before: Any, is_given: bool, schema: Pinned | None) -> tuple[Any] | None:
-    """The value in another form, or a closed one; None where the fix does not fit this call."""
+def _value(change: Change, before: Any, is_given: bool, schema: Pinned | None, *, is_told: bool) -> tuple[Any] | None:
+    """The value in another form, or a closed one; None where the fix does not fit this call.
+
+    `is_told` says that a text is a setting which a model may be told.
+    """
     after = change.after
     match change.how:
         case "cast":
@@ -178,7 +186,7 @@ def _value(change: Change, before: Any, is_given: bool, schema: Pinned | None) -
             return ([before],) if is_given and not isinstance(before, list) else None
         case "trim" if isinstance(before, str):
             return (before.rstrip("/").rpartition("/")[2] if after == LAST_PART else before.strip(),)
-    if after == OPEN or (not is_given and not _names(schema, change.path)):
+    if after in (OPEN, REQUOTED) or (not is_given and not _names(schema, change.path)):
         return None
     if isinstance(after, bool):
         return (after,) if not is_given or isinstance(before, bool | str) else None
@@ -187,7 +195,7 @@ def _value(change: Change, before: Any, is_given: bool, schema: Pinned | None) -
         return (after,) if not is_given or is_number else None
     if isinstance(after, str):
         is_own = isinstance(before, str) and before.casefold() == after.casefold()
-        return (after,) if is_own or after in _members(schema, change.path) else None
+        return (after,) if is_own or is_told or after in _members(schema, change.path) else None
     return None
 
 

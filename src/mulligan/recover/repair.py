@@ -22,6 +22,8 @@ from mulligan.recover.near import named, nearest
 from mulligan.recover.schema import Fault, Path, Pinned, pinned
 from mulligan.recover.tool import Arguments, Seen, Tool
 
+UNTOLD = 0.45
+"""At most how sure a suggestion is that no model is shown."""
 MOST = 5
 """Suggestions for one call. Nobody reads more."""
 Schema = Mapping[str, Any]
@@ -340,6 +342,8 @@ class _Repair:
 
     def _judged(self, name: str, draft: _Draft) -> Suggestion:
         sure = sureness(draft.families) if draft.known is None else draft.known.sureness
+        if draft.source == "error" and not all(self._may_touch(change.path) for change in draft.changes):
+            sure = min(sure, UNTOLD)  # a model has the error's own words; less money is not the same call
         why = self._why_not(draft, sure)
         return Suggestion(
             tool=name,
@@ -411,6 +415,8 @@ class _Repair:
             return "it worked for a failure that is only alike"
         if fix.state not in ("promoted", "approved"):
             return fix.why or "it is not proven"
+        if known.is_foreign_text:
+            return "its text is not listed in the tool's schema"
         if known.is_value and fix.state != "approved":
             return "a remembered value is applied only after an operator approved it"
         return ""

@@ -16,10 +16,25 @@ import msgspec
 
 from mulligan import calls
 from mulligan.calls import Call, wilson
+from mulligan.failure import Failure
 from mulligan.links import MAX_RECENT_SUCCESSES, RecentSuccess, RunProgress, diff_calls
 from mulligan.privileged_arguments import is_privileged
 from mulligan.privileged_arguments import words as split_words
-from mulligan.records import LAST_PART, OPEN, Change, Fix, FixState, Link, Record, Run, Step, digest, fix_id, pattern_id
+from mulligan.records import (
+    LAST_PART,
+    OPEN,
+    REQUOTED,
+    Change,
+    Fix,
+    FixState,
+    Link,
+    Record,
+    Run,
+    Step,
+    digest,
+    fix_id,
+    pattern_id,
+)
 from mulligan.remember.store import DAY, Evidence, Revocation
 
 IMPORT = "import"
@@ -138,14 +153,18 @@ def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) ->
         calls_between = tuple(sorted(latest.values(), key=lambda success: success.call))
         if calls_between:
             form = Form(sort="recipe", names=tuple(success.name for success in calls_between))
-    if form is None:
-        return None
+    if form is None or (not call.has_succeeded and not _is_same_failure(step.failure, call.failure)):
+        return None  # another failure says that this one was passed: it is no vote against what was changed
     done = tuple((success.name, success.arguments) for success in calls_between)
     content, old_value, other_values = _hash_trial(failed.last, call.last, link.changes)
     return Trial(
         failed.id, call.id, step, form, call.has_succeeded, call.last.started, "caller", done, content, old_value,
         other_values,
     )  # fmt: skip
+
+
+def _is_same_failure(failure: Failure | None, later: Failure | None) -> bool:
+    return failure is not None and later is not None and failure.fingerprint == later.fingerprint
 
 
 def _hash_trial(failed: Step, later: Step, changed: Sequence[Change]) -> tuple[str, str, str]:
@@ -206,9 +225,18 @@ def closed(change: Change) -> Change:
     is_cut = isinstance(before, str) and "/" in before and after == before.rstrip("/").rpartition("/")[2]
     if is_cut and after:
         return Change(path=change.path, how="trim", after=LAST_PART)
+    if _is_requoted(before, after):
+        return Change(path=change.path, how="substitute", after=REQUOTED)
     if change.from_ != "run" and is_shareable(change.path, after):
         return Change(path=change.path, how=change.how, after=after)
     return Change(path=change.path, how="substitute", after=OPEN)
+
+
+def _is_requoted(before: Any, after: Any) -> bool:
+    if not isinstance(before, str) or not isinstance(after, str) or before.casefold() == after.casefold():
+        return False
+    plain_before, plain_after = (re.sub(r"[\\\"'`\s]", "", text) for text in (before, after))
+    return bool(plain_before) and plain_before == plain_after
 
 
 _RUN_SPECIFIC_NAMES = frozenset(

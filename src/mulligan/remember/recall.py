@@ -221,4 +221,5 @@ def to_precedent(fix: Fix) -> Precedent:
         worked=fix.worked,
         seen=fix.tried,
         likeness=0.0 if fix.sort == "exemplar" else fix.likeness,
+        tellable=fix.tellable,
     )

@@ -13,7 +13,7 @@ import msgspec
 
 from mulligan.calls import TOOL, wilson
 from mulligan.privileged_arguments import is_privileged
-from mulligan.records import LAST_PART, OPEN, Change
+from mulligan.records import LAST_PART, OPEN, REQUOTED, Change
 from mulligan.remember.fixes import Tally, hash_value
 
 MIN_TOLD_CONFIDENCE = 0.5
@@ -85,16 +85,18 @@ def why_untold(tally: Tally, peers: Sequence[Tally], agent: str, profile: Callab
     known = profile()
     for change in settings:
         argument = known.get(change.path.partition(".")[0], ArgumentProfile())
+        if _is_latest(tally, [peer for peer in peers if _changes_path(peer, change)]):
+            continue  # the last corrections all led to it, whatever was right before
         if not tally.old_values.keys().isdisjoint(argument.hashes):
             return f"the value of {change.path} that it replaces has worked, too"
-        if not argument.is_setting and not _is_latest(tally, [peer for peer in peers if _changes_path(peer, change)]):
+        if not argument.is_setting:
             return f"{change.path} takes too many values to be a setting"
     return ""
 
 
 def is_concrete(change: Change) -> bool:
     """Return whether a change sets a value, and does not only give the call's own value another form."""
-    return change.how not in _FORMS and change.how != "enum" and change.after not in (OPEN, LAST_PART)
+    return change.how not in _FORMS and change.how != "enum" and change.after not in (OPEN, LAST_PART, REQUOTED)
 
 
 def _changes_path(tally: Tally, change: Change) -> bool:
