@@ -40,7 +40,8 @@ class Hints:
 
     def hint(self, step: Step) -> str:
         """What worked before, for the model; else what is known of such failures; empty where nothing is."""
-        told = [known for fix in self._fixes(step) if (known := self._precedent(fix)) is not None]
+        fixes = self._fixes(step) if self._settings.learn != "off" else []
+        told = [known for fix in fixes if (known := self._precedent(fix)) is not None]
         return self._words.hint(told[:MOST]) or self._lesson(step)
 
     def _lesson(self, step: Step) -> str:
@@ -76,7 +77,14 @@ class Hints:
         from mulligan.recover.tool import Tool
 
         effects: Effects = "none" if lookups.only_looks(step) else "once"
-        about = Tool(name=step.name, effects=effects, mode="repair", schema=lambda: None)
+        about = Tool(
+            name=step.name,
+            key=step.tool_key,
+            effects=effects,
+            mode="repair",
+            schema=lambda: None,
+            learn=self._settings.learn,
+        )
         sure = self._settings.policy.confidence
         made = suggest(step.arguments, step.failure, about, (), confidence=sure, known=self._fixes(step))
         best = next((each for each in made if each.automatic and each.source == "memory" and not each.first), None)
@@ -91,6 +99,7 @@ class Hints:
         arguments = step.arguments if isinstance(step.arguments, Mapping) else None
         asked = FixQuery(
             tool=step.name,
+            key=step.tool_key,
             fingerprint=failure.fingerprint,
             text=template(failure.message, arguments),
             agent=self._agent,
@@ -101,7 +110,7 @@ class Hints:
 
     def _precedent(self, fix: Fix) -> Precedent | None:
         """A fix as it did in this folder; None if that proves nothing, or says nothing."""
-        if fix.sort == "retry" or (fix.changes and all(each.after == OPEN for each in fix.changes)):
+        if fix.sort == "retry" or not fix.tellable or (fix.changes and all(each.after == OPEN for each in fix.changes)):
             return None
         trials = [
             each
@@ -114,4 +123,6 @@ class Hints:
             return None
         names = tuple(each.tool for each in fix.first)
         how: LinkMethod = "recipe" if fix.sort == "recipe" else "agent"
-        return Precedent(how=how, changes=fix.changes, between=names, first=fix.first, worked=worked, seen=tried)
+        return Precedent(
+            how=how, changes=fix.changes, between=names, first=fix.first, worked=worked, seen=tried, tellable=True
+        )

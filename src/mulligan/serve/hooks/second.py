@@ -91,11 +91,14 @@ class Hook:
             given = {"kinds": settings.kinds, "rules": settings.rules}
             self.classify = Classifier.from_settings(given).classify
         self.session = Stream(self.redactor).nameable(told.session)
+        self.arguments: dict[str, Any] = {}
+        """The arguments of the calls of this event, by id, as the agent gave them."""
 
     def perform(self) -> dict[str, Any] | None:
         told = self.told
         # Before the transaction, for nobody waits for us here.
         calls = [(call.id, self._step(call)) for call in told.calls if not call.is_interrupted]
+        self.arguments = {call.id: call.arguments for call in told.calls}
         if self.agent == "codex" and told.what in ("compacted", "ended") and told.log:
             calls += [(id, self._kept(step)) for id, step in _reader("codex").failures(told.log, self.classify)]
         store = SqliteStore(_path(self.settings), fsync=self.settings.fsync)
@@ -147,6 +150,8 @@ class Hook:
                 started=self.now - int(call.seconds * 1000),
                 seconds=call.seconds,
                 failure=failure,
+                key=None if call.server else f"{self.agent}:{call.name}",
+                judged=failure is not None,
             )
         )
 
@@ -214,7 +219,8 @@ class _Work:
             for called, id in turn.calls:
                 if called not in known:
                     name, server = named(called)
-                    step = Step(run="", seq=0, call=0, name=name, server=server)
+                    key = None if server else f"{self.hook.agent}:{name}"
+                    step = Step(run="", seq=0, call=0, name=name, server=server, key=key)
                     known[called] = self.hook.through(StepEnded(step)).step
                 self._hear(id, msgspec.structs.replace(known[called], started=turn.at))
             self._end_turn(id for _, id in turn.calls)
@@ -245,11 +251,30 @@ class _Work:
             self.known.begin(state.run)
         state.seq += 1
         step = msgspec.structs.replace(step, run=state.run, seq=state.seq, call=state.seq)
+        if step.outcome == "success":
+            step = self._link(id, step)
         if step.has_failed and step.failure is not None:
             self.failed.append((step, written(step.name, step.server)))
             self.in_vain = self._in_vain(step)
         self.known.hear(step)
         self.events.append(StepEnded(step))
+
+    def _link(self, id: str, step: Step) -> Step:
+        """Return a success with the failed calls that it recovers."""
+        failures = [*self.known.failures, *self.known.pending]
+        if not any(failure.is_open and failure.step.tool_key == step.tool_key for failure in failures):
+            return step
+        from mulligan.serve.hooks.session_log import link_success, read_log  # only where something has failed before
+
+        hook = self.hook
+        links = link_success(
+            step,
+            hook.arguments.get(id),
+            failures,
+            lambda: read_log(hook.agent, hook.told.log, hook.classify),
+            lambda raw: hook.through(StepEnded(raw)).step,
+        )
+        return msgspec.structs.replace(step, links=links) if links else step
 
     def _in_vain(self, step: Step) -> int:
         """How often in a row this has now failed in the same way, with nothing that worked in between."""

@@ -1,0 +1,108 @@
+"""Recovery links of a coding agent's session, judged by its own log.
+
+A hook hears of one call at a time, and of most successes only the name. Whether a success corrected an earlier call can
+be judged by all calls of the session alone; without a log only equal arguments link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mulligan.failure import Failure, Remedy
+from mulligan.links import link_recoveries
+from mulligan.records import Link, Step
+from mulligan.remember.tracker import Remembered
+
+MAX_LOG_BYTES = 32 * 1024 * 1024
+"""A longer log is not read: the agent waits for its hook."""
+
+
+_FORMATS = {"gemini": "gemini-cli"}
+
+
+def link_success(
+    success: Step,
+    arguments: Any,
+    failures: Iterable[Remembered],
+    log_steps: Callable[[], Sequence[Step]],
+    redact: Callable[[Step], Step],
+) -> tuple[Link, ...]:
+    """Return the links from remembered failures to a success of the same tool.
+
+    `success` is redacted, `arguments` are not. `log_steps` reads the session's log.
+    """
+    candidates = [
+        failure
+        for failure in failures
+        if failure.is_open and failure.step.run == success.run and failure.step.tool_key == success.tool_key
+    ]
+    if not candidates:
+        return ()
+    same = [failure for failure in candidates if failure.step.arguments == success.arguments]
+    if same:
+        return (_link_same(same[-1], success),)
+    if not isinstance(arguments, dict):
+        return ()
+    judged = _judge_by_log(success, arguments, log_steps())
+    if judged is None:
+        return ()
+    link, failed = judged
+    failed_arguments = redact(failed).arguments
+    match = next((failure for failure in reversed(candidates) if failure.step.arguments == failed_arguments), None)
+    if match is None:
+        return ()
+    moved = msgspec.structs.replace(
+        link, run=success.run, failed=match.step.call, overcame=success.call, provisional=False
+    )
+    return redact(msgspec.structs.replace(success, links=(moved,))).links
+
+
+def _link_same(failure: Remembered, success: Step) -> Link:
+    cause = failure.step.failure
+    needs_time = cause is not None and cause.remedy is Remedy.WAIT
+    tools = () if needs_time else tuple(failure.since)
+    return Link(
+        run=success.run,
+        failed=failure.step.call,
+        overcame=success.call,
+        how="recipe" if tools else "retry",
+        between=tools,
+        evidence=("same_arguments",),
+    )
+
+
+def _judge_by_log(success: Step, arguments: dict[str, Any], steps: Sequence[Step]) -> tuple[Link, Step] | None:
+    """Judge the success as the last call of the log; return its link and the failed step."""
+    is_written = bool(steps) and steps[-1].name == success.name and steps[-1].arguments == arguments
+    calls = list(steps)
+    if not is_written or calls[-1].outcome != "success":
+        seq = calls[-1].seq + 1 if calls else 1
+        run = calls[-1].run if calls else success.run
+        last = msgspec.structs.replace(success, run=run, seq=seq, call=seq, arguments=arguments, links=())
+        calls = [*(calls[:-1] if is_written else calls), last]
+    by_call = {step.call: step for step in calls}
+    link = next((link for link in link_recoveries(calls) if link.overcame == calls[-1].call), None)
+    return (link, by_call[link.failed]) if link is not None and link.failed in by_call else None
+
+
+def read_log(agent: str, path: str, classify: Callable[..., Failure]) -> list[Step]:
+    """Read the calls of a session from its log. A log that cannot be read has none."""
+    from mulligan.capture.transcripts.formats import FORMATS  # only where something has failed before
+    from mulligan.capture.transcripts.gathering import Reading
+    from mulligan.capture.transcripts.lines import Lines, Unreadable
+
+    steps: list[Step] = []
+    try:
+        if not path or Path(path).stat().st_size > MAX_LOG_BYTES:
+            return []
+        with Lines(Path(path)) as lines:
+            for history in FORMATS[_FORMATS.get(agent, agent)].read(lines, Reading(classify, keeps_results=True)):
+                if history.run.parent is None:  # no run of a subagent
+                    steps = list(history.steps)
+    except (Unreadable, OSError, KeyError):
+        return []
+    return steps
