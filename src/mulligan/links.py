@@ -22,7 +22,7 @@ import msgspec
 from mulligan.calls import TOOL, Call, changes, group_attempts, is_retry, is_same_json, similarity
 from mulligan.failure import Failure, Remedy
 from mulligan.privileged_arguments import names_identity_or_money
-from mulligan.records import Change, Link, LinkEvidence, LinkMethod, Run, Status, Step
+from mulligan.records import Change, History, Link, LinkEvidence, LinkMethod, Run, Status, Step
 from mulligan.stated_limits import names_argument, supports_value, unnamed_words
 
 MAX_OPEN_FAILURES = 100
@@ -794,6 +794,24 @@ def link_recoveries(steps: Iterable[Step], run: Run | None = None) -> list[Link]
     judged = judge_calls(steps, run, is_final=is_final)
     links = [link for _, call, found in judged if call.has_succeeded for link in found]
     return sorted(links, key=lambda link: link.failed)
+
+
+def attach_links(history: History) -> History:
+    """Write the links of a whole run into its steps, so that a store need not derive them from hidden values."""
+    if any(step.judged for step in history.steps) or not any(step.has_failed for step in history.steps):
+        return history
+    last_steps = {call.id: call.last.seq for call in group_attempts(history.steps)}
+    links: dict[int, list[Link]] = {}
+    for link in history.links:
+        if link.failed != link.overcame and link.overcame in last_steps:
+            links.setdefault(last_steps[link.overcame], []).append(link)
+    steps = [
+        msgspec.structs.replace(step, judged=step.has_failed, links=tuple(links.get(step.seq, ())))
+        if step.has_failed or step.seq in links
+        else step
+        for step in history.steps
+    ]
+    return msgspec.structs.replace(history, steps=tuple(steps))
 
 
 def judge_calls(

@@ -9,6 +9,7 @@ import msgspec
 
 from mulligan.capture.transcripts.gathering import Reading
 from mulligan.capture.transcripts.lines import Lines, Unreadable, decoded
+from mulligan.links import attach_links
 from mulligan.records import History, decode
 
 NAME = "mulligan"
@@ -60,4 +61,4 @@ def read(lines: Lines, reading: Reading) -> Iterator[History]:
         if any(step.run != history.run.id for step in history.steps):
             reading.unknown += 1  # somebody has put it together by hand
             continue
-        yield history
+        yield attach_links(history)

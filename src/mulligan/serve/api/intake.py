@@ -13,7 +13,8 @@ from mulligan.capture.tracer import outcome_of
 from mulligan.classify.taxonomy import KINDS
 from mulligan.events import AnyEvent, ContextCompacted, Gate, RunEnded, RunStarted, StepEnded, all_redacted
 from mulligan.failure import Failure, Kind
-from mulligan.records import Run, Step, StepType, encode, new_id
+from mulligan.links import attach_links, link_recoveries
+from mulligan.records import History, Run, Step, StepType, encode, new_id
 from mulligan.redaction import Redactor
 from mulligan.remember.store import Batch, Shelf
 from mulligan.serve.api.errors import invalid
@@ -62,9 +63,10 @@ class Intake:
 
     def kept(self, tenant: str, principal: str, events: Sequence[AnyEvent]) -> Batch:
         """Events that came in no journal. Each is known by its run and number, so the same again changes nothing."""
+        judged = judge_whole_runs(events)
         with self._lock:
             self._offset += 1
-            return Batch(tenant, self._redacted(tenant, events), self._journal, self._offset, principal)
+            return Batch(tenant, self._redacted(tenant, judged), self._journal, self._offset, principal)
 
     def _redacted(self, tenant: str, events: Sequence[AnyEvent]) -> list[AnyEvent]:
         return all_redacted(events, self.gate(tenant))
@@ -196,6 +198,30 @@ class Intake:
             run=run, seq=seq, call=seq, parent=sent.step, type=type, name=name, outcome=outcome_of(failure),
             started=sent.started if sent.started is not None else begun, failure=failure,
         )  # fmt: skip
+
+
+def judge_whole_runs(events: Sequence[AnyEvent]) -> list[AnyEvent]:
+    """Judge the recovery links of runs that came whole, before their values are hidden.
+
+    Of a run that comes in pieces only the store sees all calls: it links the same arguments, and hidden values by
+    nothing else.
+    """
+    ended = {event.run.id: event.run for event in events if isinstance(event, RunEnded)}
+    steps: dict[str, list[Step]] = {}
+    for event in events:
+        if isinstance(event, StepEnded) and event.step.run in ended and event.step.seq < ASIDE:
+            steps.setdefault(event.step.run, []).append(event.step)
+    judged: dict[tuple[str, int], Step] = {}
+    for id, some in steps.items():
+        is_whole = sorted(step.seq for step in some) == list(range(1, len(some) + 1))
+        if is_whole and any(step.has_failed for step in some):
+            run = ended[id]
+            history = attach_links(History(run=run, steps=tuple(some), links=tuple(link_recoveries(some, run))))
+            judged.update(((id, step.seq), step) for step in history.steps)
+    return [
+        StepEnded(judged.get((event.step.run, event.step.seq), event.step)) if isinstance(event, StepEnded) else event
+        for event in events
+    ]
 
 
 def _with_model(sent: SentStep) -> dict[str, Any] | None:

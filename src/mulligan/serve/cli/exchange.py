@@ -21,6 +21,7 @@ from mulligan.capture.transcripts.gathering import Reading
 from mulligan.capture.transcripts.lines import Lines, Unreadable
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, redacted
 from mulligan.failure import SettingsError
+from mulligan.links import attach_links
 from mulligan.parts import classify_of, redactor_of
 from mulligan.records import History, Step, encode
 from mulligan.redaction import Redactor
@@ -111,6 +112,8 @@ class Importer:
         self.new += self._store.append(LOCAL, batch, journal, mark)
 
     def _events(self, history: History, is_whole: bool) -> Iterator[AnyEvent]:
+        if self._redactor.level == "shared":
+            history = attach_links(history)
         # A run that was exported may be in this very store, with more of it: then nothing about it is changed.
         yield redacted(RunStarted(history.run) if is_whole else RunEnded(history.run), self._redactor)
         for step in history.steps:
