@@ -296,8 +296,8 @@ class RunProgress(msgspec.Struct, frozen=True):
         if call.first.type == "model":
             return _match_conversation(failure, call)
         before, after = _values(failure.call.last), _values(call.last)
-        if not isinstance(before, Mapping) or not isinstance(after, Mapping):
-            return None
+        if not isinstance(before, Mapping) or not isinstance(after, Mapping) or is_hidden(before) or is_hidden(after):
+            return None  # nothing is derived from hidden values, and an unchanged one may be of another call
         comparison = compare_arguments(before, after, failure.call.failure)
         if comparison is None or _is_renamed_away(failure.call, call, comparison):
             return None
