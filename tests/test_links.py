@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import threading
 import time
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import closing, nullcontext
+from contextvars import ContextVar, copy_context
+from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
@@ -14,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mulligan import calls
+from mulligan.assembly import Mulligan
 from mulligan.calls import TOOL, Call, group_attempts, is_same_json
 from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.links import (
@@ -30,6 +37,8 @@ from mulligan.links import (
     link_recoveries,
 )
 from mulligan.records import Change, History, Link, Recovery, Run, Step
+from mulligan.remember.store import LOCAL
+from mulligan.remember.urls import open_store
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-timeout")
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "no", fingerprint="f-rejected")
@@ -1147,7 +1156,7 @@ def test_success_recovers_one_intent(drawn):
     for _, call, links in judge_calls(build_steps(drawn), is_final=True):
         if call.has_succeeded:
             failed = sorted(link.failed for link in links if link.failed != call.id)
-            assert all(previous[later] == earlier for earlier, later in pairwise(failed))
+            assert all(previous[later] == earlier for earlier, later in itertools.pairwise(failed))
         else:
             assert len(links) <= 1
             previous |= {link.overcame: link.failed for link in links}
@@ -1302,3 +1311,250 @@ def test_interleaved_steps_judged_as_a_log_link_to_no_call_in_flight(workers, sc
     for link in link_recoveries(steps):
         failed, success = by_call[link.failed], by_call[link.overcame]
         assert success.started >= failed.started + failed.seconds * 1000 - 1
+
+
+# Through the public API
+
+
+class Work(NamedTuple):
+    """What a worker does for one item: calls until one works, or until it goes on with the next item."""
+
+    item: int
+    outcomes: tuple[tuple[int, str], ...]
+    """The mode of each call and the message of its error; empty where it works."""
+    is_corrected_in_handler: bool
+    goes_on_in_handler: bool
+    """Whether the next item is worked on while the last error of this one is being handled."""
+
+
+WORK = st.builds(
+    Work,
+    item=st.integers(101, 103),
+    outcomes=st.lists(
+        st.tuples(st.integers(1, 3), st.sampled_from(["", "it broke", "mode must be at most 2"])),
+        min_size=1,
+        max_size=4,
+    ).map(tuple),
+    is_corrected_in_handler=st.booleans(),
+    goes_on_in_handler=st.booleans(),
+)
+PROGRAMS = st.lists(st.lists(WORK, min_size=1, max_size=3), min_size=1, max_size=3)
+DECLARED = st.sampled_from(["scope", "argument", "nothing"])
+SCHEDULES = st.lists(st.integers(0, 2), max_size=40)
+
+
+class Truth:
+    """What really happened in a program: which call was of which item, and when it began and was known to fail."""
+
+    def __init__(self) -> None:
+        self.clock = itertools.count()
+        self.items: list[int] = []
+        self.begins: list[int] = []
+        self.deliveries: dict[int, int] = {}
+        """By number: when the error of a call reached the program."""
+
+    def begin(self, item: int) -> int:
+        """Note that a call begins. Return its number, which is that of its step."""
+        self.items.append(item)
+        self.begins.append(next(self.clock))
+        return len(self.items)
+
+    def deliver(self, number: int) -> None:
+        self.deliveries[number] = next(self.clock)
+
+    def check_links(self, links: Iterable[Link]) -> None:
+        for link in links:
+            assert self.items[link.failed - 1] == self.items[link.overcame - 1], link
+            assert self.deliveries[link.failed] < self.begins[link.overcame - 1], link
+
+
+upcoming: ContextVar[tuple[int, str]] = ContextVar("upcoming")
+"""The item of the call that is made next in this task, and the message of its error."""
+last_number: ContextVar[list[int]] = ContextVar("last_number")
+"""Receives the number of the call that was made last in this task."""
+
+
+async def work_through(
+    work: Sequence[Work], declared: str, run: Any, call: Callable[..., Awaitable[Any]], truth: Truth
+) -> None:
+    """Work on items one after another. With a synchronous tool, `call` never waits."""
+    if not work:
+        return
+    planned, *rest = work
+    last_number.set([])
+
+    async def attempt(index: int) -> None:
+        mode, message = planned.outcomes[index]
+        upcoming.set((planned.item, message))
+        is_last = index + 1 == len(planned.outcomes)
+        try:
+            await call(order=planned.item, mode=mode)
+        except ValueError:
+            truth.deliver(last_number.get()[-1])
+            if planned.is_corrected_in_handler and not is_last:
+                await attempt(index + 1)
+            elif planned.goes_on_in_handler and declared != "nothing" and is_last:
+                await work_through(rest, declared, run, call, truth)
+                rest.clear()
+                return
+        else:
+            return
+        if not planned.is_corrected_in_handler and not is_last:
+            await attempt(index + 1)
+
+    with run.item(planned.item) if declared == "scope" else nullcontext():
+        await attempt(0)
+    await work_through(rest, declared, run, call, truth)
+
+
+def run_without_loop(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine that never waits, outside any event loop."""
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
+
+
+class ThreadStage:
+    """Plays workers in threads of which one runs at a time, as a schedule says."""
+
+    def __init__(self, count: int) -> None:
+        self.turns = [threading.Semaphore(0) for _ in range(count)]
+        self.pauses = threading.Semaphore(0)
+        self.remaining = list(range(count))
+        self.errors: list[BaseException] = []
+        self.current = -1
+
+    def pause(self) -> None:
+        """Let the others run, in the middle of a call."""
+        worker = self.current
+        self.pauses.release()
+        assert self.turns[worker].acquire(timeout=60)
+
+    def play(self, bodies: Sequence[Callable[[], None]], schedule: Iterable[int]) -> None:
+        def work(worker: int, body: Callable[[], None]) -> None:
+            assert self.turns[worker].acquire(timeout=60)
+            try:
+                body()
+            except BaseException as error:
+                self.errors.append(error)
+            self.remaining.remove(worker)
+            self.pauses.release()
+
+        threads = [
+            threading.Thread(target=copy_context().run, args=(work, worker, body)) for worker, body in enumerate(bodies)
+        ]
+        for thread in threads:
+            thread.start()
+        for choice in itertools.chain(schedule, itertools.repeat(0)):
+            if not self.remaining:
+                break
+            self.current = self.remaining[choice % len(self.remaining)]
+            self.turns[self.current].release()
+            assert self.pauses.acquire(timeout=60)
+        for thread in threads:
+            thread.join()
+        assert self.errors == []
+
+
+class TaskStage:
+    """Plays workers in tasks of one event loop, of which one runs at a time, as a schedule says."""
+
+    def __init__(self, count: int) -> None:
+        self.turns = [asyncio.Semaphore(0) for _ in range(count)]
+        self.pauses = asyncio.Semaphore(0)
+        self.remaining = list(range(count))
+        self.current = -1
+
+    async def pause(self) -> None:
+        worker = self.current
+        self.pauses.release()
+        await self.turns[worker].acquire()
+
+    async def play(self, bodies: Sequence[Callable[[], Coroutine[Any, Any, None]]], schedule: Iterable[int]) -> None:
+        async def work(worker: int, body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+            await self.turns[worker].acquire()
+            try:
+                await body()
+            finally:
+                self.remaining.remove(worker)
+                self.pauses.release()
+
+        async with asyncio.TaskGroup() as group:
+            for worker, body in enumerate(bodies):
+                group.create_task(work(worker, body))
+            for choice in itertools.chain(schedule, itertools.repeat(0)):
+                if not self.remaining:
+                    break
+                self.current = self.remaining[choice % len(self.remaining)]
+                self.turns[self.current].release()
+                await self.pauses.acquire()
+
+
+def check_stored_links(mulligan: Mulligan, url: str, run: Any, truth: Truth) -> None:
+    """Compare the links of a run, live and stored, with what really happened."""
+    truth.check_links(run.links())
+    mulligan.close()
+    with closing(open_store(url)) as store:
+        history = store.run(LOCAL, run.id)
+        assert history is not None
+        assert [step.seq for step in history.steps] == list(range(1, len(truth.items) + 1))
+        assert [step.arguments["order"] for step in history.steps] == truth.items
+        truth.check_links(history.links)
+        assert {(link.failed, link.overcame) for link in history.links} == {
+            (link.failed, link.overcame) for link in run.links()
+        }
+        is_recovered = truth.deliveries.keys() == {link.failed for link in history.links}
+        assert (run.status in ("success", "recovered")) is is_recovered
+
+
+@given(PROGRAMS, DECLARED, SCHEDULES)
+@settings(max_examples=40)
+def test_no_interleaving_of_threads_links_across_items_or_to_a_call_in_flight(program, declared, schedule):
+    truth, stage = Truth(), ThreadStage(len(program))
+    with TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/a.db"
+        mulligan = Mulligan(store=url)
+
+        @mulligan.tool(mode="observe", items=("order",) if declared == "argument" else ())
+        def look_up(order: int, mode: int) -> dict[str, int]:
+            item, message = upcoming.get()
+            last_number.get().append(truth.begin(item))
+            stage.pause()
+            if message:
+                raise ValueError(message)
+            return {"next": order + 1}
+
+        async def call(**arguments: int) -> None:
+            look_up(**arguments)
+
+        with mulligan.run() as run:
+            bodies = [partial(run_without_loop, work_through(work, declared, run, call, truth)) for work in program]
+            stage.play(bodies, schedule)
+        check_stored_links(mulligan, url, run, truth)
+
+
+@given(PROGRAMS, DECLARED, SCHEDULES)
+@settings(max_examples=40)
+def test_no_interleaving_of_tasks_links_across_items_or_to_a_call_in_flight(program, declared, schedule):
+    truth = Truth()
+    with TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/a.db"
+        mulligan = Mulligan(store=url)
+
+        async def play() -> Any:
+            stage = TaskStage(len(program))
+
+            @mulligan.tool(mode="observe", items=("order",) if declared == "argument" else ())
+            async def look_up(order: int, mode: int) -> dict[str, int]:
+                item, message = upcoming.get()
+                last_number.get().append(truth.begin(item))
+                await stage.pause()
+                if message:
+                    raise ValueError(message)
+                return {"next": order + 1}
+
+            async with mulligan.run() as run:
+                bodies = [partial(work_through, work, declared, run, look_up, truth) for work in program]
+                await stage.play(bodies, schedule)
+            return run
+
+        check_stored_links(mulligan, url, asyncio.run(play()), truth)
