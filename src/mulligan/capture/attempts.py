@@ -561,6 +561,9 @@ class Attempts:
         spiral = self.guarding.given_up(self._arguments, failure)
         if spiral and not self.is_answered:
             self.run.announce(spiral)
+        # Once a streak: a poller would fill its run with notes. Its exceptions have them all.
+        if self.guarding.is_note_new and not self.is_answered:
+            self.run.announce(self.guarding.repeat_note)
         left = tuple(
             Recovery(remedy=Remedy.REPAIR, changes=each.changes, source=each.source, confidence=each.confidence)
             for each in offered
@@ -690,9 +693,11 @@ class Attempts:
             run="" if self.kit.is_silent else self.run.id,
         )
         offered = self.ending.offered if self.ending is not None else ()
+        spiral = self.ending.spiral if self.ending is not None else ""
         return "\n".join(
             [
                 told,
+                *filter(None, (self.guarding.repeat_note, spiral)),
                 *(f"{OURS} {each}" for each in words.suggestions(offered[:2])),
                 *(f"{OURS} {words.precedent(each)}" for each in given_up.precedents[:2]),
             ]

@@ -57,8 +57,11 @@ class Guarding:
         "_target",
         "_tool",
         "_type",
+        "can_block",
         "deadline",
         "is_active",
+        "is_note_new",
+        "repeat_note",
     )
 
     def __init__(
@@ -88,6 +91,13 @@ class Guarding:
         self._is_probe = False
         self._has_executed = False
         self.is_active = guard is not None and tool.mode != "observe" and kit.layer() is None
+        self.can_block = False
+        """Whether the call may be answered without being made. It is set before the first attempt, and only for calls
+        that answer a model in a loop of ours, or that we make ourselves: a program's own calls are always made."""
+        self.repeat_note = ""
+        """What to say of a call that failed the same way once too often, and was made all the same."""
+        self.is_note_new = False
+        """Whether this is the first note of its streak."""
 
     def bound(self, deadline: float | None) -> None:
         """The time at which the call must be over: its own, or that of a call around it."""
@@ -104,19 +114,19 @@ class Guarding:
         if not self.is_active or self._guard is None:
             return
         now = self._kit.timer()
+        if self.can_block:
+            self._block_repeat(arguments, now)
         self._guard.relax(now)
         if self._guard.is_careful:
             self._target = self._target_of(arguments)
-            repeats = self._run.repeats
-            if repeats is not None:
-                self._refuse_repeat(arguments, now)
             seconds, self._is_probe = self._guard.admit(self._target, now)
             if seconds:
                 raise NotMade(_out_of_order(self._kit, self._tool.name, self._type, seconds))
         if self._policy.attempts > 1:
             self._guard.began(now)
 
-    def _refuse_repeat(self, arguments: Mapping[str, Any], now: float) -> None:
+    def _block_repeat(self, arguments: Mapping[str, Any], now: float) -> None:
+        """Raise `NotMade` where the same call, or one much like it, has failed too often in this run."""
         repeats = self._run.repeats
         if repeats is None:
             return
@@ -199,17 +209,18 @@ class Guarding:
             self._guard.let_go(self._target, self._kit.timer())
 
     def given_up(self, arguments: Mapping[str, Any], failure: Failure) -> str:
-        """The call is given up; what the model should hear of it beyond its failure."""
-        run, guard = self._run, self._guard
-        if not self.is_active or guard is None or run.is_alone or not failure.counts or REFUSED in failure.evidence:
+        """The call is given up; the spiral that it is part of, in the model's words. `repeat_note` may be set, too."""
+        run = self._run
+        if not self.is_active or run.is_alone or not failure.counts or REFUSED in failure.evidence:
             return ""
         repeats = run.failing()
         now = self._kit.timer()
         count = repeats.given_up(self._tool.name, key_of(arguments, self._owner), failure, now)
         spiral = None if self._type == "model" else repeats.failed_again(self._tool.name, arguments, failure)
-        if (self._policy.repeats and count >= self._policy.repeats) or (spiral and self._policy.spirals == "block"):
-            guard.watch(run.id)
-            run.at_end(self._tool.name, lambda: guard.unwatch(run.id))
+        limit = self._policy.repeats
+        if limit and count > limit:
+            self.repeat_note = self._kit.prompt.failed_identically(count)
+            self.is_note_new = count == limit + 1
         return "" if spiral is None else self._kit.prompt.spiral(spiral.tools, spiral.kind, spiral.count)
 
 

@@ -104,9 +104,7 @@ class Guard:
         "_seconds",
         "breaks",
         "is_careful",
-        "looks",
         "made",
-        "runs",
         "tick",
     )
 
@@ -115,13 +113,9 @@ class Guard:
         """First attempts since the beginning."""
         self.tick = 0.0
         """When the next note of the count is due: one a second says how many there were in any window."""
-        self.is_careful = policy.spirals == "block"
+        self.is_careful = False
         """Whether a call must be looked at before it is made."""
-        self.runs: set[str] = set()
-        """Open runs in which the next call may have to be answered without being made."""
         self.breaks = policy.breaker
-        self.looks = policy.spirals == "block"
-        """Whether every call is looked at."""
         self._seconds: deque[tuple[float, int]] = deque(maxlen=int(WINDOW) + 10)
         self._retries: deque[float] = deque(maxlen=KEPT)
         self._circuits: dict[str, Circuit] = {}
@@ -230,17 +224,7 @@ class Guard:
                     circuit.forget(now - WINDOW)
                     if not circuit.failures:
                         del self._circuits[target]
-            watched = any(target or circuit.until is not None for target, circuit in self._circuits.items())
-            self.is_careful = self.looks or watched or bool(self.runs)
-
-    def watch(self, run: str) -> None:
-        """In this run the same call was given up so often that the next must not be made."""
-        with _lock:  # else somebody who relaxes at this very moment would have seen no run to look at
-            self.runs.add(run)
-            self.is_careful = True
-
-    def unwatch(self, run: str) -> None:
-        self.runs.discard(run)
+            self.is_careful = any(target or circuit.until is not None for target, circuit in self._circuits.items())
 
 
 class Budget:

@@ -34,9 +34,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     breaker: bool = True
     """Whether a tool whose other side is down is left alone for some seconds."""
     repeats: int = 2
-    """Times that a call may be given up the same way in a run; the next is not made. 0 for any number."""
+    """Times that a call may be given up the same way in a run. The next one is not made where it answers a model in a
+    loop of ours; elsewhere it is made, and a note says so. 0 for any number."""
     spirals: Spirals = "report"
-    """What becomes of a strategy that failed several times in other words: report tells the model, block stops it."""
+    """What becomes of a strategy that failed several times in other words. report tells the model; block also stops it
+    in a loop of ours."""
 
     def __post_init__(self) -> None:
         for name in ("attempts", "run_retries", "retry_burst", "repeats"):
