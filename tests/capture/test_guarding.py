@@ -867,6 +867,41 @@ def test_an_attempt_that_need_not_wait_is_let_in_once_the_circuit_may_be_tried_a
     assert fetch("this") == "ok"  # and the circuit is closed
 
 
+@pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize("seconds", [0.1, 50.0])
+def test_circuit_counts_every_result_at_its_end(attempts: int, seconds: float) -> None:
+    """Three failures of seven results open nothing, after idle time too; four of eight do, however long calls take."""
+    played = Rehearsal(policy=Policy(attempts=attempts))
+    now = 0.0
+    object.__setattr__(played.parts.kit, "timer", lambda: now)
+
+    async def work(is_bad: bool) -> str:
+        await asyncio.sleep(0)  # all are under way together, and end within a second
+        if is_bad:
+            raise ConnectionError("reset")
+        return "ok"
+
+    tool = played.mulligan.tool(name="work")(work)
+    guard = tool.__mulligan__.rules(played.parts.kit, None).guard
+
+    async def call(*script: bool) -> None:
+        nonlocal now
+        tasks = [asyncio.ensure_future(tool(is_bad)) for is_bad in script]
+        await asyncio.sleep(0)
+        now += seconds
+        for task in tasks:
+            now += 0.1
+            with contextlib.suppress(ConnectionError):
+                await task
+
+    asyncio.run(call(False))
+    now += 60.0
+    asyncio.run(call(False, False, False, False, True, True, True))
+    assert not guard.is_open("", now)
+    asyncio.run(call(True)) if seconds < 1 else asyncio.run(call(*[False] * 4, *[True] * 4))
+    assert guard.is_open("", now)
+
+
 def test_a_models_mistakes_open_no_circuit(played: Rehearsal) -> None:
     @mulligan.tool
     def search(number: int) -> None:

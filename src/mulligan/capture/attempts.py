@@ -483,7 +483,7 @@ class Attempts:
         try:
             seconds = (self.kit.timer() if stopped is None else stopped) - self._started
             if outcome != "cancelled":
-                self.guarding.ended(self._given, self.failure, self._made, self.instead)
+                self.guarding.ended(self._given, self.failure, self.instead)
             failure, tokens = self.failure, None
             if self._keeping is not None:
                 failure = self._keeping.failure(failure, self._given)

@@ -123,7 +123,7 @@ class Guarding:
             if seconds:
                 raise NotMade(_out_of_order(self._kit, self._tool.name, self._type, seconds))
         if self._policy.attempts > 1:
-            self._guard.began(now)
+            self._guard.count_first_attempt()
 
     def _block_repeat(self, arguments: Mapping[str, Any], now: float) -> None:
         """Raise `NotMade` where the same call, or one much like it, has failed too often in this run."""
@@ -190,18 +190,14 @@ class Guarding:
         self,
         arguments: Mapping[str, Any],
         failure: Failure | None,
-        attempt: int,
         function: Callable[..., Any] | None = None,
     ) -> None:
         """An attempt has ended, of this function where it was not the call's own."""
         if not self.is_active or self._guard is None or (failure is not None and REFUSED in failure.evidence):
             return
         is_probe, self._is_probe = self._is_probe, False
-        if failure is not None:
-            self._target = self._target_of(arguments, function)
-        self._guard.result(
-            self._target, is_infrastructure(failure), self._kit.timer(), is_retry=attempt > 1, is_probe=is_probe
-        )
+        self._target = self._target_of(arguments, function)
+        self._guard.result(self._target, is_infrastructure(failure), self._kit.timer(), is_probe=is_probe)
 
     def cancelled(self) -> None:
         if self._is_probe and self._guard is not None:

@@ -21,7 +21,7 @@ from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.failure import SettingsError, one_of
 from mulligan.records import Effects, Run, StepType
 from mulligan.recover import schema as schemas
-from mulligan.recover.budget import Guard
+from mulligan.recover.budget import TARGET_ARGUMENTS, Guard
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Mode, Tool
 from mulligan.success import Alone, Form
@@ -104,6 +104,7 @@ class Rules:
         "is_off",
         "is_plain",
         "is_retried",
+        "is_single",
         "judge",
         "keeping",
         "kit",
@@ -120,6 +121,8 @@ class Rules:
         """Those of a run that has only this call in it."""
         self.mode: Mode = mode
         self.is_retried = is_retried
+        self.is_single = False
+        """Whether a call has one attempt and is guarded all the same."""
         self.guard = guard
         self.keeping: Keeping | None = None
         self.judge: Judge | None = None
@@ -323,9 +326,11 @@ class Wrapped:
         mode = strictest(MODES, options.mode, None if limits is None else limits.mode) or kit.mode
         policy = options.policy or kit.policy
         own = NO_LIMITS if record == kit.record else Limits(record=record)
-        guard = kit.budget.guard(self.name, policy)
+        is_aimed = self.signature.is_open or any(name in TARGET_ARGUMENTS for name in self.signature.names)
+        guard = kit.budget.guard(self.name, policy, has_targets=self.model is not None or is_aimed)
         is_retried = mode != "observe" and policy.attempts > 1
         rules = Rules(kit.recording(record), own, mode, is_retried, guard, self._form())
+        rules.is_single = mode != "observe" and policy.attempts == 1
         if record == "shape" or options.type == "model":
             rules.is_plain, rules.form.is_reduced = False, True
             rules.keeping = Keeping(
