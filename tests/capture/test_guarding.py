@@ -667,6 +667,23 @@ def test_note_of_identical_failures_is_not_left_where_the_limit_is_zero() -> Non
         assert "failed the same way" not in caught.value.__notes__[0]
 
 
+def test_identical_failures_of_two_tools_of_one_name_are_counted_apart(played: Rehearsal) -> None:
+    def one(path: str) -> str:
+        raise KeyError("no such key")
+
+    def other(path: str) -> str:
+        raise KeyError("no such key")
+
+    with first_turn() as turn:
+        for _ in range(2):
+            for function in (one, other):
+                tool = mulligan.tool(name="read")(function)
+                assert turn.call([tool], "read", {"path": "a.txt"})["error"] == "tool/not_found"
+        for function in (one, other):  # neither has reset the other
+            tool = mulligan.tool(name="read")(function)
+            assert turn.call([tool], "read", {"path": "a.txt"})["error"] == "orchestration/loop_detected"
+
+
 def test_repeated_failures_of_a_model_are_never_blocked(played: Rehearsal) -> None:
     asked: list[int] = []
 

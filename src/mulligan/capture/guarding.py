@@ -130,7 +130,7 @@ class Guarding:
         repeats = self._run.repeats
         if repeats is None:
             return
-        streak = repeats.blocking(self._tool.name, key_of(arguments, self._owner), now, self._policy.repeats)
+        streak = repeats.blocking(self._tool.key, key_of(arguments, self._owner), now, self._policy.repeats)
         if streak is not None:
             streak.count += 1
             raise NotMade(_repeated(self._kit, self._tool.name, streak.failure, streak.count - 1))
@@ -211,7 +211,7 @@ class Guarding:
             return ""
         repeats = run.failing()
         now = self._kit.timer()
-        count = repeats.given_up(self._tool.name, key_of(arguments, self._owner), failure, now)
+        count = repeats.given_up(self._tool.key, key_of(arguments, self._owner), failure, now)
         spiral = None if self._type == "model" else repeats.failed_again(self._tool.name, arguments, failure)
         limit = self._policy.repeats
         if limit and count > limit:

@@ -159,6 +159,15 @@ def name_of(function: Callable[..., Any]) -> str:
     return name if isinstance(name, str) and name else type(function).__name__
 
 
+def qualified_name_of(function: Callable[..., Any]) -> str:
+    """Identify a function by `module:qualname`, an object by its class; empty where Python does not know them."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    owner = function if isinstance(getattr(function, "__qualname__", None), str) else type(function)
+    module = getattr(owner, "__module__", None)
+    return f"{module}:{owner.__qualname__}" if isinstance(module, str) and module else ""
+
+
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(code_of(function), include_extras=True)

@@ -15,7 +15,7 @@ from mulligan.capture.first import First, begin
 from mulligan.capture.guarding import Unfit
 from mulligan.capture.keeping import Keeping
 from mulligan.capture.kit import MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording, Source, log, strictest
-from mulligan.capture.signature import Signature, code_of, name_of
+from mulligan.capture.signature import Signature, code_of, name_of, qualified_name_of
 from mulligan.capture.stream import astreaming, streaming
 from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.failure import SettingsError, one_of
@@ -23,7 +23,7 @@ from mulligan.records import Effects, Run, StepType
 from mulligan.recover import schema as schemas
 from mulligan.recover.budget import TARGET_ARGUMENTS, Guard
 from mulligan.recover.policy import Policy
-from mulligan.recover.tool import Mode, Tool
+from mulligan.recover.tool import Mode, Tool, make_tool_key
 from mulligan.success import Alone, Form
 
 if TYPE_CHECKING:
@@ -141,6 +141,8 @@ class Wrapped:
         self.source = source
         self.options = options
         self.name = options.name or name_of(function)
+        self.key = self._make_key()
+        """Which tool it is: see `Tool.key`."""
         self.signature = Signature(function)
         self.is_method = self.signature.is_method
         self._refuse_unknown("privileged", options.privileged)
@@ -165,6 +167,19 @@ class Wrapped:
         self._closed: frozenset[str] | None = None
         self._is_told = False
         """Whether it was said that its schema is none, if it is."""
+
+    def _make_key(self) -> str:
+        """Several wrappings of one function are one tool."""
+        inner = getattr(self.function, "__mulligan__", None)
+        if isinstance(inner, Wrapped):
+            return inner.key
+        server = self.options.server
+        return make_tool_key(self.name, server, "" if server else qualified_name_of(self.function))
+
+    def _make_guard_key(self) -> str:
+        """Tell local functions of one factory apart by the names that they were given: all have one qualified name."""
+        has_own_name = self.name == name_of(self.function) or "<locals>" not in self.key
+        return self.key if has_own_name else f"{self.key} {self.name}"
 
     def _refuse_unknown(self, option: str, names: Iterable[str]) -> None:
         """A misspelt name would protect nothing, and nobody would notice."""
@@ -198,6 +213,7 @@ class Wrapped:
                 privileged=frozenset(self.options.privileged),
                 released=frozenset(self.options.released),
                 destructive=self.options.destructive,
+                key=self.key,
             )
         return tool
 
@@ -327,7 +343,7 @@ class Wrapped:
         policy = options.policy or kit.policy
         own = NO_LIMITS if record == kit.record else Limits(record=record)
         is_aimed = self.signature.is_open or any(name in TARGET_ARGUMENTS for name in self.signature.names)
-        guard = kit.budget.guard(self.name, policy, has_targets=self.model is not None or is_aimed)
+        guard = kit.budget.guard(self._make_guard_key(), policy, has_targets=self.model is not None or is_aimed)
         is_retried = mode != "observe" and policy.attempts > 1
         rules = Rules(kit.recording(record), own, mode, is_retried, guard, self._form())
         rules.is_single = mode != "observe" and policy.attempts == 1

@@ -10,6 +10,7 @@ from mulligan.records import Effects, Outcome
 
 Arguments = Mapping[str, Any]
 Mode = Literal["observe", "suggest", "repair"]
+MAX_TOOL_KEY_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +31,22 @@ class Tool:
 
     recipes: bool = False
     """Whether its operator lets calls that were missing be made before it without asking."""
+    key: str = ""
+    """Which tool it is: two of one name differ in it. Where it is not given, it is made of `server` and `name`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", make_tool_key(self.name, self.server, self.key))
 
     @property
     def is_repeatable(self) -> bool:
         return self.effects != "once"
+
+
+def make_tool_key(name: str, server: str | None = None, function: str = "") -> str:
+    """Identify a tool: by its server and name, else by its function's `module:qualname`, else by its name alone."""
+    # The proxy calls its tools `server.name`.
+    key = f"{server}/{name.removeprefix(f'{server}.')}" if server and not function else function or name
+    return key[:MAX_TOOL_KEY_CHARACTERS]
 
 
 @dataclass(frozen=True, slots=True)
