@@ -135,6 +135,7 @@ class Mulligan:
         rejects: Iterable[int] = (),
         timeout: float | None = None,
         policy: Policy | None = None,
+        circuit_breaker: bool = False,
     ) -> Callable[[F], F]: ...
 
     def tool(
@@ -156,6 +157,7 @@ class Mulligan:
         rejects: Iterable[int] = (),
         timeout: float | None = None,
         policy: Policy | None = None,
+        circuit_breaker: bool = False,
     ) -> Any:
         """Wraps a tool: its calls are recorded, and recovered where that is safe.
 
@@ -168,6 +170,9 @@ class Mulligan:
         result if it did, with False if it did not, with None if it cannot say. `rejects` are HTTP statuses that prove
         that nothing was done. `timeout` is how many seconds a call may take in all: an async one is cut off, of others
         only waits and retries are.
+
+        `circuit_breaker=True` lets an open circuit breaker answer a call at once, without making it: for some seconds
+        after many failures of the other side. Else it only stops retries, and calls that answer a model in a loop.
 
         `mode` is "observe", "suggest" or "repair", `record` is "full", "shape" or "off". `errors="raised"` says that
         no answer of it is a failure; `empty="failure"`, of a tool of type "retrieval", that an empty one is.
@@ -188,6 +193,7 @@ class Mulligan:
             rejects=rejects,
             timeout=timeout,
             policy=policy,
+            circuit_breaker=circuit_breaker,
         )
         return self._wrapping(function, about)
 
@@ -209,6 +215,7 @@ class Mulligan:
         compress_over: int = 2000,
         timeout: float | None = None,
         policy: Policy | None = None,
+        circuit_breaker: bool = False,
     ) -> Callable[[F], F]: ...
 
     def model(
@@ -226,6 +233,7 @@ class Mulligan:
         compress_over: int = 2000,
         timeout: float | None = None,
         policy: Policy | None = None,
+        circuit_breaker: bool = False,
     ) -> Any:
         """Wraps an LLM call: too long, it is compressed; rate limited, waited for; refused, answered gracefully.
 
@@ -252,6 +260,7 @@ class Mulligan:
             record=record,
             timeout=timeout,
             policy=policy,
+            circuit_breaker=circuit_breaker,
             model=about,
         )
         return self._wrapping(function, options)

@@ -814,24 +814,153 @@ def _nothing(query: str) -> None:
     raise KeyError("nothing is known of this")
 
 
-def test_an_open_circuit_answers_at_once_and_says_when_it_is_tried_again(played: Rehearsal) -> None:
-    executed: list[int] = []
+class Service:
+    """A tool that fails while its other side is down."""
 
-    @mulligan.tool(effects="none")
-    def fetch() -> None:
-        executed.append(1)
-        raise ConnectionError("reset")
+    def __init__(self) -> None:
+        self.executed = 0
+        self.is_down = True
 
+    def fetch(self) -> str:
+        self.executed += 1
+        if self.is_down:
+            raise ConnectionError("reset")
+        return "ok"
+
+
+def open_circuit(call: Callable[[], Any]) -> None:
+    """Fail until the circuit is open."""
+    for _ in range(5):
+        with pytest.raises(ConnectionError):
+            call()
+
+
+def test_open_circuit_stops_retries_of_a_program_and_never_its_first_attempt(played: Rehearsal) -> None:
+    service = Service()
+    fetch = mulligan.tool(effects="none")(service.fetch)
+    open_circuit(fetch)
+    made, waits = service.executed, len(played.waits)
     for _ in range(3):
-        with pytest.raises((ConnectionError, AgentError)):
+        with pytest.raises(ConnectionError) as caught:
             fetch()
-    made = len(executed)
+    assert service.executed == made + 3
+    assert len(played.waits) == waits
+    assert "too many of its calls have failed, and its circuit breaker is open" in caught.value.__notes__[0]
+    service.is_down = False
+    assert fetch() == "ok"
+    service.is_down = True
+    with pytest.raises(ConnectionError):
+        fetch()
+    assert len(played.waits) > waits  # the success has closed the circuit, and so there are retries again
+
+
+def test_open_circuit_of_a_tool_that_is_never_retried_is_recorded(played: Rehearsal) -> None:
+    fetch = mulligan.tool(Service().fetch)
+    open_circuit(fetch)
+    assert played.steps[-1].ending is not None
+    assert played.steps[-1].ending.why.endswith("is not known to be repeatable; its circuit breaker is open")
+
+
+def test_open_circuit_of_a_tool_that_asks_for_it_answers_at_once(played: Rehearsal) -> None:
+    service = Service()
+    fetch = mulligan.tool(circuit_breaker=True)(service.fetch)
+    open_circuit(fetch)
     with pytest.raises(AgentError, match=r"fetch was not called: .* It is tried again in \d\.\d s"):
         fetch()
-    assert len(executed) == made
+    assert service.executed == 5
     assert played.steps[-1].failure is not None
     assert played.steps[-1].failure.kind == "tool/unavailable"
     assert [each.run.end for each in played.runs][-1] == "raised"
+    played.waits.append(5.0)
+    service.is_down = False
+    assert fetch() == "ok"  # the probe
+
+
+def test_open_circuit_blocks_a_call_that_answers_a_model(played: Rehearsal) -> None:
+    service = Service()
+    fetch = mulligan.tool(service.fetch)
+    open_circuit(fetch)
+    with first_turn() as turn:
+        answer = turn.call([fetch], "fetch")
+    assert answer["error"] == "tool/unavailable"
+    assert "fetch was not called" in answer["message"]
+    assert service.executed == 5
+
+
+def test_open_circuit_of_a_model_without_fallback_lets_its_calls_through(played: Rehearsal) -> None:
+    service = Service()
+
+    @mulligan.model
+    def chat(messages: Any) -> str:
+        return service.fetch()
+
+    for number in range(12):
+        with pytest.raises(ConnectionError):
+            chat([{"role": "user", "content": f"Question {number}?"}])
+    assert service.executed >= 12
+    blocked = mulligan.model(circuit_breaker=True)(chat.__wrapped__)
+    with pytest.raises(AgentError, match="was not called"):
+        blocked([{"role": "user", "content": "Another?"}])
+
+
+def test_open_circuit_is_ignored_where_the_policy_has_no_breaker(played: Rehearsal) -> None:
+    service = Service()
+    open_circuit(mulligan.tool(service.fetch))
+    plain = mulligan.tool(circuit_breaker=True, policy=Policy(breaker=False))(service.fetch)
+    for _ in range(9):
+        with pytest.raises(ConnectionError):
+            plain()
+    asking = mulligan.tool(circuit_breaker=True)(service.fetch)  # of the same function, and so of the same circuit
+    with pytest.raises(AgentError, match="was not called"):
+        asking()
+
+
+@pytest.mark.parametrize("wrap", [mulligan.tool, mulligan.model])
+@pytest.mark.parametrize("bad", [None, 1, "yes"])
+def test_circuit_breaker_option_that_cannot_be_meant_is_refused(wrap: Any, bad: Any) -> None:
+    with pytest.raises(SettingsError, match="circuit_breaker is true or false"):
+        wrap(circuit_breaker=bad)(lambda: None)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 0.05, 0.3, 1.0, 4.0, 25.0, 70.0]), st.booleans(), st.sampled_from([0.0, 40.0])),
+        max_size=40,
+    ),
+    st.integers(1, 2),
+)
+def test_circuit_of_real_calls_opens_only_by_the_rule_and_closes_by_any_success(events, attempts):
+    played = Rehearsal(policy=Policy(attempts=attempts), record="off")
+    now = 0.0
+    object.__setattr__(played.parts.kit, "timer", lambda: now)
+
+    def work(is_bad: bool, seconds: float) -> str:
+        nonlocal now
+        now += seconds
+        if is_bad:
+            raise ConnectionError("reset")
+        return "ok"
+
+    call = played.mulligan.tool(name="work")(work)
+    guard = call.__mulligan__.rules(played.parts.kit, None).guard
+    results: list[tuple[float, bool]] = []
+    was_open = False
+    for pause, is_bad, seconds in events:
+        now += pause
+        with contextlib.suppress(ConnectionError):
+            call(is_bad, seconds)
+        is_open = guard.is_open("", float("-inf"))
+        results.append((now, is_bad))
+        if was_open:
+            assert is_open is is_bad
+        elif is_open:
+            window = [each for at, each in results if at >= now - 30.0]
+            assert len(window) >= 5
+            assert sum(window) >= 0.5 * len(window)
+        if is_open or was_open:
+            results.clear()
+        was_open = is_open
 
 
 def test_a_call_whose_circuit_opens_is_not_waited_for_and_says_why_it_was_given_up(played: Rehearsal) -> None:
@@ -842,11 +971,11 @@ def test_a_call_whose_circuit_opens_is_not_waited_for_and_says_why_it_was_given_
     for _ in range(2):
         with pytest.raises(ConnectionError) as caught:
             fetch()
-    assert "left alone for a while" in caught.value.__notes__[0]
+    assert "its circuit breaker is open" in caught.value.__notes__[0]
     assert [step.attempt for step in played.steps] == [1, 2, 3, 1, 2]
     assert len(played.waits) == 3
     assert played.steps[-1].ending is not None
-    assert "left alone for a while" in played.steps[-1].ending.why
+    assert "its circuit breaker is open" in played.steps[-1].ending.why
 
 
 class AtOnce(ConnectionError):
@@ -860,7 +989,7 @@ def test_an_attempt_that_need_not_wait_is_let_in_once_the_circuit_may_be_tried_a
     """It is the one that decides about the circuit: to ask for admission twice would keep it out by itself."""
     begun: list[str] = []
 
-    @mulligan.tool(effects="none")
+    @mulligan.tool(effects="none", circuit_breaker=True)
     def fetch(who: str) -> str:
         begun.append(who)
         if who == "another":
@@ -932,7 +1061,7 @@ def test_a_models_mistakes_open_no_circuit(played: Rehearsal) -> None:
 def test_an_infra_error_is_not_retried_and_counts_for_the_circuit(played: Rehearsal) -> None:
     executed: list[int] = []
 
-    @mulligan.tool(effects="none")
+    @mulligan.tool(effects="none", circuit_breaker=True)
     def fetch() -> None:
         executed.append(1)
         raise InfraError("the vault is sealed")
@@ -1007,7 +1136,7 @@ def test_why_is_also_recorded_where_an_attempt_was_waited_for_and_not_made(
     async def afetch() -> None:
         raise ConnectionError("reset")
 
-    tool = mulligan.tool(effects="none")(afetch if is_async else fetch)
+    tool = mulligan.tool(effects="none", circuit_breaker=True)(afetch if is_async else fetch)
     for _ in range(3):
         with pytest.raises((ConnectionError, AgentError)):
             asyncio.run(tool()) if is_async else tool()
@@ -1015,7 +1144,7 @@ def test_why_is_also_recorded_where_an_attempt_was_waited_for_and_not_made(
     assert all(ending is not None and ending.why for ending in endings)
     (halted,) = [call for call in played.calls if call.last.is_unmade]
     assert halted.last.ending is not None
-    assert halted.last.ending.why == "too many of its calls have failed, and it is left alone for a while"
+    assert halted.last.ending.why == "too many of its calls have failed, and its circuit breaker is open"
     assert halted.last.after is not None
     assert halted.ending == "given up"
     assert halted.failure is not None

@@ -12,7 +12,7 @@ import msgspec
 from mulligan import conversation
 from mulligan.capture.answers import Judge
 from mulligan.capture.first import First
-from mulligan.capture.guarding import Aim, Guarding, NotMade, Unfit
+from mulligan.capture.guarding import CIRCUIT_OPEN, Aim, Guarding, NotMade, Unfit
 from mulligan.capture.keeping import CHANGEABLE, Keeping, copied
 from mulligan.capture.kit import Here, Kit, reset
 from mulligan.capture.preparing import Preparing
@@ -299,7 +299,7 @@ class Attempts:
     def _admitted(self, move: Try) -> None:
         """Raises `NotMade` where the call is answered without being made."""
         try:
-            self.guarding.admit(move.arguments)
+            self.guarding.admit(move.arguments, move.has_substitute)
         except NotMade:
             raise
         except Exception:  # noqa: BLE001 - unguarded, and made
@@ -558,6 +558,8 @@ class Attempts:
             why, offered = (self.given_up.why if self.given_up else "recovery itself failed, as the log says"), ()
         else:
             return None
+        if CIRCUIT_OPEN not in why and self.guarding.is_circuit_open():
+            why = f"{why}; {CIRCUIT_OPEN}"
         spiral = self.guarding.given_up(self._arguments, failure)
         if spiral and not self.is_answered:
             self.run.announce(spiral)
@@ -689,7 +691,7 @@ class Attempts:
             attempts=0 if REFUSED in given_up.failure.evidence else self._made,
             seconds=self.kit.timer() - self._began,
             waits=self._waits,
-            why=given_up.why,
+            why=given_up.why if self.ending is None else self.ending.why,
             run="" if self.kit.is_silent else self.run.id,
         )
         offered = self.ending.offered if self.ending is not None else ()

@@ -53,6 +53,7 @@ class ToolOptions:
     rejects: Iterable[int] = ()
     timeout: float | None = None
     policy: Policy | None = None
+    circuit_breaker: bool = False
     model: ModelOptions | None = None
 
     def __post_init__(self) -> None:
@@ -73,6 +74,8 @@ class ToolOptions:
             raise SettingsError(f"schema is a JSON schema as a dictionary, got {type(self.schema).__name__}.")
         if self.policy is not None and not isinstance(self.policy, Policy):
             raise SettingsError(f"policy is a mulligan.Policy, got {type(self.policy).__name__}.")
+        if not isinstance(self.circuit_breaker, bool):
+            raise SettingsError(f"circuit_breaker is true or false, got {self.circuit_breaker!r}.")
         if self.verify is not None and not callable(self.verify):
             raise SettingsError(f"verify is a function that takes the tool's arguments, got {self.verify!r}.")
         if self.timeout is not None and (
@@ -213,6 +216,7 @@ class Wrapped:
                 privileged=frozenset(self.options.privileged),
                 released=frozenset(self.options.released),
                 destructive=self.options.destructive,
+                circuit_breaker=self.options.circuit_breaker,
                 key=self.key,
             )
         return tool

@@ -356,6 +356,7 @@ class Budget:
                 if is_shared:
                     guard.breaks = False  # a tool that is down would block others
         guard.has_targets = guard.has_targets or has_targets
+        guard.breaks = guard.breaks or (policy.breaker and guard is not self._guards.get(""))
         return guard
 
     def spend(self, guard: Guard) -> str:

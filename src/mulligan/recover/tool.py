@@ -31,6 +31,8 @@ class Tool:
 
     recipes: bool = False
     """Whether its operator lets calls that were missing be made before it without asking."""
+    circuit_breaker: bool = False
+    """Whether it asks for its open circuit breaker to block first attempts too, whoever makes them."""
     key: str = ""
     """Which tool it is: two of one name differ in it. Where it is not given, it is made of `server` and `name`."""
 
