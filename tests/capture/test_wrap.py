@@ -757,6 +757,21 @@ def test_tool_key_names_the_server_of_a_tool_and_is_bounded() -> None:
     assert dataclasses.replace(tool, recipes=True).key == tool.key
 
 
+def test_guard_knows_whether_the_calls_of_a_tool_may_go_to_several_targets(played: Rehearsal) -> None:
+    def has_targets(function: Any, wrap: Any = mulligan.tool) -> bool:
+        is_aimed: bool = wrap(function).__mulligan__.rules(played.parts.kit, None).guard.has_targets
+        return is_aimed
+
+    def nothing() -> None: ...
+    def fetch(url: str) -> None: ...
+    def call(**arguments: Any) -> None: ...
+    def chat(messages: list[Any]) -> None: ...
+
+    functions = (nothing, search, fetch, call)
+    assert [has_targets(function) for function in functions] == [False, False, True, True]
+    assert has_targets(chat, mulligan.model)
+
+
 def test_tools_of_one_name_share_no_guard_and_wrappings_of_one_function_do(played: Rehearsal) -> None:
     def guard_of(function: Any, **options: Any) -> Any:
         return mulligan.tool(**options)(function).__mulligan__.rules(played.parts.kit, None).guard

@@ -46,7 +46,12 @@ class Signature:
     @property
     def is_open(self) -> bool:
         """Whether it takes arguments of any name, or nobody knows which."""
-        return not self._parameters or any(each.kind is each.VAR_KEYWORD for each in self._parameters)
+        return not self._parameters or self.takes_any_name
+
+    @property
+    def takes_any_name(self) -> bool:
+        """Whether it may take names that it does not list: by `**`, or because Python knows no signature of it."""
+        return self._signature is None or any(each.kind is each.VAR_KEYWORD for each in self._parameters)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The call's arguments by name. `self` is not one; positions beyond the names go under `*`."""

@@ -346,7 +346,7 @@ class Wrapped:
         mode = strictest(MODES, options.mode, None if limits is None else limits.mode) or kit.mode
         policy = options.policy or kit.policy
         own = NO_LIMITS if record == kit.record else Limits(record=record)
-        is_aimed = self.signature.is_open or any(name in TARGET_ARGUMENTS for name in self.signature.names)
+        is_aimed = self.signature.takes_any_name or any(name in TARGET_ARGUMENTS for name in self.signature.names)
         guard = kit.budget.guard(self._make_guard_key(), policy, has_targets=self.model is not None or is_aimed)
         is_retried = mode != "observe" and policy.attempts > 1
         rules = Rules(kit.recording(record), own, mode, is_retried, guard, self._form())
