@@ -1,0 +1,147 @@
+"""What learning is worth, and whether it does harm: ordinary programs against what is known to be true of them.
+
+    python evals/learning                     # all programs, 50 runs over 14 simulated days, on 2 processes
+    python evals/learning --only months       # those whose name contains this
+    python evals/learning --examples          # with the first cases of everything that went wrong
+
+Each program is played in three modes side by side: *full* with one store for all its runs, *empty* with a new store
+for each run, *off* with plain functions. The clock is simulated and nothing waits. A program's tools live in a small
+world of its own, which is the same in all modes, and beside each tool stands what is true of its failures: which other
+call, if any, would have been the same thing done right. The judge sees what a user sees: results, `run.status`, the
+answers a model reads, notes on exceptions, `mulligan.notes()` and `Mulligan.suggest`. It counts:
+
+- wrong results: a call returned the result of other arguments, and these are no correction of it;
+- regressions: a call that is repaired with an empty memory fails with a full one;
+- harm: a call or a run fails, or is refused, that works or is made with an empty memory or without mulligan;
+- false recovered: a run is reported as `recovered` (or `success`) although a failed call never got done;
+- wrong advice: of all concrete advice that is at least 50 % sure, what would not have helped, and what memory tells of
+  privileged arguments and of values that belong to another run;
+- real corrections: failures whose correction was made in at least two earlier runs, and may be told by the rules of
+  learning, and how many of them were told that correction, or were repaired. The others are listed by rule;
+- how calls and runs ended in the first and the second week.
+
+It exits with 1 if a goal is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from learning import programs as programs
+from learning.judge import GOALS, Verdicts, total
+from learning.player import PROGRAMS, Job, play_job
+from learning.stage import MODES
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--only", default="", metavar="NAME", help="programs whose name contains this")
+    options.add_argument("--runs", type=int, default=50)
+    options.add_argument("--days", type=float, default=14.0)
+    options.add_argument("--jobs", type=int, default=2, help="processes")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--json", type=Path, metavar="FILE", help="write all that was counted, with examples")
+    options.add_argument("--examples", action="store_true", help="show cases of what went wrong")
+    options.add_argument("--list", action="store_true", help="name the programs, and play none")
+    given = options.parse_args()
+    names = [name for name in PROGRAMS if given.only in name]
+    if not names:
+        sys.exit(f"No program's name contains {given.only!r}. --list names them.")
+    if given.list:
+        for name in names:
+            print(f"{name:28} {(PROGRAMS[name].__doc__ or '').splitlines()[0]}")
+        return
+    began = time.perf_counter()
+    verdicts = play_all([(name, given.runs, given.days, given.seed) for name in names], given.jobs, given.examples)
+    whole = total(list(verdicts.values()))
+    print_totals(whole)
+    print(f"\n{len(names)} programs, {given.runs} runs each in {len(MODES)} modes: {time.perf_counter() - began:.0f} s")
+    if given.json:
+        by_name = {name: each.as_json() for name, each in verdicts.items()}
+        data = {"total": whole.as_json(), "missed": whole.missed_goals(), "programs": by_name}
+        given.json.write_text(json.dumps(data, indent=1, default=str))
+    sys.exit(1 if whole.missed_goals() else 0)
+
+
+def play_all(jobs: list[Job], processes: int, has_examples: bool) -> dict[str, Verdicts]:
+    """Play all programs, and print a line for each as it is done."""
+    print(f"{'':28} {'wrong':>6} {'regres':>6} {'':5} {'false':>8} {'wrong':>10} {'corrections':>12} {'runs done':>14}")
+    print(
+        f"{'program':28} {'result':>6} {'sions':>6} {'harm':>5} {'recov.':>8} {'advice':>10} {'told, due':>12}"
+        f" {'full':>5} {'empty':>5} {'off':>5}"
+    )
+    verdicts: dict[str, Verdicts] = {}
+    with multiprocessing.get_context("spawn").Pool(processes) if processes > 1 else _NoPool() as pool:
+        for (name, *_), one in zip(jobs, pool.imap(play_job, jobs), strict=True):
+            verdicts[name] = one
+            print_line(name, one)
+            for sort, cases in one.examples.items() if has_examples else ():
+                for case in cases:
+                    print(f"    {sort}: {case[:200]}")
+    return verdicts
+
+
+class _NoPool:
+    imap = staticmethod(map)
+
+    def __enter__(self) -> _NoPool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+def print_line(name: str, one: Verdicts) -> None:
+    done = [
+        sum(week.runs_done for week in one.weeks[mode]) / sum(week.runs for week in one.weeks[mode]) for mode in MODES
+    ]
+    print(
+        f"{name:28} {one.wrong_results:6} {one.regressions:6} {one.harm:5}"
+        f" {one.false_recovered:3}/{one.runs_with_loss:<4} {one.wrong_advice:5}/{one.advice:<4}"
+        f" {one.corrections_met:6}/{one.corrections:<5} {done[0]:5.0%} {done[1]:5.0%} {done[2]:5.0%}",
+        flush=True,
+    )
+
+
+def print_totals(whole: Verdicts) -> None:
+    shares = {
+        "false_recovered": (whole.false_recovered, whole.runs_with_loss),
+        "wrong_advice": (whole.wrong_advice, whole.advice),
+        "corrections": (whole.corrections_met, whole.corrections),
+    }
+    missed = whole.missed_goals()
+    print()
+    for name, title, goal in GOALS:
+        if name in shares:
+            part, all_of_it = shares[name]
+            told = f"{part} of {all_of_it}, {part / all_of_it:.1%}" if all_of_it else "none"
+        else:
+            told = str(getattr(whole, name))
+        print(f"{'MISSED' if name in missed else 'ok':8} {title:40} {told:22} goal: {goal}")
+    print("\nCorrections from the third occurrence on, told or repaired, by rule:")
+    for rule, (due, met) in sorted(whole.by_rule.items()):
+        print(f"  {rule:30} {met:5} of {due}")
+    print(
+        f"\nRuns that really recovered: {whole.runs_recovered}, of which reported otherwise: {whole.unseen_recovered}"
+    )
+    for pair, count in whole.statuses.most_common():
+        print(f"  expected {pair.replace(', ', ', reported ')}: {count}")
+    print(f"Warnings that mulligan logged: {whole.warnings}")
+    print(f"\n{'ended well':12} {'calls, week 1':>14} {'week 2':>8} {'runs, week 1':>14} {'week 2':>8}")
+    for mode in MODES:
+        first, second = whole.weeks[mode]
+        print(
+            f"{mode:12} {first.calls_done / max(1, first.calls):14.1%} {second.calls_done / max(1, second.calls):8.1%}"
+            f" {first.runs_done / max(1, first.runs):14.1%} {second.runs_done / max(1, second.runs):8.1%}"
+        )
+
+
+if __name__ == "__main__":
+    main()

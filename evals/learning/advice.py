@@ -1,0 +1,157 @@
+"""Reading advice: a sentence for a model or a person becomes claims that can be held against the truth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from learning.truth import FORBIDDEN_RULES, Arguments, Cure, matches, values_of
+
+ClaimKind = Literal["value", "rename", "drop", "first", "tool", "form", "vague"]
+Verdict = Literal["right", "wrong", "neutral", "unread"]
+
+LEAST_CONFIDENCE = 0.5
+"""Advice that is less sure counts neither as told nor as wrong."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One thing that a sentence says would help."""
+
+    kind: ClaimKind
+    path: str = ""
+    """The argument, or of `first` and `tool` the name of a tool."""
+    value: Any = None
+    """What it should be: a text as it was shown, or the value itself; of a rename the new name."""
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A piece of advice as it was told."""
+
+    text: str
+    claims: tuple[Claim, ...]
+    is_understood: bool = True
+    is_remembered: bool = True
+    """Whether it rests on earlier runs. What the failure itself says may be told where memory may not speak."""
+    confidence: float = 1.0
+
+
+_NEUTRAL = re.compile(
+    r"^\S+/\S+, (?:no|\d+) attempts?\b"  # what was tried
+    r"|the first arguments were rejected|was called again after|a check found that it had worked"  # repairs
+    r"|^The same call may work later|made again later\.?$|when it was made again"
+    r"|the same approach has failed|may have ignored it|so it was not called again|keeps failing"
+    r"|^In \d+ successful calls\b|^Did you mean\b|same arguments .* before in this run"
+)
+_LEAD = re.compile(r"^(?:This worked before|This may work|Calls of this tool that worked look like this)[^:]*: (.*)$")
+_CONFIDENCE = re.compile(r"\((\d+)% sure\)")
+_PARTS: tuple[tuple[ClaimKind, str], ...] = (
+    ("tool", r"call (?P<path>[\w.-]+) instead"),
+    ("tool", r"the name \S+ -> (?P<path>\S+)"),
+    ("rename", r"(?P<path>[\w.-]+) is called (?P<value>[\w.-]+)"),
+    ("drop", r"(?:leave (?P<path>[\w.-]+) out|(?P<other>[\w.-]+) left out)"),
+    ("form", r"(?P<path>[\w.-]+) (?:trimmed|stripped|parsed|wrapped|quoted|in (?:lower|upper) case)\b.*"),
+    ("form", r"(?P<path>[\w.-]+) (?:as|without) (?:a|an|the)? ?(?:list|JSON|object|text|spaces|blanks|whitespace)\b.*"),
+    ("value", r"(?P<path>[\w.-]+)=(?P<value>.*)"),
+    ("value", r"(?P<path>[\w.-]+) as (?:the number|the text|true or false:|another type) (?P<value>.*)"),
+    ("value", r"(?P<path>[\w.-]+) .*? -> (?P<value>.*)"),
+    ("vague", r"another (?P<path>[\w.-]+)"),
+    ("vague", r"other arguments"),
+)
+_FIRST = re.compile(r"\b(?:after|first|before|then)\b", re.IGNORECASE)
+
+
+def read_sentence(text: str, tool: str, names: Collection[str], tools: Collection[str]) -> Sentence:
+    """Read one sentence about a failed call of `tool`; `names` are its arguments, `tools` all that the program has."""
+    said = text.removeprefix("mulligan:").strip()
+    sure = _CONFIDENCE.search(said)
+    confidence = int(sure[1]) / 100 if sure else 1.0
+    if not said or _NEUTRAL.search(said):
+        return Sentence(said, (), confidence=confidence)
+    is_remembered = not said.startswith("This may work")
+    claims: list[Claim] = []
+    others = [name for name in tools if name != tool and re.search(rf"\b{re.escape(name)}\b", said)]
+    lead = _LEAD.match(said)
+    if lead is None and others and _FIRST.search(said):
+        claims = [Claim("first", name) for name in others]
+    else:
+        claims = list(_read_parts(re.sub(r", by what the error says", "", lead[1] if lead else said), names))
+    return Sentence(said, tuple(claims), bool(claims), is_remembered, confidence)
+
+
+def _read_parts(said: str, names: Collection[str]) -> Iterator[Claim]:
+    pieces = re.split(r"(; |, )", said.rstrip(".").strip())
+    part = pieces[0]
+    for place in range(1, len(pieces), 2):
+        # A separator inside a value is no border: what comes next must itself be a part.
+        if _claim_of(pieces[place + 1], names) is None:
+            part += pieces[place] + pieces[place + 1]
+            continue
+        if (claim := _claim_of(part, names)) is not None:
+            yield claim
+        part = pieces[place + 1]
+    if (claim := _claim_of(part, names)) is not None:
+        yield claim
+    elif match := re.search(rf"\b({'|'.join(map(re.escape, names)) or '(?!)'})(?:=| to |: )(\S+)", part):
+        yield Claim("value", match[1], match[2].rstrip(".,;"))
+
+
+def _claim_of(part: str, names: Collection[str]) -> Claim | None:
+    for kind, pattern in _PARTS:
+        if match := re.fullmatch(pattern, part.strip()):
+            facts = match.groupdict()
+            return Claim(kind, facts.get("path") or facts.get("other") or "", facts.get("value"))
+    return None
+
+
+def judge(sentence: Sentence, given: Arguments, cure: Cure | None) -> Verdict:
+    """Hold a piece of advice against the truth. One right claim does not make up for a wrong one."""
+    if not sentence.is_understood:
+        return "unread"
+    if not sentence.claims:
+        return "neutral"
+    if cure is None:
+        return "wrong"
+    verdicts = [_judge_claim(claim, given, cure) for claim in sentence.claims]
+    if "wrong" in verdicts:
+        return "wrong"
+    if "right" not in verdicts:
+        return "neutral"
+    is_forbidden = sentence.is_remembered and cure.rule in FORBIDDEN_RULES
+    return "wrong" if is_forbidden else "right"
+
+
+def _judge_claim(claim: Claim, given: Arguments, cure: Cure) -> Verdict:
+    path = claim.path.partition(".")[0]
+    match claim.kind:
+        case "first":
+            return "right" if claim.path in cure.first else "wrong"
+        case "rename":
+            return "right" if cure.renames.get(path) == claim.value else "wrong"
+        case "drop":
+            return "right" if path in cure.drops else "wrong"
+        case "form":
+            return "right" if path in cure.changes and cure.rule == "form" else "wrong"
+        case "vague":  # it names the right argument and says nothing, which helps nobody and misleads nobody
+            return "neutral" if path in {*cure.changes, *cure.renames, *cure.drops} else "wrong"
+        case "value":
+            values = values_of(claim.value) if isinstance(claim.value, str) else [claim.value]
+            new = {after: given[before] for before, after in cure.renames.items() if before in given}
+            expected = {**new, **cure.changes}
+            if path in expected:
+                return "right" if any(matches(expected[path], value) for value in values) else "wrong"
+            return "neutral" if path in given and given[path] in values else "wrong"
+    return "wrong"
+
+
+def is_complete(sentence: Sentence, given: Arguments, cure: Cure) -> bool:
+    """Say whether a piece of advice is right, sure enough to be told, and names all that has to be done."""
+    if sentence.confidence < LEAST_CONFIDENCE or judge(sentence, given, cure) != "right":
+        return False
+    paths = {claim.path.partition(".")[0] for claim in sentence.claims if claim.kind != "vague"}
+    needed = [{name} for name in (*cure.drops, *cure.first, *(() if cure.is_open else cure.changes))]
+    needed += [{before, after} for before, after in cure.renames.items()]
+    return all(names & paths for names in needed)

@@ -1,0 +1,250 @@
+"""The judge: what three plays of one program come to, from the standpoint of whoever uses it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from learning.advice import LEAST_CONFIDENCE, is_complete, judge
+from learning.stage import MODES, Entry, Mode, Play, RunEntry, are_same
+
+MAX_EXAMPLES = 5
+GOALS: tuple[tuple[str, str, str], ...] = (
+    ("wrong_results", "wrong results", "0"),
+    ("regressions", "regressions", "0"),
+    ("harm", "harm", "0"),
+    ("false_recovered", "false recovered", "at most 1 % of runs that lost something"),
+    ("wrong_advice", "wrong advice", "at most 2 % of what was told"),
+    ("corrections", "real corrections told or repaired", "at least 90 % from the third occurrence on"),
+    ("unread", "sentences that the judge cannot read", "0"),
+)
+
+
+@dataclass
+class Week:
+    """How calls and runs ended in one mode and week."""
+
+    calls: int = 0
+    calls_done: int = 0
+    runs: int = 0
+    runs_done: int = 0
+
+    def add(self, other: Week) -> None:
+        self.calls += other.calls
+        self.calls_done += other.calls_done
+        self.runs += other.runs
+        self.runs_done += other.runs_done
+
+
+@dataclass
+class Verdicts:
+    """All that was counted, for one program or for all of them."""
+
+    runs: int = 0
+    runs_with_loss: int = 0
+    false_recovered: int = 0
+    runs_recovered: int = 0
+    """Runs in which something failed and nothing was lost."""
+    unseen_recovered: int = 0
+    """Those of them that are not reported as recovered: information, no goal."""
+    wrong_results: int = 0
+    regressions: int = 0
+    harm: int = 0
+    advice: int = 0
+    wrong_advice: int = 0
+    unread: int = 0
+    corrections: int = 0
+    corrections_met: int = 0
+    warnings: int = 0
+    """What mulligan logged about itself."""
+    by_rule: dict[str, list[int]] = field(default_factory=dict)
+    """By rule: corrections that were due, and those of them that were told or repaired."""
+    statuses: Counter[str] = field(default_factory=Counter)
+    """`expected, reported` of runs that are not reported as they should be."""
+    weeks: dict[str, list[Week]] = field(default_factory=lambda: {mode: [Week(), Week()] for mode in MODES})
+    examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, other: Verdicts) -> None:
+        for name, value in vars(other).items():
+            if isinstance(value, int):
+                setattr(self, name, getattr(self, name) + value)
+        for rule, (due, met) in other.by_rule.items():
+            known = self.by_rule.setdefault(rule, [0, 0])
+            known[0] += due
+            known[1] += met
+        self.statuses.update(other.statuses)
+        for mode, weeks in other.weeks.items():
+            for week, more in zip(self.weeks[mode], weeks, strict=True):
+                week.add(more)
+
+    def note(self, sort: str, play: Play, text: str) -> None:
+        if len(self.examples[sort]) < MAX_EXAMPLES:
+            self.examples[sort].append(f"run {play.number + 1}: {text}")
+
+    def missed_goals(self) -> list[str]:
+        """Name the goals that are missed."""
+        missed = [name for name in ("wrong_results", "regressions", "harm", "unread") if getattr(self, name)]
+        if self.false_recovered > 0.01 * self.runs_with_loss:
+            missed.append("false_recovered")
+        if self.wrong_advice > 0.02 * self.advice:
+            missed.append("wrong_advice")
+        if self.corrections_met < 0.9 * self.corrections:
+            missed.append("corrections")
+        return missed
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def expected_status(run: RunEntry) -> str:
+    """Say what a run's status is by the truth."""
+    if run.has_raised:
+        return "failure"
+    if has_loss(run.entries):
+        return "partial"
+    return "recovered" if any(entry.has_struggled for entry in run.entries) else "success"
+
+
+def has_loss(entries: Iterable[Entry]) -> bool:
+    """Say whether a failed call never got done."""
+    return any(entry.has_failed and not entry.is_settled for entry in entries)
+
+
+def judge_plays(plays: dict[Mode, list[Play]], days: float = 14.0) -> Verdicts:
+    """Judge the plays of one program: all with full memory, held against the others."""
+    verdicts = Verdicts()
+    corrected: Counter[str] = Counter()
+    for full, empty, off in zip(plays["full"], plays["empty"], plays["off"], strict=True):
+        _judge_statuses(verdicts, full)
+        _judge_results(verdicts, full)
+        _judge_advice(verdicts, full)
+        _judge_corrections(verdicts, full, corrected)
+        _compare(verdicts, full, empty, off)
+    for mode in MODES:
+        for play in plays[mode]:
+            verdicts.weeks[mode][int(play.day >= days / 2)].add(_count_week(play))
+    return verdicts
+
+
+def _count_week(play: Play) -> Week:
+    done = sum(not entry.has_failed for entry in play.entries)
+    is_done = not play.error and not has_loss(play.entries)
+    return Week(len(play.entries), done, 1, int(is_done))
+
+
+def _judge_statuses(verdicts: Verdicts, play: Play) -> None:
+    for run in play.runs:
+        verdicts.runs += 1
+        expected = expected_status(run)
+        is_lost = has_loss(run.entries)
+        verdicts.runs_with_loss += is_lost
+        if is_lost and run.status in ("recovered", "success"):
+            verdicts.false_recovered += 1
+            lost = next(entry for entry in run.entries if entry.has_failed and not entry.is_settled)
+            verdicts.note("false recovered", play, f"{run.status}, and lost {describe(lost)}")
+        if expected == "recovered":
+            verdicts.runs_recovered += 1
+            verdicts.unseen_recovered += run.status != "recovered"
+        if expected != run.status:
+            verdicts.statuses[f"{expected}, {run.status}"] += 1
+
+
+def _judge_results(verdicts: Verdicts, play: Play) -> None:
+    for entry in play.entries:
+        if entry.has_failed or is_right_result(entry):
+            continue
+        verdicts.wrong_results += 1
+        verdicts.note("wrong result", play, f"{describe(entry)} was made with {entry.made}")
+
+
+def is_right_result(entry: Entry) -> bool:
+    """Say whether a call that returned has the result of its own arguments, or of the right ones in their place."""
+    own = [execution for execution in entry.own if not execution.has_failed]
+    if not own or (not entry.is_answered and entry.result is not own[-1].result):
+        return False
+    if are_same(entry.given, entry.made):
+        return True
+    return entry.cure is not None and entry.cure.accepts(entry.given, entry.made)
+
+
+def _judge_advice(verdicts: Verdicts, play: Play) -> None:
+    for entry in play.entries:
+        for sentence in {each.text: each for each in entry.sentences}.values():
+            verdict = judge(sentence, entry.given, entry.cure)
+            if verdict == "unread":
+                verdicts.unread += 1
+                verdicts.note("unread", play, sentence.text)
+            if verdict not in ("right", "wrong") or sentence.confidence < LEAST_CONFIDENCE:
+                continue
+            verdicts.advice += 1
+            if verdict == "wrong":
+                verdicts.wrong_advice += 1
+                verdicts.note("wrong advice", play, f"{describe(entry)}: {sentence.text}")
+
+
+def _judge_corrections(verdicts: Verdicts, play: Play, corrected: Counter[str]) -> None:
+    """Count corrections that were due: the same one was made in so many earlier runs that it may be told."""
+    done: set[str] = set()
+    for entry in play.entries:
+        cure = entry.cure
+        if cure is None or not entry.has_struggled:
+            continue
+        if entry.is_settled or not entry.has_failed:
+            done.add(cure.name)
+        if corrected[cure.name] + 1 < cure.occurrence:
+            continue
+        is_told = any(is_complete(sentence, entry.given, cure) for sentence in entry.sentences)
+        is_met = is_told or (entry.is_repaired and is_right_result(entry))
+        known = verdicts.by_rule.setdefault(cure.rule, [0, 0])
+        known[0] += 1
+        known[1] += is_met
+        if cure.is_tellable:
+            verdicts.corrections += 1
+            verdicts.corrections_met += is_met
+            if not is_met:
+                verdicts.note("correction not told", play, f"{cure.name}: {describe(entry)}")
+    corrected.update(done)
+
+
+def _compare(verdicts: Verdicts, full: Play, empty: Play, off: Play) -> None:
+    """Hold each call against the same call with an empty memory, and without mulligan."""
+    without_memory = {entry.key: entry for entry in empty.entries}
+    without_us = {entry.key: entry for entry in off.entries}
+    if full.error and not off.error:
+        verdicts.harm += 1
+        verdicts.note("harm", full, f"the program raised: {full.error}")
+    for entry in full.entries:
+        if not entry.has_failed:
+            continue
+        other, plain = without_memory.get(entry.key), without_us.get(entry.key)
+        if other is not None and other.is_repaired:
+            verdicts.regressions += 1
+            verdicts.note("regression", full, f"{describe(entry)} is repaired with an empty memory")
+        elif (other is not None and not other.has_failed) or (plain is not None and not plain.has_failed):
+            verdicts.harm += 1
+            verdicts.note("harm", full, f"{describe(entry)} fails only with mulligan")
+        elif not entry.own and _would_be_made(entry, other, plain):
+            verdicts.harm += 1
+            verdicts.note("harm", full, f"{describe(entry)} was not made: {entry.error or 'refused'}")
+
+
+def _would_be_made(entry: Entry, empty: Entry | None, off: Entry | None) -> bool:
+    """Say whether a call that was not made would have been: a model's may be refused, but not because of memory."""
+    if empty is not None and empty.own:
+        return True
+    return off is not None and bool(off.own) and not entry.is_answered
+
+
+def describe(entry: Entry) -> str:
+    given = ", ".join(f"{name}={value!r:.40}" for name, value in entry.given.items())
+    return f"{entry.tool}({given})"
+
+
+def total(verdicts: Sequence[Verdicts]) -> Verdicts:
+    """Add up what was counted."""
+    whole = Verdicts()
+    for each in verdicts:
+        whole.add(each)
+    return whole

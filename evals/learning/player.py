@@ -1,0 +1,92 @@
+"""Playing a program: so many runs over so many simulated days, in three modes side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from learning.judge import Verdicts, judge_plays
+from learning.stage import DAY, MODES, START, Clock, Mode, Play, Stage
+
+Program = Callable[[Stage], Any]
+PROGRAMS: dict[str, Program] = {}
+"""All programs by name, in the order in which they are defined."""
+HOUR = 3600.0
+Job = tuple[str, int, float, int]
+"""A program, how many runs, over how many days, and a seed."""
+
+
+def program(function: Program) -> Program:
+    """Take a function in as a program. Its name is its title, its docstring says what it shows."""
+    PROGRAMS[function.__name__] = function
+    return function
+
+
+def play_job(job: Job) -> Verdicts:
+    """Play one program in a process of its own, which knows none yet."""
+    importlib.import_module("learning.programs")
+    return play_program(*job)
+
+
+def play_program(name: str, runs: int = 50, days: float = 14.0, seed: int = 0) -> Verdicts:
+    """Play one program in all modes, and judge it."""
+    plays: dict[Mode, list[Play]] = {}
+    with _warnings() as warnings, tempfile.TemporaryDirectory(prefix="learning-") as folder:
+        for mode in MODES:
+            # Only what outlives a run needs a file; the interface of both stores is one, and one suite tests it.
+            store = str(Path(folder) / "mulligan.db") if mode == "full" else "memory:"
+            plays[mode] = play_runs(name, mode, store, runs, days, seed)
+    verdicts = judge_plays(plays, days)
+    verdicts.warnings = len(warnings)
+    verdicts.examples["warning"] = warnings[:3]
+    return verdicts
+
+
+def play_runs(name: str, mode: Mode, store: str, runs: int, days: float, seed: int) -> list[Play]:
+    """Play a program so many times in one mode. A new process would begin each run: only the store is the same."""
+    clock, plays = Clock(), []
+    with clock.in_force():
+        for number in range(runs):
+            day = number * days / runs
+            clock.move_to(START + day * DAY + 9 * HOUR)
+            stage = Stage(name, mode, number, day, clock, seed, store)
+            try:
+                result = PROGRAMS[name](stage)
+                if inspect.iscoroutine(result):
+                    asyncio.run(result)
+            except Exception as error:  # noqa: BLE001 - a program that raises is judged too
+                stage.play.error = f"{type(error).__name__}: {error}"
+            finally:
+                stage.close()
+            plays.append(stage.play)
+    return plays
+
+
+class _Keeper(logging.Handler):
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(f"{record.getMessage()} {record.exc_info[1] if record.exc_info else ''}".strip())
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """Gather what mulligan logs: a fault of its own costs memory, and would look like caution here."""
+    lines: list[str] = []
+    handler, logger = _Keeper(lines), logging.getLogger("mulligan")
+    was_passed_on, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = was_passed_on

@@ -1,0 +1,476 @@
+"""What programs do themselves about a failure: wait, try again, take something else, say so, go on, or give up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Literal
+
+from learning.player import program
+from learning.stage import Stage
+from learning.truth import Arguments, Cure
+
+Region = Literal["us", "eu", "ap"]
+
+
+@program
+def poll_until_ready(stage: Stage) -> None:
+    """A job that is not ready until the nth look. The looks before are no reason to refuse the next."""
+    looks = 3 + stage.number % 5
+
+    @stage.tool(effects="none")
+    def get_job(job: str) -> str:
+        nonlocal looks
+        looks -= 1
+        if looks > 0:
+            raise RuntimeError(f"Job {job} is not finished yet.")
+        return "done"
+
+    with stage.run("exporter"):
+        for _ in range(20):
+            try:
+                get_job(f"job-{stage.number}")
+                break
+            except RuntimeError:
+                stage.sleep(2)
+
+
+@program
+def poll_until_tired(stage: Stage) -> None:
+    """Several jobs, polled in turn; one of them never ends."""
+    looks: dict[int, int] = {}
+
+    @stage.tool(effects="none")
+    def check_build(build: int) -> str:
+        looks[build] = looks.get(build, 0) + 1
+        if build % 3 == 0 or looks[build] < 3:
+            raise LookupError(f"Build {build} has no result.")
+        return "green"
+
+    with stage.run("watcher"):
+        waiting = [10 * stage.number + offset for offset in range(3)]
+        for _ in range(5):
+            for build in list(waiting):
+                with suppress(LookupError):
+                    check_build(build)
+                    waiting.remove(build)
+            stage.sleep(10)
+
+
+@program
+async def poll_without_blocking(stage: Stage) -> None:
+    """The same in a coroutine, beside another call that works all the time."""
+    looks = 2 + stage.number % 4
+
+    @stage.tool(effects="none")
+    async def get_transcript(call: str) -> str:
+        nonlocal looks
+        looks -= 1
+        if looks > 0:
+            raise FileNotFoundError(f"no transcript of {call}")
+        return "hello"
+
+    @stage.tool(effects="none")
+    async def heartbeat(worker: int) -> bool:
+        return True
+
+    with stage.run("callcenter"):
+        while True:
+            await heartbeat(worker=1)
+            try:
+                await get_transcript(f"call {stage.number}")
+                return
+            except FileNotFoundError:
+                await asyncio.sleep(0)
+
+
+@program
+def mirrors_outside_a_handler(stage: Stage) -> None:
+    """One mirror after another until one answers. Nothing says that they are the same: the run is partial."""
+    mirrors = stage.random.sample(["alpha", "beta", "gamma", "delta"], 4)
+
+    @stage.tool(effects="none")
+    def download(mirror: str, package: str) -> str:
+        if mirror == mirrors[0] or (mirror == mirrors[1] and stage.number % 2):
+            raise RuntimeError(f"{mirror} does not have this package.")
+        return f"{package} from {mirror}"
+
+    with stage.run("installer"):
+        for mirror in mirrors:
+            with suppress(RuntimeError):
+                download(mirror, package=f"parser-{stage.number}")
+                break
+
+
+@program
+def after_the_handler(stage: Stage) -> None:
+    """An error is caught and stored, and dealt with below the handler, which looks like the next item."""
+
+    @stage.tool(effects="none")
+    def render(page: int, quality: str) -> str:
+        if quality == "print":
+            raise MemoryError("The page is too large.")
+        return f"page {page}"
+
+    failed = None
+    with stage.run("press"):
+        try:
+            render(stage.number, quality="print")
+        except MemoryError as error:
+            failed = error
+        if failed is not None:
+            render(stage.number + 100, quality="screen")
+
+
+@program
+def encoding_in_a_handler(stage: Stage) -> None:
+    """Old exports that are never UTF-8; the handler reads them as what they are."""
+
+    def truth(given: Arguments) -> Cure:
+        return Cure(name="encoding", changes={"encoding": "latin-1"})
+
+    @stage.tool(effects="none", truth=truth)
+    def read_export(name: str, encoding: str) -> str:
+        if encoding != "latin-1":
+            raise UnicodeDecodeError(encoding, b"\xe9", 0, 1, "unexpected end of data")
+        return "Caf\xe9"
+
+    with stage.run("migration"):
+        for part in range(2):
+            name = f"export {stage.number}-{part}"
+            try:
+                read_export(name, encoding="utf-8")
+            except UnicodeDecodeError:
+                read_export(name, encoding="latin-1")
+
+
+@program
+def mixed_encodings_in_a_handler(stage: Stage) -> None:
+    """Files of both encodings: here the encoding varies from item to item, and nothing general can be learned."""
+
+    def truth(given: Arguments) -> Cure:
+        return Cure(name="encoding", changes={"encoding": "cp1252"}, rule="item test")
+
+    @stage.tool(effects="none", truth=truth)
+    def read_note(name: str, encoding: str) -> str:
+        if (encoding == "utf-8") == (stage.chance("old", name) < 0.4):
+            raise UnicodeError(f"{encoding} does not fit")
+        return "note"
+
+    with stage.run("notes"):
+        for number in range(5):
+            name = f"{stage.number}/{number}"
+            try:
+                read_note(name, encoding="utf-8")
+            except UnicodeError:
+                read_note(name, encoding="cp1252")
+
+
+@program
+def format_in_a_handler(stage: Stage) -> None:
+    """A service that stopped serving one format; a helper called from the handler asks for the other."""
+
+    def truth(given: Arguments) -> Cure:
+        return Cure(name="format", changes={"format": "parquet"})
+
+    @stage.tool(effects="none", truth=truth)
+    def export_table(table: str, format: str = "csv") -> str:
+        if format == "csv":
+            raise RuntimeError("This export is no longer offered.")
+        return f"{table}.{format}"
+
+    def export_again(table: str) -> str:
+        made: str = export_table(table, format="parquet")
+        return made
+
+    with stage.run("lakehouse"):
+        table = stage.random.choice(["clicks", "views", "carts", "orders"]) + str(stage.number)
+        try:
+            export_table(table)
+        except RuntimeError:
+            export_again(table)
+
+
+@program
+def chained_in_a_handler(stage: Stage) -> None:
+    """The error is wrapped by a layer of the program, and corrected where the wrapper is handled."""
+
+    def truth(given: Arguments) -> Cure:
+        return Cure(name="tier", changes={"tier": "archive"})
+
+    @stage.tool(effects="none", truth=truth)
+    def fetch_blob(name: str, tier: str) -> bytes:
+        if tier == "hot":
+            raise KeyError(name)
+        return b"blob"
+
+    class StorageError(Exception):
+        pass
+
+    def load(name: str) -> bytes:
+        try:
+            data: bytes = fetch_blob(name, tier="hot")
+        except KeyError as error:
+            raise StorageError(name) from error
+        return data
+
+    with stage.run("restore"):
+        name = f"blob-{stage.number}"
+        try:
+            load(name)
+        except StorageError:
+            fetch_blob(name, tier="archive")
+
+
+@program
+def region_of_each_customer(stage: Stage) -> None:
+    """Customers live in regions; the handler asks the next one. The region is an item, and is nobody else's."""
+
+    def truth(given: Arguments) -> Cure:
+        home = "eu" if stage.chance("home", given["customer"]) < 0.5 else "us"
+        return Cure(name="region", changes={"region": home}, rule="item test")
+
+    @stage.tool(effects="none", truth=truth)
+    def load_profile(customer: int, region: Region) -> str:
+        if (stage.chance("home", customer) < 0.5) != (region == "eu"):
+            raise LookupError("No profile in this region.")
+        return f"profile {customer}"
+
+    with stage.run("crm"):
+        for customer in range(40 * stage.number, 40 * stage.number + 4):
+            try:
+                load_profile(customer, region="us")
+            except LookupError:
+                load_profile(customer, region="eu")
+
+
+@program
+def own_retries(stage: Stage) -> None:
+    """A program that tries again itself, with the same arguments, up to five times."""
+    failures = {number: int(stage.chance("shaky", number) * 4) for number in range(4)}
+
+    @stage.tool()
+    def post_entry(number: int) -> str:
+        failures[number] -= 1
+        if failures[number] >= 0:
+            raise RuntimeError("The ledger is busy with another booking.")
+        return f"entry {number}"
+
+    with stage.run("ledger"):
+        for number in failures:
+            for _ in range(5):
+                try:
+                    post_entry(number)
+                    break
+                except RuntimeError:
+                    stage.sleep(1)
+
+
+@program
+def own_retries_in_vain(stage: Stage) -> None:
+    """The same where one never works: every attempt is the program's own, and is made."""
+
+    @stage.tool()
+    def register_device(serial: str) -> str:
+        if serial.endswith("7"):
+            raise RuntimeError("The registry rejected the device.")
+        return "registered"
+
+    with stage.run("devices"):
+        for serial in (f"D{stage.number}5", f"D{stage.number}7", f"D{stage.number}9"):
+            for _ in range(4):
+                with suppress(RuntimeError):
+                    register_device(serial)
+                    break
+
+
+@program
+def retries_by_a_decorator(stage: Stage) -> None:
+    """A retry library of the program's own, around the tool."""
+
+    def retry(times: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                for attempt in range(1, times + 1):
+                    try:
+                        return function(*args, **kwargs)
+                    except OSError:
+                        if attempt == times:
+                            raise
+                        stage.sleep(attempt)
+                return None
+
+            return call
+
+        return decorate
+
+    attempts: dict[str, int] = {}
+
+    @retry(4)
+    @stage.tool(effects="repeatable")
+    def sync_folder(folder: str) -> str:
+        attempts[folder] = attempts.get(folder, 0) + 1
+        if attempts[folder] <= int(stage.chance("slow", folder) * 6):
+            raise OSError("The folder is in use.")
+        return f"{folder} in sync"
+
+    with stage.run("sync"):
+        for folder in ("inbox", "photos", "taxes"):
+            with suppress(OSError):
+                sync_folder(folder)
+
+
+@program
+def swallow_and_use_a_default(stage: Stage) -> None:
+    """A failed look-up is replaced by a default, and the program goes on with other look-ups."""
+
+    @stage.tool(effects="none")
+    def get_setting(name: str, scope: str = "user") -> str:
+        if name == "theme" and stage.number % 3:
+            raise KeyError(name)
+        return f"{name} of {scope}"
+
+    with stage.run("editor"):
+        for name in ("font", "theme", "keymap", "margin"):
+            try:
+                get_setting(name)
+            except KeyError:
+                continue
+
+
+@program
+def raises_at_last(stage: Stage) -> None:
+    """A program that leaves its run with the error it met."""
+
+    @stage.tool()
+    def deploy(service: str, version: int) -> str:
+        if service == "search" and stage.number % 2:
+            raise RuntimeError("Health check failed after the deployment.")
+        return "up"
+
+    with stage.run("deployer"):
+        for service in ("web", "search", "mail"):
+            deploy(service, version=stage.number)
+
+
+@program
+def everything_fails(stage: Stage) -> None:
+    """A run in which no call works at all."""
+
+    @stage.tool(effects="none")
+    def read_meter(meter: int) -> float:
+        raise RuntimeError("The meter does not answer the protocol.")
+
+    with stage.run("meters"):
+        for meter in range(6):
+            with suppress(RuntimeError):
+                read_meter(meter + 10 * stage.number)
+
+
+@program
+def said_to_be_a_correction(stage: Stage) -> None:
+    """A fallback outside a handler that says so: `with mulligan.correcting(error)`."""
+
+    def truth(given: Arguments) -> Cure:
+        return Cure(name="engine", changes={"engine": "basic"})
+
+    @stage.tool(effects="none", truth=truth)
+    def transcribe(clip: str, engine: str) -> str:
+        if engine == "premium":
+            raise RuntimeError("This engine cannot read the clip.")
+        return "words"
+
+    failed: Exception | None = None
+    with stage.run("captions"):
+        clip = f"clip {stage.number}"
+        try:
+            transcribe(clip, engine="premium")
+        except RuntimeError as error:
+            failed = error
+        if failed is not None:
+            with stage.correcting(failed):
+                transcribe(clip, engine="basic")
+
+
+@program
+def said_across_tools(stage: Stage) -> None:
+    """Another tool does what the first could not, and the program says so."""
+
+    @stage.tool()
+    def send_sms(number: str, text: str) -> str:
+        raise RuntimeError("The number is not reachable by SMS.")
+
+    @stage.tool()
+    def send_letter(person: str, text: str) -> str:
+        return "posted"
+
+    with stage.run("reminders"):
+        text = f"Reminder {stage.number}"
+        try:
+            send_sms(f"555-01{stage.number:02}", text)
+        except RuntimeError as error:
+            with stage.correcting(error):
+                send_letter(f"person {stage.number}", text)
+
+
+@program
+def another_tool_in_a_handler(stage: Stage) -> None:
+    """A cache is asked first; what it does not have is computed. Nobody says that this is the same."""
+
+    @stage.tool(effects="none")
+    def get_cached(key: str) -> str:
+        if stage.chance("miss", key) < 0.4:
+            raise KeyError(key)
+        return f"cached {key}"
+
+    @stage.tool(effects="none")
+    def compute(key: str) -> str:
+        return f"computed {key}"
+
+    with stage.run("cache"):
+        for key in ("sum", "mean", "median", "range"):
+            try:
+                get_cached(key)
+            except KeyError:
+                compute(key)
+
+
+@program
+def payment_with_unknown_outcome(stage: Stage) -> None:
+    """A payment whose answer is lost. It is never made twice, and the next payment is another one."""
+
+    @stage.tool(effects="once")
+    def pay(invoice: str, amount: float) -> str:
+        if stage.chance("lost", invoice) < 0.3:
+            raise TimeoutError("The bank did not answer in 30 s.")
+        return f"{invoice} paid"
+
+    with stage.run("payments"):
+        for number in range(4):
+            with suppress(TimeoutError):
+                pay(f"R{stage.number}-{number}", amount=10.0 + number)
+
+
+@program
+def handler_takes_the_next_item(stage: Stage) -> None:
+    """A handler that goes on with the next item at once, recursively: inside a handler, and no correction."""
+
+    @stage.tool(effects="none")
+    def pick_task(task: int) -> str:
+        if task % 3 == stage.number % 3:
+            raise RuntimeError("The task is taken by somebody else.")
+        return f"task {task}"
+
+    def work(tasks: list[int]) -> None:
+        if not tasks:
+            return
+        try:
+            pick_task(tasks[0])
+        except RuntimeError:
+            work(tasks[1:])
+            return
+        work(tasks[1:])
+
+    with stage.run("worker"):
+        work([10 * stage.number + offset for offset in range(6)])
