@@ -130,9 +130,9 @@ def test_programs_play_in_all_modes() -> None:
     import learning.programs  # noqa: F401 - fills the list
     from learning.player import PROGRAMS, play_program
 
-    assert len(PROGRAMS) >= 49
+    assert len(PROGRAMS) >= 60
     verdicts = play_program("months_with_random_gaps", runs=3)
     assert verdicts.runs == 3
     assert all(weeks[0].calls + weeks[1].calls == 36 for weeks in verdicts.weeks.values())
-    assert play_program("format_in_a_handler", runs=3).runs_recovered == 3
+    assert play_program("range_that_nobody_states", runs=3).runs_recovered == 3
     assert play_program("tasks_in_a_group", runs=3).warnings == 0

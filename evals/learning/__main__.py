@@ -30,6 +30,7 @@ import json
 import multiprocessing
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -56,7 +57,7 @@ def main() -> None:
         sys.exit(f"No program's name contains {given.only!r}. --list names them.")
     if given.list:
         for name in names:
-            print(f"{name:28} {(PROGRAMS[name].__doc__ or '').splitlines()[0]}")
+            print(f"{name:31} {(PROGRAMS[name].__doc__ or '').splitlines()[0]}")
         return
     began = time.perf_counter()
     verdicts = play_all([(name, given.runs, given.days, given.seed) for name in names], given.jobs, given.examples)
@@ -72,14 +73,15 @@ def main() -> None:
 
 def play_all(jobs: list[Job], processes: int, has_examples: bool) -> dict[str, Verdicts]:
     """Play all programs, and print a line for each as it is done."""
-    print(f"{'':28} {'wrong':>6} {'regres':>6} {'':5} {'false':>8} {'wrong':>10} {'corrections':>12} {'runs done':>14}")
+    print(f"{'':31} {'wrong':>6} {'regres':>6} {'':5} {'false':>8} {'wrong':>10} {'corrections':>12} {'runs done':>14}")
     print(
-        f"{'program':28} {'result':>6} {'sions':>6} {'harm':>5} {'recov.':>8} {'advice':>10} {'told, due':>12}"
+        f"{'program':31} {'result':>6} {'sions':>6} {'harm':>5} {'recov.':>8} {'advice':>10} {'told, due':>12}"
         f" {'full':>5} {'empty':>5} {'off':>5}"
     )
     verdicts: dict[str, Verdicts] = {}
-    with multiprocessing.get_context("spawn").Pool(processes) if processes > 1 else _NoPool() as pool:
-        for (name, *_), one in zip(jobs, pool.imap(play_job, jobs), strict=True):
+    # Processes that begin anew: nothing of one program is in the memory of the next but what Python has loaded.
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for (name, *_), one in zip(jobs, pool.map(play_job, jobs), strict=True):
             verdicts[name] = one
             print_line(name, one)
             for sort, cases in one.examples.items() if has_examples else ():
@@ -88,22 +90,12 @@ def play_all(jobs: list[Job], processes: int, has_examples: bool) -> dict[str, V
     return verdicts
 
 
-class _NoPool:
-    imap = staticmethod(map)
-
-    def __enter__(self) -> _NoPool:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-
 def print_line(name: str, one: Verdicts) -> None:
     done = [
         sum(week.runs_done for week in one.weeks[mode]) / sum(week.runs for week in one.weeks[mode]) for mode in MODES
     ]
     print(
-        f"{name:28} {one.wrong_results:6} {one.regressions:6} {one.harm:5}"
+        f"{name:31} {one.wrong_results:6} {one.regressions:6} {one.harm:5}"
         f" {one.false_recovered:3}/{one.runs_with_loss:<4} {one.wrong_advice:5}/{one.advice:<4}"
         f" {one.corrections_met:6}/{one.corrections:<5} {done[0]:5.0%} {done[1]:5.0%} {done[2]:5.0%}",
         flush=True,
@@ -133,6 +125,8 @@ def print_totals(whole: Verdicts) -> None:
     )
     for pair, count in whole.statuses.most_common():
         print(f"  expected {pair.replace(', ', ', reported ')}: {count}")
+    print(f"Values executed that only memory knew, of which the rules allow none: {whole.values_executed}")
+    print(f"Lessons made of all runs: {whole.lessons}, of which true of no failure: {whole.wrong_lessons}")
     print(f"Warnings that mulligan logged: {whole.warnings}")
     print(f"\n{'ended well':12} {'calls, week 1':>14} {'week 2':>8} {'runs, week 1':>14} {'week 2':>8}")
     for mode in MODES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -51,6 +51,7 @@ _CONFIDENCE = re.compile(r"\((\d+)% sure\)")
 _PARTS: tuple[tuple[ClaimKind, str], ...] = (
     ("tool", r"call (?P<path>[\w.-]+) instead"),
     ("tool", r"the name \S+ -> (?P<path>\S+)"),
+    ("rename", r"(?P<path>[\w.-]+) (?P=path) -> (?P<value>[\w.-]+)"),
     ("rename", r"(?P<path>[\w.-]+) is called (?P<value>[\w.-]+)"),
     ("drop", r"(?:leave (?P<path>[\w.-]+) out|(?P<other>[\w.-]+) left out)"),
     ("form", r"(?P<path>[\w.-]+) (?:trimmed|stripped|parsed|wrapped|quoted|in (?:lower|upper) case)\b.*"),
@@ -73,10 +74,10 @@ def read_sentence(text: str, tool: str, names: Collection[str], tools: Collectio
         return Sentence(said, (), confidence=confidence)
     is_remembered = not said.startswith("This may work")
     claims: list[Claim] = []
-    others = [name for name in tools if name != tool and re.search(rf"\b{re.escape(name)}\b", said)]
+    others = [name for name in tools if re.search(rf"\b{re.escape(name)}\b", said)]
     lead = _LEAD.match(said)
     if lead is None and others and _FIRST.search(said):
-        claims = [Claim("first", name) for name in others]
+        claims = [Claim("first", name) for name in others if name != tool or len(others) == 1]
     else:
         claims = list(_read_parts(re.sub(r", by what the error says", "", lead[1] if lead else said), names))
     return Sentence(said, tuple(claims), bool(claims), is_remembered, confidence)
@@ -105,6 +106,22 @@ def _claim_of(part: str, names: Collection[str]) -> Claim | None:
             facts = match.groupdict()
             return Claim(kind, facts.get("path") or facts.get("other") or "", facts.get("value"))
     return None
+
+
+def claims_of(changes: Iterable[Any], first: Iterable[Any], arguments: Arguments | None = None) -> list[Claim]:
+    """List the claims of changes and calls as mulligan's records have them; `arguments` are those of the new call."""
+    claims = [Claim("first", call.tool) for call in first]
+    for change in changes:
+        path = change.path.partition(".")[0]
+        if change.how == "rename":
+            claims.append(Claim("tool" if change.path == "(tool)" else "rename", change.path, change.after))
+        elif change.how == "drop":
+            claims.append(Claim("drop", change.path))
+        elif isinstance(change.after, str) and change.after.startswith("("):  # a value that is left open
+            claims.append(Claim("vague", path))
+        else:
+            claims.append(Claim("value", path, (arguments or {}).get(path, change.after)))
+    return claims
 
 
 def judge(sentence: Sentence, given: Arguments, cure: Cure | None) -> Verdict:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from learning.advice import LEAST_CONFIDENCE, is_complete, judge
+from learning.advice import LEAST_CONFIDENCE, Sentence, claims_of, is_complete, judge
 from learning.stage import MODES, Entry, Mode, Play, RunEntry, are_same
 
 MAX_EXAMPLES = 5
@@ -57,6 +57,11 @@ class Verdicts:
     unread: int = 0
     corrections: int = 0
     corrections_met: int = 0
+    values_executed: int = 0
+    """Repairs by a value that only memory can have known: information. The rules of learning allow none."""
+    lessons: int = 0
+    wrong_lessons: int = 0
+    """Lessons, made of all runs, that are true of no failure of the program: information."""
     warnings: int = 0
     """What mulligan logged about itself."""
     by_rule: dict[str, list[int]] = field(default_factory=dict)
@@ -64,7 +69,7 @@ class Verdicts:
     statuses: Counter[str] = field(default_factory=Counter)
     """`expected, reported` of runs that are not reported as they should be."""
     weeks: dict[str, list[Week]] = field(default_factory=lambda: {mode: [Week(), Week()] for mode in MODES})
-    examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    examples: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, other: Verdicts) -> None:
         for name, value in vars(other).items():
@@ -80,8 +85,9 @@ class Verdicts:
                 week.add(more)
 
     def note(self, sort: str, play: Play, text: str) -> None:
-        if len(self.examples[sort]) < MAX_EXAMPLES:
-            self.examples[sort].append(f"run {play.number + 1}: {text}")
+        cases = self.examples.setdefault(sort, [])
+        if len(cases) < MAX_EXAMPLES:
+            cases.append(f"run {play.number + 1}: {text}")
 
     def missed_goals(self) -> list[str]:
         """Name the goals that are missed."""
@@ -95,7 +101,7 @@ class Verdicts:
         return missed
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**vars(self), "weeks": {mode: [asdict(week) for week in weeks] for mode, weeks in self.weeks.items()}}
 
 
 def expected_status(run: RunEntry) -> str:
@@ -162,11 +168,12 @@ def _judge_results(verdicts: Verdicts, play: Play) -> None:
 def is_right_result(entry: Entry) -> bool:
     """Say whether a call that returned has the result of its own arguments, or of the right ones in their place."""
     own = [execution for execution in entry.own if not execution.has_failed]
-    if not own or (not entry.is_answered and entry.result is not own[-1].result):
+    if not own or entry.result != own[-1].result:
         return False
     if are_same(entry.given, entry.made):
         return True
-    return entry.cure is not None and entry.cure.accepts(entry.given, entry.made)
+    cure = entry.cure  # what is privileged is not changed without asking, be it right or not
+    return cure is not None and cure.rule != "privileged" and cure.accepts(entry.given, entry.made)
 
 
 def _judge_advice(verdicts: Verdicts, play: Play) -> None:
@@ -217,6 +224,9 @@ def _compare(verdicts: Verdicts, full: Play, empty: Play, off: Play) -> None:
         verdicts.note("harm", full, f"the program raised: {full.error}")
     for entry in full.entries:
         if not entry.has_failed:
+            other = without_memory.get(entry.key)
+            is_value = entry.cure is not None and entry.cure.rule != "form" and not are_same(entry.given, entry.made)
+            verdicts.values_executed += is_value and other is not None and other.has_failed
             continue
         other, plain = without_memory.get(entry.key), without_us.get(entry.key)
         if other is not None and other.is_repaired:
@@ -235,6 +245,18 @@ def _would_be_made(entry: Entry, empty: Entry | None, off: Entry | None) -> bool
     if empty is not None and empty.own:
         return True
     return off is not None and bool(off.own) and not entry.is_answered
+
+
+def judge_lessons(verdicts: Verdicts, lessons: Iterable[Any], plays: Sequence[Play]) -> None:
+    """Hold each lesson against the failures of its tool. One that is true of none of them is wrong."""
+    failures = [entry for play in plays for entry in play.entries if entry.has_struggled]
+    for lesson in lessons:
+        sentence = Sentence(lesson.correction, tuple(claims_of(lesson.changes, lesson.first)))
+        about = [entry for entry in failures if entry.tool == lesson.tool]
+        verdicts.lessons += 1
+        if not any(judge(sentence, entry.given, entry.cure) in ("right", "neutral") for entry in about):
+            verdicts.wrong_lessons += 1
+            verdicts.note("wrong lesson", plays[-1], f"{lesson.tool}: {lesson.correction}")
 
 
 def describe(entry: Entry) -> str:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import importlib
 import inspect
 import logging
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from learning.judge import Verdicts, judge_plays
+from learning.judge import Verdicts, judge_lessons, judge_plays
 from learning.stage import DAY, MODES, START, Clock, Mode, Play, Stage
+from mulligan.remember.store import LOCAL
+from mulligan.remember.urls import open_store
 
 Program = Callable[[Stage], Any]
 PROGRAMS: dict[str, Program] = {}
@@ -23,9 +26,9 @@ Job = tuple[str, int, float, int]
 """A program, how many runs, over how many days, and a seed."""
 
 
-def program(function: Program) -> Program:
+def program(function: Program, name: str = "") -> Program:
     """Take a function in as a program. Its name is its title, its docstring says what it shows."""
-    PROGRAMS[function.__name__] = function
+    PROGRAMS[name or function.__name__] = function
     return function
 
 
@@ -43,7 +46,9 @@ def play_program(name: str, runs: int = 50, days: float = 14.0, seed: int = 0) -
             # Only what outlives a run needs a file; the interface of both stores is one, and one suite tests it.
             store = str(Path(folder) / "mulligan.db") if mode == "full" else "memory:"
             plays[mode] = play_runs(name, mode, store, runs, days, seed)
+        lessons = list_lessons(str(Path(folder) / "mulligan.db"), days)
     verdicts = judge_plays(plays, days)
+    judge_lessons(verdicts, lessons, plays["full"])
     verdicts.warnings = len(warnings)
     verdicts.examples["warning"] = warnings[:3]
     return verdicts
@@ -58,15 +63,26 @@ def play_runs(name: str, mode: Mode, store: str, runs: int, days: float, seed: i
             clock.move_to(START + day * DAY + 9 * HOUR)
             stage = Stage(name, mode, number, day, clock, seed, store)
             try:
-                result = PROGRAMS[name](stage)
-                if inspect.iscoroutine(result):
-                    asyncio.run(result)
+                # A context of its own, as a new process would have: what earlier runs left in theirs is not seen.
+                contextvars.Context().run(_play_once, PROGRAMS[name], stage)
             except Exception as error:  # noqa: BLE001 - a program that raises is judged too
                 stage.play.error = f"{type(error).__name__}: {error}"
             finally:
                 stage.close()
             plays.append(stage.play)
     return plays
+
+
+def list_lessons(store: str, days: float) -> list[Any]:
+    """Make lessons of all runs, and list them."""
+    with contextlib.closing(open_store(store)) as opened:
+        return list(opened.consolidate(LOCAL, int((START + days * DAY) * 1000)).lessons)
+
+
+def _play_once(program: Program, stage: Stage) -> None:
+    result = program(stage)
+    if inspect.iscoroutine(result):
+        asyncio.run(result)
 
 
 class _Keeper(logging.Handler):
@@ -78,7 +94,7 @@ class _Keeper(logging.Handler):
         self._lines.append(f"{record.getMessage()} {record.exc_info[1] if record.exc_info else ''}".strip())
 
 
-@contextmanager
+@contextlib.contextmanager
 def _warnings() -> Iterator[list[str]]:
     """Gather what mulligan logs: a fault of its own costs memory, and would look like caution here."""
     lines: list[str] = []

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from learning.advice import Claim, Sentence, read_sentence
+from learning.advice import Claim, Sentence, claims_of, read_sentence
 from learning.truth import Arguments, Cure, Truth, is_same
 from mulligan import settings as settings_file
 from mulligan.assembly import Mulligan
@@ -101,6 +101,7 @@ class Entry:
     result: Any = None
     error: BaseException | None = None
     has_failed: bool = False
+    is_over: bool = False
     is_settled: bool = False
     """Whether a call that failed was done all the same, by a later one."""
     cure: Cure | None = None
@@ -122,12 +123,13 @@ class Entry:
 
     @property
     def has_struggled(self) -> bool:
-        """Whether something went wrong, however it ended."""
-        return self.has_failed or any(execution.has_failed for execution in self.own)
+        """Whether something went wrong, however it ended: a call that was made otherwise was refused at first."""
+        has_failed = self.has_failed or any(execution.has_failed for execution in self.own)
+        return has_failed or not are_same(self.given, self.made)
 
     @property
     def is_repaired(self) -> bool:
-        return not self.has_failed and (self.has_struggled or not are_same(self.given, self.made))
+        return self.has_struggled and not self.has_failed
 
 
 @dataclass
@@ -255,15 +257,6 @@ class Tool:
         return entry.result
 
 
-@dataclass
-class Answer:
-    """What a model reads after a call."""
-
-    has_failed: bool
-    result: Any
-    sentences: list[Sentence]
-
-
 class Run:
     """The run that a program sees, with what mulligan may not have yet."""
 
@@ -292,6 +285,7 @@ class Stage:
         self.random = random.Random(f"{seed} {name} {number}")
         self._counts: Counter[tuple[str, str]] = Counter()
         self._questions = 0
+        self._turns: list[Any] = []
         self._lock = threading.Lock()
         self.mulligan: Mulligan | None = None if mode == "off" else Mulligan()
         self.set_up()
@@ -361,6 +355,8 @@ class Stage:
             opening: Any = self.mulligan.run
             with opening(agent, **{name: value for name, value in options.items() if name in known}) as run:
                 yield Run(entry, run)
+                for turns in self._turns:  # not left to the garbage collector, which may come at a bad moment
+                    turns.close()
         except BaseException:
             entry.has_raised = True
             raise
@@ -383,27 +379,50 @@ class Stage:
 
     def turns(self, limit: int = 10) -> Iterator[Any]:
         """Count the turns of a model's loop."""
-        return iter(range(1, limit + 1)) if self.mulligan is None else iter(self.mulligan.turns(limit))
+        if self.mulligan is None:
+            return iter(range(1, limit + 1))
+        turns: Any = iter(self.mulligan.turns(limit))
+        self._turns.append(turns)
+        return turns  # type: ignore[no-any-return]
 
-    def call(self, turn: Any, name: str, **arguments: Any) -> Answer:
-        """Make a call that a model asked for in this turn, and answer with what it reads."""
+    def call(self, turn: Any, name: str, /, **arguments: Any) -> Entry:
+        """Make a call that a model asked for in this turn; what it reads is in the entry."""
         tool = self.tools[name]
-        entry = self.begin(tool, tool.bind((), arguments))
-        entry.is_answered = True
+        entry = self.begin(tool, tool.bind((), arguments), is_answered=True)
         if self.mulligan is None:
             with contextlib.suppress(Exception), self.noting(tool, entry):
                 entry.result = tool.called(**arguments)
-            return Answer(entry.has_failed, entry.result, [])
+            return entry
         with self.noting(tool, entry):
-            answer = turn.call({name: each.called for name, each in self.tools.items()}, name, arguments)
-            block = answer.get("mulligan", answer) if isinstance(answer, dict) else {}
-            entry.has_failed = "error" in block and "recoverable" in block
-            if entry.has_failed:
-                self.hear(tool, entry, _advice_in(block))
-            else:
-                own = [each for each in entry.own if not each.has_failed]
-                entry.result = own[-1].result if own else answer
-        return Answer(entry.has_failed, entry.result, entry.sentences)
+            self._read_answer(tool, entry, turn.call(self._callables(), name, arguments))
+        return entry
+
+    async def acall(self, turn: Any, name: str, /, **arguments: Any) -> Entry:
+        """Make the same call of an async tool."""
+        tool = self.tools[name]
+        entry = self.begin(tool, tool.bind((), arguments), is_answered=True)
+        if self.mulligan is None:
+            with contextlib.suppress(Exception), self.noting(tool, entry):
+                entry.result = await tool.called(**arguments)
+            return entry
+        with self.noting(tool, entry):
+            self._read_answer(tool, entry, await turn.acall(self._callables(), name, arguments))
+        return entry
+
+    def _callables(self) -> dict[str, Callable[..., Any]]:
+        return {name: tool.called for name, tool in self.tools.items()}
+
+    def _read_answer(self, tool: Tool, entry: Entry, answer: Any) -> None:
+        ours = answer.get("mulligan", {}) if isinstance(answer, dict) else {}
+        block = ours or (answer if isinstance(answer, dict) else {})
+        entry.has_failed = "error" in block and "recoverable" in block
+        if entry.has_failed:
+            self.hear(tool, entry, _advice_in(block))
+        elif ours:  # the result with a note of ours, in it or around it
+            rest = {name: value for name, value in answer.items() if name != "mulligan"}
+            entry.result = rest["result"] if rest.keys() == {"result"} else rest
+        else:
+            entry.result = answer
 
     def converse(self, limit: int, script: Sequence[Any]) -> list[Any]:
         """Play a model that works off a script, and follows advice where it is told some; list the results.
@@ -445,8 +464,8 @@ class Stage:
 
     # What the stage notes
 
-    def begin(self, tool: Tool, given: Arguments) -> Entry:
-        entry = Entry(tool.name, given, 0, run=_run.get())
+    def begin(self, tool: Tool, given: Arguments, *, is_answered: bool = False) -> Entry:
+        entry = Entry(tool.name, given, 0, is_answered, run=_run.get())
         with self._lock:
             place = entry.key[:2]
             entry.number = self._counts[place]
@@ -471,6 +490,7 @@ class Stage:
                 entry.cure = tool.cure_of(entry.given)
             if self.mulligan is not None:
                 self._listen(tool, entry)
+            entry.is_over = True
             if not entry.has_failed:
                 self._settle(entry)
 
@@ -496,19 +516,10 @@ class Stage:
             {"tool": each.tool, "arguments": each.given, "outcome": "failure" if each.has_failed else "success",
              "error" if each.has_failed else "result": str(each.error) if each.has_failed else each.result}
             for each in (entry.run.entries if entry.run is not None else ())
-            if each is not entry
+            if each.is_over and each is not entry
         ]  # fmt: skip
         for one in self.mulligan.suggest(tool.called, entry.given, entry.error, run=earlier).suggestions:
-            claims = [Claim("first", each.tool) for each in one.first]
-            for change in one.changes:
-                if change.how == "rename":
-                    kind = "tool" if change.path == "(tool)" else "rename"
-                    claims.append(Claim(kind, change.path, change.after))  # type: ignore[arg-type]
-                elif change.how == "drop":
-                    claims.append(Claim("drop", change.path))
-                else:
-                    path = change.path.partition(".")[0]
-                    claims.append(Claim("value", path, one.arguments.get(path, change.after)))
+            claims = claims_of(one.changes, one.first, one.arguments)
             text = f"suggest: {one.source}, {[(each.kind, each.path, each.value) for each in claims]}"
             entry.sentences.append(Sentence(text, tuple(claims), True, one.source == "memory", one.confidence))
 

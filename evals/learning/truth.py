@@ -12,7 +12,7 @@ Arguments = Mapping[str, Any]
 
 TELLABLE_RULES = ("setting", "form", "bound", "missing argument", "prerequisite")
 """Rules of LEARNING.md by which a correction may be told to a model, or made without asking."""
-FORBIDDEN_RULES = ("privileged", "value of a run")
+FORBIDDEN_RULES = ("privileged", "value of a run", "learning is off")
 """Rules by which memory must not tell a correction, even where it would be right."""
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
 from learning.player import program
 from learning.stage import Stage
 from learning.truth import Arguments, Cure
-
-Region = Literal["us", "eu", "ap"]
 
 
 @program
@@ -34,28 +32,6 @@ def poll_until_ready(stage: Stage) -> None:
                 break
             except RuntimeError:
                 stage.sleep(2)
-
-
-@program
-def poll_until_tired(stage: Stage) -> None:
-    """Several jobs, polled in turn; one of them never ends."""
-    looks: dict[int, int] = {}
-
-    @stage.tool(effects="none")
-    def check_build(build: int) -> str:
-        looks[build] = looks.get(build, 0) + 1
-        if build % 3 == 0 or looks[build] < 3:
-            raise LookupError(f"Build {build} has no result.")
-        return "green"
-
-    with stage.run("watcher"):
-        waiting = [10 * stage.number + offset for offset in range(3)]
-        for _ in range(5):
-            for build in list(waiting):
-                with suppress(LookupError):
-                    check_build(build)
-                    waiting.remove(build)
-            stage.sleep(10)
 
 
 @program
@@ -101,148 +77,6 @@ def mirrors_outside_a_handler(stage: Stage) -> None:
             with suppress(RuntimeError):
                 download(mirror, package=f"parser-{stage.number}")
                 break
-
-
-@program
-def after_the_handler(stage: Stage) -> None:
-    """An error is caught and stored, and dealt with below the handler, which looks like the next item."""
-
-    @stage.tool(effects="none")
-    def render(page: int, quality: str) -> str:
-        if quality == "print":
-            raise MemoryError("The page is too large.")
-        return f"page {page}"
-
-    failed = None
-    with stage.run("press"):
-        try:
-            render(stage.number, quality="print")
-        except MemoryError as error:
-            failed = error
-        if failed is not None:
-            render(stage.number + 100, quality="screen")
-
-
-@program
-def encoding_in_a_handler(stage: Stage) -> None:
-    """Old exports that are never UTF-8; the handler reads them as what they are."""
-
-    def truth(given: Arguments) -> Cure:
-        return Cure(name="encoding", changes={"encoding": "latin-1"})
-
-    @stage.tool(effects="none", truth=truth)
-    def read_export(name: str, encoding: str) -> str:
-        if encoding != "latin-1":
-            raise UnicodeDecodeError(encoding, b"\xe9", 0, 1, "unexpected end of data")
-        return "Caf\xe9"
-
-    with stage.run("migration"):
-        for part in range(2):
-            name = f"export {stage.number}-{part}"
-            try:
-                read_export(name, encoding="utf-8")
-            except UnicodeDecodeError:
-                read_export(name, encoding="latin-1")
-
-
-@program
-def mixed_encodings_in_a_handler(stage: Stage) -> None:
-    """Files of both encodings: here the encoding varies from item to item, and nothing general can be learned."""
-
-    def truth(given: Arguments) -> Cure:
-        return Cure(name="encoding", changes={"encoding": "cp1252"}, rule="item test")
-
-    @stage.tool(effects="none", truth=truth)
-    def read_note(name: str, encoding: str) -> str:
-        if (encoding == "utf-8") == (stage.chance("old", name) < 0.4):
-            raise UnicodeError(f"{encoding} does not fit")
-        return "note"
-
-    with stage.run("notes"):
-        for number in range(5):
-            name = f"{stage.number}/{number}"
-            try:
-                read_note(name, encoding="utf-8")
-            except UnicodeError:
-                read_note(name, encoding="cp1252")
-
-
-@program
-def format_in_a_handler(stage: Stage) -> None:
-    """A service that stopped serving one format; a helper called from the handler asks for the other."""
-
-    def truth(given: Arguments) -> Cure:
-        return Cure(name="format", changes={"format": "parquet"})
-
-    @stage.tool(effects="none", truth=truth)
-    def export_table(table: str, format: str = "csv") -> str:
-        if format == "csv":
-            raise RuntimeError("This export is no longer offered.")
-        return f"{table}.{format}"
-
-    def export_again(table: str) -> str:
-        made: str = export_table(table, format="parquet")
-        return made
-
-    with stage.run("lakehouse"):
-        table = stage.random.choice(["clicks", "views", "carts", "orders"]) + str(stage.number)
-        try:
-            export_table(table)
-        except RuntimeError:
-            export_again(table)
-
-
-@program
-def chained_in_a_handler(stage: Stage) -> None:
-    """The error is wrapped by a layer of the program, and corrected where the wrapper is handled."""
-
-    def truth(given: Arguments) -> Cure:
-        return Cure(name="tier", changes={"tier": "archive"})
-
-    @stage.tool(effects="none", truth=truth)
-    def fetch_blob(name: str, tier: str) -> bytes:
-        if tier == "hot":
-            raise KeyError(name)
-        return b"blob"
-
-    class StorageError(Exception):
-        pass
-
-    def load(name: str) -> bytes:
-        try:
-            data: bytes = fetch_blob(name, tier="hot")
-        except KeyError as error:
-            raise StorageError(name) from error
-        return data
-
-    with stage.run("restore"):
-        name = f"blob-{stage.number}"
-        try:
-            load(name)
-        except StorageError:
-            fetch_blob(name, tier="archive")
-
-
-@program
-def region_of_each_customer(stage: Stage) -> None:
-    """Customers live in regions; the handler asks the next one. The region is an item, and is nobody else's."""
-
-    def truth(given: Arguments) -> Cure:
-        home = "eu" if stage.chance("home", given["customer"]) < 0.5 else "us"
-        return Cure(name="region", changes={"region": home}, rule="item test")
-
-    @stage.tool(effects="none", truth=truth)
-    def load_profile(customer: int, region: Region) -> str:
-        if (stage.chance("home", customer) < 0.5) != (region == "eu"):
-            raise LookupError("No profile in this region.")
-        return f"profile {customer}"
-
-    with stage.run("crm"):
-        for customer in range(40 * stage.number, 40 * stage.number + 4):
-            try:
-                load_profile(customer, region="us")
-            except LookupError:
-                load_profile(customer, region="eu")
 
 
 @program
@@ -322,24 +156,6 @@ def retries_by_a_decorator(stage: Stage) -> None:
 
 
 @program
-def swallow_and_use_a_default(stage: Stage) -> None:
-    """A failed look-up is replaced by a default, and the program goes on with other look-ups."""
-
-    @stage.tool(effects="none")
-    def get_setting(name: str, scope: str = "user") -> str:
-        if name == "theme" and stage.number % 3:
-            raise KeyError(name)
-        return f"{name} of {scope}"
-
-    with stage.run("editor"):
-        for name in ("font", "theme", "keymap", "margin"):
-            try:
-                get_setting(name)
-            except KeyError:
-                continue
-
-
-@program
 def raises_at_last(stage: Stage) -> None:
     """A program that leaves its run with the error it met."""
 
@@ -352,20 +168,6 @@ def raises_at_last(stage: Stage) -> None:
     with stage.run("deployer"):
         for service in ("web", "search", "mail"):
             deploy(service, version=stage.number)
-
-
-@program
-def everything_fails(stage: Stage) -> None:
-    """A run in which no call works at all."""
-
-    @stage.tool(effects="none")
-    def read_meter(meter: int) -> float:
-        raise RuntimeError("The meter does not answer the protocol.")
-
-    with stage.run("meters"):
-        for meter in range(6):
-            with suppress(RuntimeError):
-                read_meter(meter + 10 * stage.number)
 
 
 @program
@@ -434,22 +236,6 @@ def another_tool_in_a_handler(stage: Stage) -> None:
                 get_cached(key)
             except KeyError:
                 compute(key)
-
-
-@program
-def payment_with_unknown_outcome(stage: Stage) -> None:
-    """A payment whose answer is lost. It is never made twice, and the next payment is another one."""
-
-    @stage.tool(effects="once")
-    def pay(invoice: str, amount: float) -> str:
-        if stage.chance("lost", invoice) < 0.3:
-            raise TimeoutError("The bank did not answer in 30 s.")
-        return f"{invoice} paid"
-
-    with stage.run("payments"):
-        for number in range(4):
-            with suppress(TimeoutError):
-                pay(f"R{stage.number}-{number}", amount=10.0 + number)
 
 
 @program

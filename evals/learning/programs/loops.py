@@ -8,11 +8,12 @@ import datetime
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Literal
 
 from learning.player import program
+from learning.programs.specs import loop
 from learning.stage import Stage
-from learning.truth import Cure
+from learning.truth import Arguments, Cure
 
 MONTHS = [f"2025-{month:02}" for month in range(1, 13)]
 
@@ -25,331 +26,206 @@ class HttpError(Exception):
         self.status_code = status
 
 
-@program
-def months_with_random_gaps(stage: Stage) -> None:
-    """A yearly report; some months have no figures, other ones in each run."""
-    missing = set(stage.random.sample(MONTHS, stage.random.randint(0, 2)))
-
-    @stage.tool(effects="none")
-    def load_sales(month: str) -> float:
-        if month in missing:
-            raise ValueError(f"No sales recorded for {month}.")
-        return float(month[-2:]) * 1000
-
-    with stage.run("yearly-report"):
-        for month in MONTHS:
-            with suppress(ValueError):
-                load_sales(month)
-
-
-@program
-def customers_by_id(stage: Stage) -> None:
-    """Invoices for customers by number; blocked ones are skipped and logged."""
-    customers = stage.random.sample(range(1000, 9999), 9)
-    skipped = []
-
-    @stage.tool()
-    def create_invoice(customer_id: int, period: str) -> str:
-        if stage.chance("blocked", customer_id) < 0.15:
-            raise PermissionError(f"Account {customer_id} is blocked.")
-        return f"INV-{customer_id}-{period}"
-
-    with stage.run("billing"):
-        for customer in customers:
-            try:
-                create_invoice(customer_id=customer, period=f"2026-{1 + stage.number % 12:02}")
-            except PermissionError:
-                skipped.append(customer)
-
-
-@program
-def people_by_name(stage: Stage) -> None:
-    """Badges for guests; a name that the printer cannot print is left out."""
-    guests = ["Ada Obi", "Bo Lindqvist", "Chiara Neri", "Dmitri Volkov", "Eun-ji Park", "Farid Aziz", "Greta Holm"]
-    unprintable = guests[stage.number % len(guests)]
-
-    @stage.tool(effects="repeatable")
-    def print_badge(name: str) -> str:
-        if name == unprintable:
-            raise UnicodeError(f"No glyph for a letter in {name!r}")
-        return f"badge of {name}"
-
-    with stage.run("front-desk"):
-        for guest in guests:
-            with suppress(UnicodeError):
-                print_badge(guest)
-
-
-@program
-def newsletter_by_email(stage: Stage) -> None:
-    """Mails to subscribers; some bounce, and the next address is another person."""
-    names = ["nora", "olu", "pia", "quentin", "rosa", "sami", "tove", "uma"]
-
-    @stage.tool()
-    def send_mail(to: str, subject: str) -> str:
-        if stage.chance("bounce", to) < 0.2:
-            raise RuntimeError(f"550 mailbox unavailable: {to}")
-        return "queued"
-
-    with stage.run("newsletter"):
-        for name in names:
-            with suppress(RuntimeError):
-                send_mail(to=f"{name}@example.org", subject=f"Issue {stage.number}")
-
-
-@program
-def sensor_numbers(stage: Stage) -> None:
-    """Calibration of readings; a broken one is dropped."""
-    readings = [round(stage.random.uniform(-40, 60), 1) for _ in range(10)]
-
-    @stage.tool(effects="none")
-    def calibrate(reading: float, sensor: int = 7) -> float:
-        if stage.chance("broken", reading) < 0.2:
-            raise ArithmeticError("The calibration does not converge.")
-        return reading * 1.02
-
-    with stage.run("lab"):
-        for reading in readings:
-            with suppress(ArithmeticError):
-                calibrate(reading)
-
-
-@program
-def exchange_rates_by_date(stage: Stage) -> None:
-    """Rates day by day; on holidays there is none."""
-    first = datetime.date(2025, 12, 20) + datetime.timedelta(days=stage.number % 6)
-    holidays = {"2025-12-25", "2025-12-26", "2026-01-01"}
-
-    @stage.tool(effects="none")
-    def get_rate(day: str, base: str = "EUR") -> float:
-        if day in holidays:
-            raise LookupError(f"No rate on {day}")
-        return 1.08
-
-    with stage.run("treasury"):
-        for offset in range(9):
-            with suppress(LookupError):
-                get_rate(str(first + datetime.timedelta(days=offset)))
-
-
-@program
-def files_by_path(stage: Stage) -> None:
-    """Word counts of a folder; a file that is gone or damaged is skipped."""
-    paths = [f"notes/{name}.txt" for name in ("april", "budget", "calls", "drafts", "errands", "flights")]
-    gone, damaged = stage.random.sample(paths, 2)
-
-    @stage.tool(effects="none")
-    def count_words(path: str) -> int:
-        if path == gone:
-            raise FileNotFoundError(2, "No such file or directory", path)
-        if path == damaged and stage.number % 2:
-            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
-        return len(path)
-
-    with stage.run("archivist"):
-        for path in paths:
-            with suppress(OSError, UnicodeError):
-                count_words(path)
-
-
-@program
-def pages_by_url(stage: Stage) -> None:
-    """A crawler; pages that are gone are no reason to stop."""
-    urls = [f"https://shop.example/{name}" for name in ("tables", "chairs", "lamps", "rugs", "beds", "desks", "sofas")]
-
-    @stage.tool(effects="none")
-    def fetch_page(url: str) -> str:
-        if stage.chance("gone", url) < 0.2:
-            raise HttpError(404, f"Not Found for url: {url}")
-        return f"<h1>{url}</h1>"
-
-    with stage.run("crawler"):
-        for url in urls:
-            with suppress(HttpError):
-                fetch_page(url)
-
-
-@program
-def statements_of_sql(stage: Stage) -> None:
-    """A nightly check made of queries; one asks for a table that was dropped."""
-    tables = ["orders", "order_lines", "customers", "returns", "stock"]
-
-    @stage.tool(effects="none")
-    def run_query(sql: str) -> int:
-        if "returns" in sql:
-            raise RuntimeError("no such table: returns")
-        return 42
-
-    with stage.run("nightly-check"):
-        for table in tables:
-            with suppress(RuntimeError):
-                run_query(f"SELECT count(*) FROM {table} WHERE day >= '2026-01-{1 + stage.number % 28:02}'")
-
-
-@program
-def regions_of_a_sum(stage: Stage) -> None:
-    """A sum over regions; one of them is down, and no other stands for it."""
-    down = stage.random.choice(["us", "eu", "ap", "sa"])
-
-    @stage.tool(effects="none")
-    def count_instances(region: Literal["us", "eu", "ap", "sa"], state: str = "running") -> int:
-        if region == down and stage.number % 3:
-            raise RuntimeError("The regional endpoint returned an invalid document.")
-        return 12
-
-    with stage.run("inventory"):
-        for region in ("us", "eu", "ap", "sa"):
-            with suppress(RuntimeError):
-                count_instances(region)
-
-
-@program
-def kinds_of_report(stage: Stage) -> None:
-    """All kinds of a report, of which one is not allowed for this team."""
-
-    @stage.tool(effects="none")
-    def build_report(kind: Literal["sales", "stock", "staff", "tax"], week: int) -> str:
-        if kind == "staff":
-            raise PermissionError("This team may not see staff reports.")
-        return f"{kind} of week {week}"
-
-    with stage.run("reports"):
-        for kind in ("sales", "stock", "staff", "tax"):
-            with suppress(PermissionError):
-                build_report(kind, week=1 + stage.number % 52)
-
-
-@program
-def coordinates_as_tuples(stage: Stage) -> None:
-    """Elevations along a route; points in the sea have none."""
-    points = [(round(stage.random.uniform(50, 60), 2), round(stage.random.uniform(0, 12), 2)) for _ in range(8)]
-
-    @stage.tool(effects="none")
-    def get_elevation(point: tuple[float, float]) -> int:
-        if stage.chance("sea", point) < 0.25:
-            raise ValueError("No elevation data at this location.")
-        return 120
-
-    with stage.run("route-planner"):
-        for point in points:
-            with suppress(ValueError):
-                get_elevation(point)
-
-
-@program
-def rows_as_dictionaries(stage: Stage) -> None:
-    """An import of rows; some are refused, and the others go in."""
-
-    @stage.tool()
-    def insert_row(row: dict[str, Any], table: str = "contacts") -> int:
-        if stage.chance("duplicate", row["key"]) < 0.2:
-            raise RuntimeError(f"duplicate key value violates unique constraint: {row['key']}")
-        return len(row)
-
-    with stage.run("importer"):
-        for key in range(8):
-            with suppress(RuntimeError):
-                insert_row({"key": 100 * stage.number + key, "city": "Turin" if key % 2 else "Porto"})
-
-
-@program
-def shops_and_months_nested(stage: Stage) -> None:
-    """Two loops, one inside the other; single cells are missing."""
-
-    @stage.tool(effects="none")
-    def get_turnover(shop: str, month: str) -> int:
-        if stage.chance("cell", shop, month) < 0.12:
-            raise LookupError(f"no turnover of {shop} in {month}")
-        return 900
-
-    with stage.run("controlling"):
-        for shop in ("north", "south", "harbor"):
-            for month in MONTHS[:4]:
-                with suppress(LookupError):
-                    get_turnover(shop, month)
-
-
-@program
-def pages_of_a_list(stage: Stage) -> None:
-    """A list read page by page; a page that cannot be read is left out."""
-    broken = 2 + stage.number % 4
-
-    @stage.tool(effects="none")
-    def list_tickets(page: int, per_page: int = 50) -> list[int]:
-        if page == broken:
-            raise RuntimeError("Internal error while rendering the list.")
-        return list(range(per_page * page, per_page * page + 3))
-
-    with stage.run("helpdesk"):
-        for page in range(1, 8):
-            with suppress(RuntimeError):
-                list_tickets(page)
-
-
-@program
-def cursors_of_a_feed(stage: Stage) -> None:
-    """A feed read by cursors that only the feed understands; one is stale, and the reader begins elsewhere."""
-    cursors = [f"c{stage.number:02}{letter}9f" for letter in "kmpqx"]
-
-    @stage.tool(effects="none")
-    def read_feed(cursor: str, limit: int = 20) -> str:
-        if cursor == cursors[2]:
-            raise ValueError("The cursor has expired.")
-        return f"entries from {cursor}"
-
-    with stage.run("feed-reader"):
-        for cursor in cursors:
-            with suppress(ValueError):
-                read_feed(cursor)
-
-
-@program
-def two_keys_together(stage: Stage) -> None:
-    """Stock by article and warehouse, both different in each call."""
-    pairs = [(f"A-{number}", f"W{number % 3}") for number in stage.random.sample(range(10, 90), 8)]
-
-    @stage.tool(effects="none")
-    def get_stock(article: str, warehouse: str) -> int:
-        if stage.chance("recount", article) < 0.2:
-            raise RuntimeError(f"{article} is being recounted in {warehouse}")
-        return 5
-
-    with stage.run("warehouse"):
-        for article, warehouse in pairs:
-            with suppress(RuntimeError):
-                get_stock(article, warehouse)
-
-
-@program
-def sweep_of_a_parameter(stage: Stage) -> None:
-    """Training with several rates; some diverge, and that is a result too."""
-
-    @stage.tool(effects="none")
-    def train(rate: float, steps: int = 100) -> float:
-        if rate > 0.3:
-            raise FloatingPointError("loss is not finite")
-        return 1 / rate
-
-    with stage.run("tuning"):
-        for rate in (0.5, 0.4, 0.3, 0.1, 0.05, round(0.01 + stage.number / 1000, 3)):
-            with suppress(FloatingPointError):
-                train(rate)
-
-
-@program
-def one_article_always_bad(stage: Stage) -> None:
-    """The same article is broken in every run for two weeks."""
-
-    @stage.tool(effects="repeatable")
-    def reprice(article: str, factor: float) -> float:
-        if article == "sofa-bed":
-            raise RuntimeError("The article has no purchase price.")
-        return 100 * factor
-
-    with stage.run("repricing"):
-        for article in ("armchair", "bench", "sofa-bed", "stool", "table"):
-            with suppress(RuntimeError):
-                reprice(article, factor=1.01 + stage.number / 100)
+loop(
+    "months_with_random_gaps",
+    "A yearly report; some months have no figures, other ones in each run.",
+    tool="load_sales",
+    parameters={"month": str},
+    items=lambda stage: [{"month": month} for month in MONTHS],
+    is_bad=lambda stage, item: stage.chance(item) < 0.1,
+    error=lambda item: ValueError(f"No sales recorded for {item['month']}."),
+)
+loop(
+    "customers_by_id",
+    "Invoices for customers by number; blocked ones are left out.",
+    tool="create_invoice",
+    parameters={"customer_id": int, "period": str},
+    items=lambda stage: [
+        {"customer_id": customer, "period": f"2026-{1 + stage.number % 12:02}"}
+        for customer in stage.random.sample(range(1000, 9999), 9)
+    ],
+    error=lambda item: PermissionError(f"Account {item['customer_id']} is blocked."),
+    effects="once",
+)
+loop(
+    "guests_by_name",
+    "Badges for guests; a name that the printer cannot print is left out.",
+    tool="print_badge",
+    parameters={"name": str},
+    items=lambda stage: [
+        {"name": name} for name in ("Ada Obi", "Bo Lind", "Chiara Neri", "Dmitri Volkov", "Eun-ji Park")
+    ],
+    is_bad=lambda stage, item: len(item["name"]) % 5 == stage.number % 5,
+    error=lambda item: UnicodeError(f"No glyph for a letter in {item['name']!r}"),
+    effects="repeatable",
+)
+loop(
+    "newsletter_by_email",
+    "Mails to subscribers; some bounce, and the next address is another person.",
+    tool="send_mail",
+    parameters={"to": str, "subject": str},
+    items=lambda stage: [
+        {"to": f"{name}@example.org", "subject": f"Issue {stage.number}"}
+        for name in ("nora", "olu", "pia", "quentin", "rosa", "sami", "tove", "uma")
+    ],
+    error=lambda item: RuntimeError(f"550 mailbox unavailable: {item['to']}"),
+    effects="once",
+)
+loop(
+    "readings_by_number",
+    "Calibration of readings; a broken one is dropped.",
+    tool="calibrate",
+    parameters={"reading": float, "sensor": (int, 7)},
+    items=lambda stage: [{"reading": round(stage.random.uniform(-40, 60), 1)} for _ in range(10)],
+    error=lambda item: ArithmeticError("The calibration does not converge."),
+)
+loop(
+    "rates_by_date",
+    "Rates day by day; on holidays there is none.",
+    tool="get_rate",
+    parameters={"day": str, "base": (str, "EUR")},
+    items=lambda stage: [
+        {"day": str(datetime.date(2025, 12, 20) + datetime.timedelta(days=stage.number % 6 + offset))}
+        for offset in range(9)
+    ],
+    is_bad=lambda stage, item: item["day"] in ("2025-12-25", "2025-12-26", "2026-01-01"),
+    error=lambda item: LookupError(f"No rate on {item['day']}"),
+)
+loop(
+    "files_by_path",
+    "Word counts of a folder; a file that is gone is skipped.",
+    tool="count_words",
+    parameters={"path": str},
+    items=lambda stage: [
+        {"path": f"notes/{name}.txt"} for name in ("april", "budget", "calls", "drafts", "errands", "flights")
+    ],
+    error=lambda item: FileNotFoundError(2, "No such file or directory", item["path"]),
+)
+loop(
+    "pages_by_url",
+    "A crawler; pages that are gone are no reason to stop.",
+    tool="fetch_page",
+    parameters={"url": str},
+    items=lambda stage: [
+        {"url": f"https://shop.example/{name}"} for name in ("tables", "chairs", "lamps", "rugs", "beds", "desks")
+    ],
+    error=lambda item: HttpError(404, f"Not Found for url: {item['url']}"),
+)
+loop(
+    "statements_of_sql",
+    "A nightly check made of queries; one asks for a table that was dropped.",
+    tool="run_query",
+    parameters={"sql": str},
+    items=lambda stage: [
+        {"sql": f"SELECT count(*) FROM {table} WHERE day >= '2026-01-{1 + stage.number % 28:02}'"}
+        for table in ("orders", "order_lines", "customers", "returns", "stock")
+    ],
+    is_bad=lambda stage, item: "returns" in item["sql"],
+    error=lambda item: RuntimeError("no such table: returns"),
+)
+loop(
+    "regions_of_a_sum",
+    "A sum over regions; one of them is down, and no other stands for it.",
+    tool="count_instances",
+    parameters={"region": Literal["us", "eu", "ap", "sa"], "state": (str, "running")},
+    items=lambda stage: [{"region": region} for region in ("us", "eu", "ap", "sa")],
+    error=lambda item: RuntimeError("The regional endpoint returned an invalid document."),
+)
+loop(
+    "kinds_of_report",
+    "All kinds of a report, of which one is not allowed for this team.",
+    tool="build_report",
+    parameters={"kind": Literal["sales", "stock", "staff", "tax"], "week": int},
+    items=lambda stage: [{"kind": kind, "week": 1 + stage.number} for kind in ("sales", "stock", "staff", "tax")],
+    is_bad=lambda stage, item: item["kind"] == "staff",
+    error=lambda item: PermissionError("This team may not see staff reports."),
+)
+loop(
+    "coordinates_as_tuples",
+    "Elevations along a route; points in the sea have none.",
+    tool="get_elevation",
+    parameters={"point": tuple[float, float]},
+    items=lambda stage: [
+        {"point": (round(stage.random.uniform(50, 60), 2), round(stage.random.uniform(0, 12), 2))} for _ in range(8)
+    ],
+    error=lambda item: ValueError("No elevation data at this location."),
+)
+loop(
+    "shops_and_months_nested",
+    "Two loops, one inside the other; single cells are missing.",
+    tool="get_turnover",
+    parameters={"shop": str, "month": str},
+    items=lambda stage: [
+        {"shop": shop, "month": month} for shop in ("north", "south", "harbor") for month in MONTHS[:4]
+    ],
+    error=lambda item: LookupError(f"no turnover of {item['shop']} in {item['month']}"),
+)
+loop(
+    "pages_of_a_list",
+    "A list read page by page; a page that cannot be read is left out.",
+    tool="list_tickets",
+    parameters={"page": int, "per_page": (int, 50)},
+    items=lambda stage: [{"page": page} for page in range(1, 8)],
+    is_bad=lambda stage, item: item["page"] == 2 + stage.number % 4,
+    error=lambda item: RuntimeError("Internal error while rendering the list."),
+)
+loop(
+    "one_article_always_bad",
+    "The same article is broken in every run for two weeks.",
+    tool="reprice",
+    parameters={"article": str, "factor": float},
+    items=lambda stage: [
+        {"article": article, "factor": 1 + stage.number / 100} for article in ("bench", "sofa", "stool", "table")
+    ],
+    is_bad=lambda stage, item: item["article"] == "sofa",
+    error=lambda item: RuntimeError("The article has no purchase price."),
+    effects="repeatable",
+)
+loop(
+    "one_good_item",
+    "Nearly all fail: the only success is no correction of those before it.",
+    tool="open_valve",
+    parameters={"valve": int, "speed": (str, "slow")},
+    items=lambda stage: [{"valve": 10 * stage.number + number} for number in range(5)],
+    is_bad=lambda stage, item: item["valve"] % 10 != 3,
+    error=lambda item: RuntimeError("The valve is stuck."),
+)
+loop(
+    "everything_fails",
+    "A run in which no call works at all.",
+    tool="read_meter",
+    parameters={"meter": int},
+    items=lambda stage: [{"meter": 10 * stage.number + number} for number in range(6)],
+    is_bad=lambda stage, item: True,
+    error=lambda item: RuntimeError("The meter does not answer the protocol."),
+)
+loop(
+    "swallow_and_use_a_default",
+    "A failed look-up is replaced by a default, and the program goes on with other look-ups.",
+    tool="get_setting",
+    parameters={"name": str, "scope": (str, "user")},
+    items=lambda stage: [{"name": name} for name in ("font", "theme", "keymap", "margin")],
+    is_bad=lambda stage, item: item["name"] == "theme" and stage.number % 3 > 0,
+    error=lambda item: KeyError(item["name"]),
+)
+loop(
+    "items_named_by_the_tool",
+    'The tool says what its items are: `items=("month",)`.',
+    tool="close_month",
+    parameters={"month": str, "ledger": (str, "main")},
+    items=lambda stage: [{"month": month} for month in MONTHS[:8]],
+    error=lambda item: RuntimeError(f"There are open bookings in {item['month']}."),
+    declared=("month",),
+)
+loop(
+    "payments_with_unknown_outcome",
+    "Payments whose answers are lost. None is made twice, and the next payment is another one.",
+    tool="pay",
+    parameters={"invoice": str, "amount": float},
+    items=lambda stage: [{"invoice": f"R{stage.number}-{number}", "amount": 10.0 + number} for number in range(4)],
+    error=lambda item: TimeoutError("The bank did not answer in 30 s."),
+    effects="once",
+)
 
 
 @program
@@ -396,32 +272,10 @@ def items_retried_at_the_end(stage: Stage) -> None:
 
 
 @program
-def chunks_then_singles(stage: Stage) -> None:
-    """A list is refused because of one member; its members are then sent alone, and one of them is lost."""
-    numbers = stage.random.sample(range(100, 999), 4)
-
-    @stage.tool(effects="repeatable")
-    def tag(numbers: list[int], label: str) -> int:
-        if numbers[-1] == bad:
-            raise ValueError("One of the tickets cannot be tagged.")
-        return len(numbers)
-
-    bad = numbers[-1]
-    with stage.run("triage"):
-        try:
-            tag(numbers, "urgent")
-        except ValueError:
-            left = numbers
-        for number in left:
-            with suppress(ValueError):
-                tag([number], "urgent")
-
-
-@program
 def items_named_by_the_run(stage: Stage) -> None:
     """A loop that says what its items are, with `run.item`; inside an item a call is corrected."""
 
-    def truth(given: Any) -> Cure | None:
+    def truth(given: Arguments) -> Cure | None:
         return Cure(name="carrier", changes={"carrier": "post"}) if given["carrier"] == "drone" else None
 
     @stage.tool(effects="none", truth=truth)
@@ -433,72 +287,45 @@ def items_named_by_the_run(stage: Stage) -> None:
         return 4.5
 
     with stage.run("shipping") as run:
-        for number in range(5):
-            with run.item(f"order {number}"):
+        for number in range(4):
+            with run.item(f"order {number}"), suppress(LookupError):
                 order = f"S{stage.number}-{number}"
                 try:
                     quote_delivery(order, carrier="drone")
                 except ValueError:
-                    with suppress(LookupError):
-                        quote_delivery(order, carrier="post")
-                except LookupError:
-                    pass
+                    quote_delivery(order, carrier="post")
 
 
-@program
-def items_named_by_the_tool(stage: Stage) -> None:
-    """The same, said once for the tool: `items=("month",)`."""
-    closed = stage.random.choice(MONTHS)
+def write_threads(name: str, about: str, *, has_contexts: bool) -> None:
+    """Write a program that works on items in threads, three at a time."""
 
-    @stage.tool(effects="none", items=("month",))
-    def close_month(month: str, ledger: str = "main") -> str:
-        if month == closed:
-            raise RuntimeError(f"There are open bookings in {month}.")
-        return f"{month} closed"
+    def play(stage: Stage) -> None:
+        barrier = threading.Barrier(3)
 
-    with stage.run("accounting"):
-        for month in MONTHS[:8]:
-            with suppress(RuntimeError):
-                close_month(month)
+        @stage.tool(effects="none")
+        def resize(picture: str) -> str:
+            with suppress(threading.BrokenBarrierError):
+                barrier.wait(5)  # the three of a round are in flight together
+            if stage.chance("damaged", picture) < 0.2:
+                raise ValueError(f"{picture} is damaged")
+            return f"{picture} at 50 %"
 
+        with stage.run("gallery"), ThreadPoolExecutor(3) as pool:
+            for first in range(0, 9, 3):
+                waiting = []
+                for picture in (f"p{stage.number}-{number}.png" for number in range(first, first + 3)):
+                    run = contextvars.copy_context().run if has_contexts else lambda work, *given: work(*given)
+                    waiting.append(pool.submit(run, resize, picture))
+                for done in waiting:
+                    with suppress(ValueError):
+                        done.result()
 
-@program
-def threads_with_contexts(stage: Stage) -> None:
-    """A pool of threads, each item in a copy of the context; items fail while others are under way."""
-    barrier = threading.Barrier(3)
-
-    @stage.tool(effects="none")
-    def resize(picture: str) -> str:
-        with suppress(threading.BrokenBarrierError):
-            barrier.wait(5)  # the three of a round are in flight together
-        if stage.chance("damaged", picture) < 0.2:
-            raise ValueError(f"{picture} is damaged")
-        return f"{picture} at 50 %"
-
-    with stage.run("gallery"), ThreadPoolExecutor(3) as pool:
-        for first in range(0, 9, 3):
-            names = [f"p{stage.number}-{number}.png" for number in range(first, first + 3)]
-            waiting = [pool.submit(contextvars.copy_context().run, resize, name) for name in names]
-            for done in waiting:
-                with suppress(ValueError):
-                    done.result()
+    play.__doc__ = about
+    program(play, name)
 
 
-@program
-def threads_without_contexts(stage: Stage) -> None:
-    """A pool of threads that know nothing of the run: each call stands alone."""
-
-    @stage.tool(effects="none")
-    def thumbnail(picture: str) -> str:
-        if stage.chance("damaged", picture) < 0.2:
-            raise ValueError(f"{picture} is damaged")
-        return f"{picture} small"
-
-    with stage.run("gallery"), ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(thumbnail, f"q{stage.number}-{number}.png") for number in range(8)]
-        for done in waiting:
-            with suppress(ValueError):
-                done.result()
+write_threads("threads_with_contexts", "Items in threads that know the run, under way together.", has_contexts=True)
+write_threads("threads_without_contexts", "Threads that know nothing of the run: calls alone.", has_contexts=False)
 
 
 @program

@@ -1,0 +1,125 @@
+"""Two compact ways to write a program: a loop over items, and a mistake with its correction."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from learning.player import program
+from learning.stage import Stage, Tool
+from learning.truth import Arguments, Cure
+
+Parameters = Mapping[str, Any]
+"""By name a type, or a type and a default."""
+
+
+def make_function(name: str, parameters: Parameters, body: Callable[[Arguments], Any]) -> Callable[..., Any]:
+    """Make a function with these parameters, which answers with what `body` makes of them."""
+
+    def function(**arguments: Any) -> Any:
+        return body(arguments)
+
+    types = {key: each[0] if isinstance(each, tuple) else each for key, each in parameters.items()}
+    defaults = {key: each[1] for key, each in parameters.items() if isinstance(each, tuple)}
+    function.__name__ = name
+    function.__annotations__ = types
+    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(key, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=defaults.get(key, inspect._empty))
+            for key in types
+        ]
+    )
+    return function
+
+
+def loop(
+    name: str,
+    about: str,
+    *,
+    tool: str,
+    parameters: Parameters,
+    items: Callable[[Stage], Sequence[Arguments]],
+    error: Callable[[Arguments], Exception],
+    is_bad: Callable[[Stage, Arguments], bool] = lambda stage, item: stage.chance("bad", item) < 0.2,
+    effects: str = "none",
+    declared: tuple[str, ...] = (),
+) -> None:
+    """Write a program that calls a tool for one item after another, and goes on where one fails.
+
+    `declared` are the arguments that the tool itself says are items.
+    """
+
+    def play(stage: Stage) -> None:
+        def body(given: Arguments) -> str:
+            if is_bad(stage, given):
+                raise error(given)
+            return f"{tool} {given}"
+
+        options: dict[str, Any] = {"items": declared} if declared else {}
+        called = stage.tool(effects=effects, **options)(make_function(tool, parameters, body))
+        with stage.run(f"{tool}-agent"):
+            for item in items(stage):
+                with suppress(Exception):
+                    called(**item)
+
+    play.__doc__ = about
+    program(play, name)
+
+
+def mistake(
+    name: str,
+    about: str,
+    *,
+    tool: str,
+    parameters: Parameters,
+    given: Callable[[Stage], Arguments],
+    cure: Callable[[Stage, Arguments], Cure],
+    error: Callable[[Arguments], Exception],
+    tries: Sequence[Arguments] = (),
+    turns: Callable[[Stage], int] | None = None,
+    effects: str = "none",
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> None:
+    """Write a program that makes a mistake and corrects it: in a handler, or with `turns` as a model.
+
+    The tool fails until it is called as the cure says. `tries` are further wrong values, tried before the right one.
+    """
+
+    def play(stage: Stage) -> None:
+        def truth(arguments: Arguments) -> Cure:
+            return cure(stage, arguments)
+
+        def body(arguments: Arguments) -> str:
+            assert made is not None
+            if made.cure_of(arguments) is not None:
+                raise error(arguments)
+            return f"{tool} {arguments}"
+
+        made: Tool | None = None
+        if settings:
+            stage.set_up(**settings)
+        called = stage.tool(effects=effects, truth=truth, **options)(make_function(tool, parameters, body))
+        made = stage.tools[tool]
+        first = given(stage)
+        right = apply_cure(cure(stage, first), first)
+        with stage.run(f"{tool}-agent"):
+            if turns is not None:
+                script = [first, *({**first, **each} for each in tries), right]
+                stage.converse(turns(stage), [(tool, arguments, "goal") for arguments in script])
+                return
+            try:
+                called(**first)
+            except Exception:  # noqa: BLE001 - whatever it is, this program knows what to do
+                called(**right)
+
+    play.__doc__ = about
+    program(play, name)
+
+
+def apply_cure(cure: Cure, given: Arguments) -> Arguments:
+    """Give the call that is right in the place of a failed one."""
+    kept = {cure.renames.get(name, name): value for name, value in given.items() if name not in cure.drops}
+    return {**kept, **{name: value for name, value in cure.changes.items() if not callable(value)}}
