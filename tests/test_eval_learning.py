@@ -13,77 +13,109 @@ EVALS = str(Path(__file__).parent.parent / "evals")
 
 
 @pytest.fixture(autouse=True)
-def _evals_on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _evals_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(EVALS)
     yield
     for name in [name for name in sys.modules if name == "learning" or name.startswith("learning.")]:
         del sys.modules[name]
 
 
+def make_entry(before: dict[str, Any], after: dict[str, Any] | None = None, **facts: Any) -> Any:
+    """Make a call with `before` that succeeded with `after`; without that, one that failed."""
+    from learning.stage import Entry, Execution
+
+    executions = [Execution("fetch", before, has_failed=after != before)]
+    if after not in (None, before):
+        executions.append(Execution("fetch", after or {}))
+    return Entry("fetch", before, 0, executions=executions, has_failed=after is None, **facts)
+
+
 def make_play(*entries: Any, status: str = "success") -> Any:
     from learning.stage import Play, RunEntry
 
-    run = RunEntry("agent", list(entries), status)
-    return Play(0, 0.0, [run], list(entries))
+    return Play(0, 0.0, [RunEntry("agent", list(entries), status)], list(entries))
 
 
-def make_entry(given: dict[str, Any], made: dict[str, Any] | None = None, **facts: Any) -> Any:
-    """Make a call that succeeded with `made`; without it, one that failed."""
-    from learning.stage import Entry, Execution
+def make_cure(**facts: Any) -> Any:
+    from learning.truth import Cure
 
-    first = Execution("fetch", given, has_failed=made != given)
-    executions = [first] if made in (None, given) else [first, Execution("fetch", made)]
-    return Entry("fetch", given, 0, executions=executions, has_failed=made is None, **facts)
+    return Cure(name="cure", **facts)
 
 
-def judge(full: Any, empty: Any = None, off: Any = None) -> Any:
-    from learning.judge import judge_plays
-
-    return judge_plays({"full": [full], "empty": [empty or full], "off": [off or full]})
-
-
-def make_sentence(text: str, arguments: tuple[str, ...] = ("month", "days"), tools: tuple[str, ...] = ()) -> Any:
+def make_sentence(text: str, *arguments: str) -> Any:
     from learning.advice import read_sentence
 
-    return read_sentence(text, "fetch", arguments, ("fetch", *tools))
+    return read_sentence(text, "fetch", arguments, ("fetch", "login"))
+
+
+def judge_sentence(text: str, arguments: dict[str, Any], cure: Any) -> str:
+    from learning import advice
+
+    verdict: str = advice.judge_sentence(make_sentence(text, *arguments), arguments, cure)
+    return verdict
+
+
+def judge_plays(full: Any, empty: Any = None, off: Any = None) -> Any:
+    from learning import judge
+
+    return judge.judge_plays({"full": [full], "empty": [empty or full], "off": [off or full]})
 
 
 def test_judge_counts_the_result_of_another_item_as_wrong() -> None:
-    assert judge(make_play(make_entry({"month": "2025-03"}, {"month": "2025-04"}))).wrong_results == 1
+    assert judge_plays(make_play(make_entry({"month": "2025-03"}, {"month": "2025-04"}))).wrong_results == 1
 
 
 def test_judge_counts_the_result_of_a_real_repair_as_right() -> None:
-    from learning.truth import Cure
+    entry = make_entry({"days": 30}, {"days": 7}, cure=make_cure(changes={"days": 7}))
 
-    repaired = make_entry({"days": 30}, {"days": 7}, cure=Cure(name="days", changes={"days": 7}))
+    assert judge_plays(make_play(entry, status="recovered")).wrong_results == 0
 
-    assert judge(make_play(repaired, status="recovered")).wrong_results == 0
+
+def test_judge_counts_a_privileged_repair_as_wrong() -> None:
+    entry = make_entry({"amount": 900}, {"amount": 500}, cure=make_cure(changes={"amount": 500}, rule="privileged"))
+
+    assert judge_plays(make_play(entry, status="recovered")).wrong_results == 1
 
 
 def test_judge_counts_a_lost_item_in_a_recovered_run() -> None:
-    verdicts = judge(make_play(make_entry({"month": "2025-03"}), status="recovered"))
+    verdicts = judge_plays(make_play(make_entry({"month": "2025-03"}), status="recovered"))
 
     assert (verdicts.false_recovered, verdicts.runs_with_loss) == (1, 1)
-    assert "false_recovered" in verdicts.missed_goals()
+    assert "false_recovered" in verdicts.list_missed_goals()
 
 
 def test_judge_counts_a_repair_that_only_an_empty_memory_makes() -> None:
-    verdicts = judge(make_play(make_entry({"days": 30})), empty=make_play(make_entry({"days": 30}, {"days": 7})))
+    verdicts = judge_plays(make_play(make_entry({"days": 30})), empty=make_play(make_entry({"days": 30}, {"days": 7})))
 
     assert (verdicts.regressions, verdicts.harm) == (1, 0)
 
 
 def test_judge_counts_a_call_that_fails_only_with_mulligan() -> None:
-    failed, made = make_entry({"days": 3}), make_entry({"days": 3}, {"days": 3})
+    success = make_play(make_entry({"days": 3}, {"days": 3}))
 
-    assert judge(make_play(failed), off=make_play(made)).harm == 1
+    assert judge_plays(make_play(make_entry({"days": 3})), off=success).harm == 1
 
 
-def test_judge_counts_a_refused_call_of_a_program() -> None:
-    refused, made = make_entry({"days": 3}), make_entry({"days": 3})
-    refused.executions.clear()
+def test_judge_counts_a_refused_call_of_a_program_but_not_of_a_model() -> None:
+    refusal, failure = make_entry({"days": 3}), make_entry({"days": 3})
+    refusal.executions.clear()
+    play = make_play(refusal)
 
-    assert judge(make_play(refused), empty=make_play(refused), off=make_play(made)).harm == 1
+    assert judge_plays(play, off=make_play(failure)).harm == 1
+    refusal.is_answered = True
+    assert judge_plays(play, off=make_play(failure)).harm == 0
+    assert judge_plays(play, empty=make_play(failure)).harm == 1
+
+
+def test_judge_counts_corrections_from_the_third_run_on() -> None:
+    from learning import judge
+
+    cure = make_cure(changes={"days": 7})
+    plays = [make_play(make_entry({"days": 30}, is_settled=True, cure=cure)) for _ in range(4)]
+    plays[3].entries[0].sentences.append(make_sentence("This worked before, in 3 of 3 runs: days=7.", "days"))
+    verdicts = judge.judge_plays({"full": plays, "empty": plays, "off": plays})
+
+    assert (verdicts.corrections, verdicts.corrections_met) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -95,35 +127,41 @@ def test_judge_counts_a_refused_call_of_a_program() -> None:
         ("This worked before, once: another month; days=7.", "wrong"),
         ("This worked before, once: another days.", "neutral"),
         ("The same call worked before, once, after login(user=...).", "wrong"),
+        ("The same call worked before, once, after fetch.", "wrong"),
+        ("This worked before, in 3 of 3 runs: call login first, use its days.", "wrong"),
         ("The same call worked before, once, when it was made again later.", "neutral"),
         ("mulligan: tool/timeout, 1 attempt in 0.0 s; only the model can help. Details: mulligan show 1", "neutral"),
         ("Something nobody has thought of.", "unread"),
     ],
 )
 def test_advice_is_held_against_the_truth(text: str, verdict: str) -> None:
-    from learning.advice import judge
-    from learning.truth import Cure
-
-    cure = Cure(name="days", changes={"days": 7})
-
-    assert judge(make_sentence(text, tools=("login",)), {"month": "2025-03", "days": 30}, cure) == verdict
+    assert judge_sentence(text, {"month": "2025-03", "days": 30}, make_cure(changes={"days": 7})) == verdict
 
 
-def test_advice_about_an_item_is_always_wrong() -> None:
-    entry = make_entry({"month": "2025-03"}, sentences=[make_sentence("This worked before, once: month=2025-04.")])
+def test_advice_about_an_item_is_wrong() -> None:
+    sentence = make_sentence("This worked before, once: month=2025-04.", "month")
+    entry = make_entry({"month": "2025-03"}, sentences=[sentence])
 
-    assert judge(make_play(entry, status="partial")).wrong_advice == 1
+    assert judge_plays(make_play(entry, status="partial")).wrong_advice == 1
 
 
-def test_right_advice_of_a_privileged_argument_is_wrong() -> None:
-    from learning.advice import judge
-    from learning.truth import Cure
+def test_advice_of_memory_about_a_privileged_argument_is_wrong() -> None:
+    cure = make_cure(changes={"account": "A2"}, rule="privileged")
 
-    cure = Cure(name="account", changes={"account": "A2"}, rule="privileged")
+    assert judge_sentence("This worked before, once: account=A2.", {"account": "A1"}, cure) == "wrong"
+    assert judge_sentence("This may work: account A1 -> A2.", {"account": "A1"}, cure) == "right"
 
-    assert (
-        judge(make_sentence("This worked before, once: account=A2.", ("account",)), {"account": "A1"}, cure) == "wrong"
-    )
+
+def test_clock_moves_days_without_waiting() -> None:
+    import time
+
+    from learning.stage import DAY, START, Clock
+
+    clock = Clock()
+    with clock.replace_time():
+        clock.move_to(START + 3 * DAY)
+        assert int((time.time() - START) // DAY) == 3
+    assert abs(time.time() - time.time_ns() / 1e9) < 1
 
 
 def test_programs_play_in_all_modes() -> None:
@@ -136,3 +174,12 @@ def test_programs_play_in_all_modes() -> None:
     assert all(weeks[0].calls + weeks[1].calls == 36 for weeks in verdicts.weeks.values())
     assert play_program("range_that_nobody_states", runs=3).runs_recovered == 3
     assert play_program("tasks_in_a_group", runs=3).warnings == 0
+
+
+def test_programs_raise_nothing_unexpected_without_mulligan() -> None:
+    import learning.programs  # noqa: F401 - fills the list
+    from learning.player import PROGRAMS, play_runs
+
+    errors = {name: play.error for name in PROGRAMS for play in play_runs(name, "off", "", 2, 14.0, 0) if play.error}
+
+    assert set(errors) == {"raises_at_last"}

@@ -36,7 +36,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from learning import programs as programs
-from learning.judge import GOALS, Verdicts, total
+from learning.judge import GOALS, Verdicts, add_verdicts
 from learning.player import PROGRAMS, Job, play_job
 from learning.stage import MODES
 
@@ -51,27 +51,30 @@ def main() -> None:
     options.add_argument("--json", type=Path, metavar="FILE", help="write all that was counted, with examples")
     options.add_argument("--examples", action="store_true", help="show cases of what went wrong")
     options.add_argument("--list", action="store_true", help="name the programs, and play none")
-    given = options.parse_args()
-    names = [name for name in PROGRAMS if given.only in name]
+    choices = options.parse_args()
+    names = [name for name in PROGRAMS if choices.only in name]
     if not names:
-        sys.exit(f"No program's name contains {given.only!r}. --list names them.")
-    if given.list:
+        sys.exit(f"No program's name contains {choices.only!r}. --list names them.")
+    if choices.list:
         for name in names:
             print(f"{name:31} {(PROGRAMS[name].__doc__ or '').splitlines()[0]}")
         return
     began = time.perf_counter()
-    verdicts = play_all([(name, given.runs, given.days, given.seed) for name in names], given.jobs, given.examples)
-    whole = total(list(verdicts.values()))
+    verdicts = play_programs(
+        [(name, choices.runs, choices.days, choices.seed) for name in names], choices.jobs, choices.examples
+    )
+    whole = add_verdicts(list(verdicts.values()))
     print_totals(whole)
-    print(f"\n{len(names)} programs, {given.runs} runs each in {len(MODES)} modes: {time.perf_counter() - began:.0f} s")
-    if given.json:
-        by_name = {name: each.as_json() for name, each in verdicts.items()}
-        data = {"total": whole.as_json(), "missed": whole.missed_goals(), "programs": by_name}
-        given.json.write_text(json.dumps(data, indent=1, default=str))
-    sys.exit(1 if whole.missed_goals() else 0)
+    seconds = time.perf_counter() - began
+    print(f"\n{len(names)} programs, {choices.runs} runs each in {len(MODES)} modes: {seconds:.0f} s")
+    if choices.json:
+        by_name = {name: one.make_json() for name, one in verdicts.items()}
+        data = {"total": whole.make_json(), "missed": whole.list_missed_goals(), "programs": by_name}
+        choices.json.write_text(json.dumps(data, indent=1, default=str))
+    sys.exit(1 if whole.list_missed_goals() else 0)
 
 
-def play_all(jobs: list[Job], processes: int, has_examples: bool) -> dict[str, Verdicts]:
+def play_programs(jobs: list[Job], processes: int, has_examples: bool) -> dict[str, Verdicts]:
     """Play all programs, and print a line for each as it is done."""
     print(f"{'':31} {'wrong':>6} {'regres':>6} {'':5} {'false':>8} {'wrong':>10} {'corrections':>12} {'runs done':>14}")
     print(
@@ -91,13 +94,13 @@ def play_all(jobs: list[Job], processes: int, has_examples: bool) -> dict[str, V
 
 
 def print_line(name: str, one: Verdicts) -> None:
-    done = [
+    shares = [
         sum(week.runs_done for week in one.weeks[mode]) / sum(week.runs for week in one.weeks[mode]) for mode in MODES
     ]
     print(
         f"{name:31} {one.wrong_results:6} {one.regressions:6} {one.harm:5}"
         f" {one.false_recovered:3}/{one.runs_with_loss:<4} {one.wrong_advice:5}/{one.advice:<4}"
-        f" {one.corrections_met:6}/{one.corrections:<5} {done[0]:5.0%} {done[1]:5.0%} {done[2]:5.0%}",
+        f" {one.corrections_met:6}/{one.corrections:<5} {shares[0]:5.0%} {shares[1]:5.0%} {shares[2]:5.0%}",
         flush=True,
     )
 
@@ -108,15 +111,15 @@ def print_totals(whole: Verdicts) -> None:
         "wrong_advice": (whole.wrong_advice, whole.advice),
         "corrections": (whole.corrections_met, whole.corrections),
     }
-    missed = whole.missed_goals()
+    missed_goals = whole.list_missed_goals()
     print()
     for name, title, goal in GOALS:
         if name in shares:
             part, all_of_it = shares[name]
-            told = f"{part} of {all_of_it}, {part / all_of_it:.1%}" if all_of_it else "none"
+            text = f"{part} of {all_of_it}, {part / all_of_it:.1%}" if all_of_it else "none"
         else:
-            told = str(getattr(whole, name))
-        print(f"{'MISSED' if name in missed else 'ok':8} {title:40} {told:22} goal: {goal}")
+            text = str(getattr(whole, name))
+        print(f"{'MISSED' if name in missed_goals else 'ok':8} {title:40} {text:22} goal: {goal}")
     print("\nCorrections from the third occurrence on, told or repaired, by rule:")
     for rule, (due, met) in sorted(whole.by_rule.items()):
         print(f"  {rule:30} {met:5} of {due}")

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from learning.truth import FORBIDDEN_RULES, Arguments, Cure, matches, values_of
+from learning.truth import FORBIDDEN_RULES, Arguments, Cure, is_match, list_values
 
 ClaimKind = Literal["value", "rename", "drop", "first", "tool", "form", "vague"]
 Verdict = Literal["right", "wrong", "neutral", "unread"]
@@ -67,40 +67,40 @@ _FIRST = re.compile(r"\b(?:after|first|before|then)\b", re.IGNORECASE)
 
 def read_sentence(text: str, tool: str, names: Collection[str], tools: Collection[str]) -> Sentence:
     """Read one sentence about a failed call of `tool`; `names` are its arguments, `tools` all that the program has."""
-    said = text.removeprefix("mulligan:").strip()
-    sure = _CONFIDENCE.search(said)
-    confidence = int(sure[1]) / 100 if sure else 1.0
-    if not said or _NEUTRAL.search(said):
-        return Sentence(said, (), confidence=confidence)
-    is_remembered = not said.startswith("This may work")
-    claims: list[Claim] = []
-    others = [name for name in tools if re.search(rf"\b{re.escape(name)}\b", said)]
-    lead = _LEAD.match(said)
-    if lead is None and others and _FIRST.search(said):
-        claims = [Claim("first", name) for name in others if name != tool or len(others) == 1]
-    else:
-        claims = list(_read_parts(re.sub(r", by what the error says", "", lead[1] if lead else said), names))
-    return Sentence(said, tuple(claims), bool(claims), is_remembered, confidence)
+    words = text.removeprefix("mulligan:").strip()
+    share = _CONFIDENCE.search(words)
+    confidence = int(share[1]) / 100 if share else 1.0
+    if not words or _NEUTRAL.search(words):
+        return Sentence(words, (), confidence=confidence)
+    is_remembered = not words.startswith("This may work")
+    tool_names = [name for name in tools if re.search(rf"\b{re.escape(name)}\b", words)]
+    lead = _LEAD.match(words)
+    parts = re.sub(r", by what the error says", "", lead[1] if lead else words)
+    is_order = bool(tool_names) and _FIRST.search(parts) is not None
+    claims = [] if is_order else list(_read_parts(parts, names))
+    if is_order:  # calls that come first; the tool itself only where no other is named
+        claims = [Claim("first", name) for name in tool_names if name != tool or len(tool_names) == 1]
+    return Sentence(words, tuple(claims), bool(claims), is_remembered, confidence)
 
 
-def _read_parts(said: str, names: Collection[str]) -> Iterator[Claim]:
-    pieces = re.split(r"(; |, )", said.rstrip(".").strip())
+def _read_parts(words: str, names: Collection[str]) -> Iterator[Claim]:
+    pieces = re.split(r"(; |, )", words.rstrip(".").strip())
     part = pieces[0]
     for place in range(1, len(pieces), 2):
         # A separator inside a value is no border: what comes next must itself be a part.
-        if _claim_of(pieces[place + 1], names) is None:
+        if _read_claim(pieces[place + 1], names) is None:
             part += pieces[place] + pieces[place + 1]
             continue
-        if (claim := _claim_of(part, names)) is not None:
+        if (claim := _read_claim(part, names)) is not None:
             yield claim
         part = pieces[place + 1]
-    if (claim := _claim_of(part, names)) is not None:
+    if (claim := _read_claim(part, names)) is not None:
         yield claim
     elif match := re.search(rf"\b({'|'.join(map(re.escape, names)) or '(?!)'})(?:=| to |: )(\S+)", part):
         yield Claim("value", match[1], match[2].rstrip(".,;"))
 
 
-def _claim_of(part: str, names: Collection[str]) -> Claim | None:
+def _read_claim(part: str, names: Collection[str]) -> Claim | None:
     for kind, pattern in _PARTS:
         if match := re.fullmatch(pattern, part.strip()):
             facts = match.groupdict()
@@ -108,7 +108,7 @@ def _claim_of(part: str, names: Collection[str]) -> Claim | None:
     return None
 
 
-def claims_of(changes: Iterable[Any], first: Iterable[Any], arguments: Arguments | None = None) -> list[Claim]:
+def list_claims(changes: Iterable[Any], first: Iterable[Any], arguments: Arguments | None = None) -> list[Claim]:
     """List the claims of changes and calls as mulligan's records have them; `arguments` are those of the new call."""
     claims = [Claim("first", call.tool) for call in first]
     for change in changes:
@@ -124,7 +124,7 @@ def claims_of(changes: Iterable[Any], first: Iterable[Any], arguments: Arguments
     return claims
 
 
-def judge(sentence: Sentence, given: Arguments, cure: Cure | None) -> Verdict:
+def judge_sentence(sentence: Sentence, arguments: Arguments, cure: Cure | None) -> Verdict:
     """Hold a piece of advice against the truth. One right claim does not make up for a wrong one."""
     if not sentence.is_understood:
         return "unread"
@@ -132,7 +132,7 @@ def judge(sentence: Sentence, given: Arguments, cure: Cure | None) -> Verdict:
         return "neutral"
     if cure is None:
         return "wrong"
-    verdicts = [_judge_claim(claim, given, cure) for claim in sentence.claims]
+    verdicts = [_judge_claim(claim, arguments, cure) for claim in sentence.claims]
     if "wrong" in verdicts:
         return "wrong"
     if "right" not in verdicts:
@@ -141,7 +141,7 @@ def judge(sentence: Sentence, given: Arguments, cure: Cure | None) -> Verdict:
     return "wrong" if is_forbidden else "right"
 
 
-def _judge_claim(claim: Claim, given: Arguments, cure: Cure) -> Verdict:
+def _judge_claim(claim: Claim, arguments: Arguments, cure: Cure) -> Verdict:
     path = claim.path.partition(".")[0]
     match claim.kind:
         case "first":
@@ -155,20 +155,20 @@ def _judge_claim(claim: Claim, given: Arguments, cure: Cure) -> Verdict:
         case "vague":  # it names the right argument and says nothing, which helps nobody and misleads nobody
             return "neutral" if path in {*cure.changes, *cure.renames, *cure.drops} else "wrong"
         case "value":
-            values = values_of(claim.value) if isinstance(claim.value, str) else [claim.value]
-            new = {after: given[before] for before, after in cure.renames.items() if before in given}
-            expected = {**new, **cure.changes}
-            if path in expected:
-                return "right" if any(matches(expected[path], value) for value in values) else "wrong"
-            return "neutral" if path in given and given[path] in values else "wrong"
+            values = list_values(claim.value) if isinstance(claim.value, str) else [claim.value]
+            renames = {after: arguments[before] for before, after in cure.renames.items() if before in arguments}
+            right = {**renames, **cure.changes}
+            if path in right:
+                return "right" if any(is_match(right[path], value) for value in values) else "wrong"
+            return "neutral" if path in arguments and arguments[path] in values else "wrong"
     return "wrong"
 
 
-def is_complete(sentence: Sentence, given: Arguments, cure: Cure) -> bool:
+def is_complete(sentence: Sentence, arguments: Arguments, cure: Cure) -> bool:
     """Say whether a piece of advice is right, sure enough to be told, and names all that has to be done."""
-    if sentence.confidence < LEAST_CONFIDENCE or judge(sentence, given, cure) != "right":
+    if sentence.confidence < LEAST_CONFIDENCE or judge_sentence(sentence, arguments, cure) != "right":
         return False
     paths = {claim.path.partition(".")[0] for claim in sentence.claims if claim.kind != "vague"}
-    needed = [{name} for name in (*cure.drops, *cure.first, *(() if cure.is_open else cure.changes))]
-    needed += [{before, after} for before, after in cure.renames.items()]
-    return all(names & paths for names in needed)
+    names_needed = [{name} for name in (*cure.drops, *cure.first, *(() if cure.is_open else cure.changes))]
+    names_needed += [{before, after} for before, after in cure.renames.items()]
+    return all(names & paths for names in names_needed)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from learning.advice import LEAST_CONFIDENCE, Sentence, claims_of, is_complete, judge
-from learning.stage import MODES, Entry, Mode, Play, RunEntry, are_same
+from learning.advice import LEAST_CONFIDENCE, Sentence, is_complete, judge_sentence, list_claims
+from learning.stage import MODES, Entry, Mode, Play, RunEntry, is_same_call
 
 MAX_EXAMPLES = 5
 GOALS: tuple[tuple[str, str, str], ...] = (
@@ -75,36 +75,36 @@ class Verdicts:
         for name, value in vars(other).items():
             if isinstance(value, int):
                 setattr(self, name, getattr(self, name) + value)
-        for rule, (due, met) in other.by_rule.items():
-            known = self.by_rule.setdefault(rule, [0, 0])
-            known[0] += due
-            known[1] += met
+        for rule, more in other.by_rule.items():
+            counts = self.by_rule.setdefault(rule, [0, 0])
+            counts[0] += more[0]
+            counts[1] += more[1]
         self.statuses.update(other.statuses)
         for mode, weeks in other.weeks.items():
-            for week, more in zip(self.weeks[mode], weeks, strict=True):
-                week.add(more)
+            for week, other_week in zip(self.weeks[mode], weeks, strict=True):
+                week.add(other_week)
 
-    def note(self, sort: str, play: Play, text: str) -> None:
+    def add_example(self, sort: str, play: Play, text: str) -> None:
         cases = self.examples.setdefault(sort, [])
         if len(cases) < MAX_EXAMPLES:
             cases.append(f"run {play.number + 1}: {text}")
 
-    def missed_goals(self) -> list[str]:
+    def list_missed_goals(self) -> list[str]:
         """Name the goals that are missed."""
-        missed = [name for name in ("wrong_results", "regressions", "harm", "unread") if getattr(self, name)]
+        names = [name for name in ("wrong_results", "regressions", "harm", "unread") if getattr(self, name)]
         if self.false_recovered > 0.01 * self.runs_with_loss:
-            missed.append("false_recovered")
+            names.append("false_recovered")
         if self.wrong_advice > 0.02 * self.advice:
-            missed.append("wrong_advice")
+            names.append("wrong_advice")
         if self.corrections_met < 0.9 * self.corrections:
-            missed.append("corrections")
-        return missed
+            names.append("corrections")
+        return names
 
-    def as_json(self) -> dict[str, Any]:
+    def make_json(self) -> dict[str, Any]:
         return {**vars(self), "weeks": {mode: [asdict(week) for week in weeks] for mode, weeks in self.weeks.items()}}
 
 
-def expected_status(run: RunEntry) -> str:
+def find_expected_status(run: RunEntry) -> str:
     """Say what a run's status is by the truth."""
     if run.has_raised:
         return "failure"
@@ -121,12 +121,12 @@ def has_loss(entries: Iterable[Entry]) -> bool:
 def judge_plays(plays: dict[Mode, list[Play]], days: float = 14.0) -> Verdicts:
     """Judge the plays of one program: all with full memory, held against the others."""
     verdicts = Verdicts()
-    corrected: Counter[str] = Counter()
+    corrections: Counter[str] = Counter()
     for full, empty, off in zip(plays["full"], plays["empty"], plays["off"], strict=True):
         _judge_statuses(verdicts, full)
         _judge_results(verdicts, full)
         _judge_advice(verdicts, full)
-        _judge_corrections(verdicts, full, corrected)
+        _judge_corrections(verdicts, full, corrections)
         _compare(verdicts, full, empty, off)
     for mode in MODES:
         for play in plays[mode]:
@@ -135,26 +135,26 @@ def judge_plays(plays: dict[Mode, list[Play]], days: float = 14.0) -> Verdicts:
 
 
 def _count_week(play: Play) -> Week:
-    done = sum(not entry.has_failed for entry in play.entries)
+    successes = sum(not entry.has_failed for entry in play.entries)
     is_done = not play.error and not has_loss(play.entries)
-    return Week(len(play.entries), done, 1, int(is_done))
+    return Week(len(play.entries), successes, 1, int(is_done))
 
 
 def _judge_statuses(verdicts: Verdicts, play: Play) -> None:
     for run in play.runs:
         verdicts.runs += 1
-        expected = expected_status(run)
+        status = find_expected_status(run)
         is_lost = has_loss(run.entries)
         verdicts.runs_with_loss += is_lost
         if is_lost and run.status in ("recovered", "success"):
             verdicts.false_recovered += 1
-            lost = next(entry for entry in run.entries if entry.has_failed and not entry.is_settled)
-            verdicts.note("false recovered", play, f"{run.status}, and lost {describe(lost)}")
-        if expected == "recovered":
+            failure = next(entry for entry in run.entries if entry.has_failed and not entry.is_settled)
+            verdicts.add_example("false recovered", play, f"{run.status}, and lost {describe_entry(failure)}")
+        if status == "recovered":
             verdicts.runs_recovered += 1
             verdicts.unseen_recovered += run.status != "recovered"
-        if expected != run.status:
-            verdicts.statuses[f"{expected}, {run.status}"] += 1
+        if status != run.status:
+            verdicts.statuses[f"{status}, {run.status}"] += 1
 
 
 def _judge_results(verdicts: Verdicts, play: Play) -> None:
@@ -162,57 +162,57 @@ def _judge_results(verdicts: Verdicts, play: Play) -> None:
         if entry.has_failed or is_right_result(entry):
             continue
         verdicts.wrong_results += 1
-        verdicts.note("wrong result", play, f"{describe(entry)} was made with {entry.made}")
+        verdicts.add_example("wrong result", play, f"{describe_entry(entry)} was made with {entry.final_arguments}")
 
 
 def is_right_result(entry: Entry) -> bool:
     """Say whether a call that returned has the result of its own arguments, or of the right ones in their place."""
-    own = [execution for execution in entry.own if not execution.has_failed]
+    own = [execution for execution in entry.own_executions if not execution.has_failed]
     if not own or entry.result != own[-1].result:
         return False
-    if are_same(entry.given, entry.made):
+    if is_same_call(entry.arguments, entry.final_arguments):
         return True
     cure = entry.cure  # what is privileged is not changed without asking, be it right or not
-    return cure is not None and cure.rule != "privileged" and cure.accepts(entry.given, entry.made)
+    return cure is not None and cure.rule != "privileged" and cure.accepts(entry.arguments, entry.final_arguments)
 
 
 def _judge_advice(verdicts: Verdicts, play: Play) -> None:
     for entry in play.entries:
-        for sentence in {each.text: each for each in entry.sentences}.values():
-            verdict = judge(sentence, entry.given, entry.cure)
+        for sentence in {sentence.text: sentence for sentence in entry.sentences}.values():
+            verdict = judge_sentence(sentence, entry.arguments, entry.cure)
             if verdict == "unread":
                 verdicts.unread += 1
-                verdicts.note("unread", play, sentence.text)
+                verdicts.add_example("unread", play, sentence.text)
             if verdict not in ("right", "wrong") or sentence.confidence < LEAST_CONFIDENCE:
                 continue
             verdicts.advice += 1
             if verdict == "wrong":
                 verdicts.wrong_advice += 1
-                verdicts.note("wrong advice", play, f"{describe(entry)}: {sentence.text}")
+                verdicts.add_example("wrong advice", play, f"{describe_entry(entry)}: {sentence.text}")
 
 
-def _judge_corrections(verdicts: Verdicts, play: Play, corrected: Counter[str]) -> None:
+def _judge_corrections(verdicts: Verdicts, play: Play, corrections: Counter[str]) -> None:
     """Count corrections that were due: the same one was made in so many earlier runs that it may be told."""
-    done: set[str] = set()
+    names: set[str] = set()
     for entry in play.entries:
         cure = entry.cure
         if cure is None or not entry.has_struggled:
             continue
         if entry.is_settled or not entry.has_failed:
-            done.add(cure.name)
-        if corrected[cure.name] + 1 < cure.occurrence:
+            names.add(cure.name)
+        if corrections[cure.name] + 1 < cure.occurrence:
             continue
-        is_told = any(is_complete(sentence, entry.given, cure) for sentence in entry.sentences)
+        is_told = any(is_complete(sentence, entry.arguments, cure) for sentence in entry.sentences)
         is_met = is_told or (entry.is_repaired and is_right_result(entry))
-        known = verdicts.by_rule.setdefault(cure.rule, [0, 0])
-        known[0] += 1
-        known[1] += is_met
+        counts = verdicts.by_rule.setdefault(cure.rule, [0, 0])
+        counts[0] += 1
+        counts[1] += is_met
         if cure.is_tellable:
             verdicts.corrections += 1
             verdicts.corrections_met += is_met
             if not is_met:
-                verdicts.note("correction not told", play, f"{cure.name}: {describe(entry)}")
-    corrected.update(done)
+                verdicts.add_example("correction not told", play, f"{cure.name}: {describe_entry(entry)}")
+    corrections.update(names)
 
 
 def _compare(verdicts: Verdicts, full: Play, empty: Play, off: Play) -> None:
@@ -221,52 +221,56 @@ def _compare(verdicts: Verdicts, full: Play, empty: Play, off: Play) -> None:
     without_us = {entry.key: entry for entry in off.entries}
     if full.error and not off.error:
         verdicts.harm += 1
-        verdicts.note("harm", full, f"the program raised: {full.error}")
+        verdicts.add_example("harm", full, f"the program raised: {full.error}")
     for entry in full.entries:
         if not entry.has_failed:
             other = without_memory.get(entry.key)
-            is_value = entry.cure is not None and entry.cure.rule != "form" and not are_same(entry.given, entry.made)
+            is_value = (
+                entry.cure is not None
+                and entry.cure.rule != "form"
+                and not is_same_call(entry.arguments, entry.final_arguments)
+            )
             verdicts.values_executed += is_value and other is not None and other.has_failed
             continue
         other, plain = without_memory.get(entry.key), without_us.get(entry.key)
         if other is not None and other.is_repaired:
             verdicts.regressions += 1
-            verdicts.note("regression", full, f"{describe(entry)} is repaired with an empty memory")
+            verdicts.add_example("regression", full, f"{describe_entry(entry)} is repaired with an empty memory")
         elif (other is not None and not other.has_failed) or (plain is not None and not plain.has_failed):
             verdicts.harm += 1
-            verdicts.note("harm", full, f"{describe(entry)} fails only with mulligan")
-        elif not entry.own and _would_be_made(entry, other, plain):
+            verdicts.add_example("harm", full, f"{describe_entry(entry)} fails only with mulligan")
+        elif not entry.own_executions and _would_be_made(entry, other, plain):
             verdicts.harm += 1
-            verdicts.note("harm", full, f"{describe(entry)} was not made: {entry.error or 'refused'}")
+            verdicts.add_example("harm", full, f"{describe_entry(entry)} was not made: {entry.error or 'refused'}")
 
 
 def _would_be_made(entry: Entry, empty: Entry | None, off: Entry | None) -> bool:
     """Say whether a call that was not made would have been: a model's may be refused, but not because of memory."""
-    if empty is not None and empty.own:
+    if empty is not None and empty.own_executions:
         return True
-    return off is not None and bool(off.own) and not entry.is_answered
+    return off is not None and bool(off.own_executions) and not entry.is_answered
 
 
 def judge_lessons(verdicts: Verdicts, lessons: Iterable[Any], plays: Sequence[Play]) -> None:
     """Hold each lesson against the failures of its tool. One that is true of none of them is wrong."""
     failures = [entry for play in plays for entry in play.entries if entry.has_struggled]
     for lesson in lessons:
-        sentence = Sentence(lesson.correction, tuple(claims_of(lesson.changes, lesson.first)))
+        sentence = Sentence(lesson.correction, tuple(list_claims(lesson.changes, lesson.first)))
         about = [entry for entry in failures if entry.tool == lesson.tool]
         verdicts.lessons += 1
-        if not any(judge(sentence, entry.given, entry.cure) in ("right", "neutral") for entry in about):
+        if not any(judge_sentence(sentence, entry.arguments, entry.cure) in ("right", "neutral") for entry in about):
             verdicts.wrong_lessons += 1
-            verdicts.note("wrong lesson", plays[-1], f"{lesson.tool}: {lesson.correction}")
+            verdicts.add_example("wrong lesson", plays[-1], f"{lesson.tool}: {lesson.correction}")
 
 
-def describe(entry: Entry) -> str:
-    given = ", ".join(f"{name}={value!r:.40}" for name, value in entry.given.items())
-    return f"{entry.tool}({given})"
+def describe_entry(entry: Entry) -> str:
+    arguments = ", ".join(f"{name}={value!r:.40}" for name, value in entry.arguments.items())
+    return f"{entry.tool}({arguments})"
 
 
-def total(verdicts: Sequence[Verdicts]) -> Verdicts:
+def add_verdicts(parts: Sequence[Verdicts]) -> Verdicts:
     """Add up what was counted."""
     whole = Verdicts()
-    for each in verdicts:
-        whole.add(each)
+    for part in parts:
+        whole.add(part)
     return whole

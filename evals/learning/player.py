@@ -26,7 +26,7 @@ Job = tuple[str, int, float, int]
 """A program, how many runs, over how many days, and a seed."""
 
 
-def program(function: Program, name: str = "") -> Program:
+def register_program(function: Program, name: str = "") -> Program:
     """Take a function in as a program. Its name is its title, its docstring says what it shows."""
     PROGRAMS[name or function.__name__] = function
     return function
@@ -57,7 +57,7 @@ def play_program(name: str, runs: int = 50, days: float = 14.0, seed: int = 0) -
 def play_runs(name: str, mode: Mode, store: str, runs: int, days: float, seed: int) -> list[Play]:
     """Play a program so many times in one mode. A new process would begin each run: only the store is the same."""
     clock, plays = Clock(), []
-    with clock.in_force():
+    with clock.replace_time():
         for number in range(runs):
             day = number * days / runs
             clock.move_to(START + day * DAY + 9 * HOUR)

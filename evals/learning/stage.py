@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from learning.advice import Claim, Sentence, claims_of, read_sentence
+from learning.advice import LEAST_CONFIDENCE, Claim, Sentence, list_claims, read_sentence
 from learning.truth import Arguments, Cure, Truth, is_same
 from mulligan import settings as settings_file
 from mulligan.assembly import Mulligan
@@ -64,7 +64,7 @@ class Clock:
         self.sleep(seconds)
 
     @contextlib.contextmanager
-    def in_force(self) -> Iterator[None]:
+    def replace_time(self) -> Iterator[None]:
         """Make it the clock of this process: stores ask `time` itself what the time is.
 
         That is simple and complete: what waits for a thread or a lock asks the monotonic clock, which stays real.
@@ -92,7 +92,7 @@ class Entry:
     """One call as the program made it, and all that came of it."""
 
     tool: str
-    given: Arguments
+    arguments: Arguments
     number: int
     """Which call with these arguments it is, in this play."""
     is_answered: bool = False
@@ -110,22 +110,23 @@ class Entry:
 
     @property
     def key(self) -> tuple[str, str, int]:
-        return self.tool, json.dumps(self.given, sort_keys=True, default=repr), self.number
+        return self.tool, json.dumps(self.arguments, sort_keys=True, default=repr), self.number
 
     @property
-    def own(self) -> list[Execution]:
+    def own_executions(self) -> list[Execution]:
         return [execution for execution in self.executions if execution.tool == self.tool]
 
     @property
-    def made(self) -> Arguments:
-        """The arguments of the execution whose result was returned."""
-        return next((each.arguments for each in reversed(self.own) if not each.has_failed), self.given)
+    def final_arguments(self) -> Arguments:
+        """Give the arguments of the execution whose result was returned."""
+        executions = [execution for execution in self.own_executions if not execution.has_failed]
+        return executions[-1].arguments if executions else self.arguments
 
     @property
     def has_struggled(self) -> bool:
-        """Whether something went wrong, however it ended: a call that was made otherwise was refused at first."""
-        has_failed = self.has_failed or any(execution.has_failed for execution in self.own)
-        return has_failed or not are_same(self.given, self.made)
+        """Say whether something went wrong, however it ended: a call that was made otherwise was refused at first."""
+        has_failed = self.has_failed or any(execution.has_failed for execution in self.own_executions)
+        return has_failed or not is_same_call(self.arguments, self.final_arguments)
 
     @property
     def is_repaired(self) -> bool:
@@ -154,7 +155,7 @@ class Play:
     """What left the program, if anything did."""
 
 
-def are_same(one: Arguments, other: Arguments) -> bool:
+def is_same_call(one: Arguments, other: Arguments) -> bool:
     return one.keys() == other.keys() and all(is_same(one[name], other[name]) for name in one)
 
 
@@ -170,7 +171,7 @@ class Tool:
         self.is_async = inspect.iscoroutinefunction(function)
         self.function = function
         self.mirror = self._make_mirror(options.pop("module", ""))
-        self.called: Callable[..., Any] = self.mirror if stage.mulligan is None else stage.wrap(self.mirror, options)
+        self.callee: Callable[..., Any] = self.mirror if stage.mulligan is None else stage.wrap(self.mirror, options)
 
     def _make_mirror(self, module: str) -> Callable[..., Any]:
         """Make a function with the same signature that notes each execution.
@@ -178,21 +179,21 @@ class Tool:
         A wrapper that takes any arguments would hide from mulligan that a call did not fit the signature.
         """
         scope: dict[str, Any] = {"note": self._note_async if self.is_async else self._note}
-        parameters, passed, has_star = [], [], False
+        parameters, values, has_star = [], [], False
         for name, parameter in self.signature.parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
                 parameters.append(f"**{name}")
-                passed.append(f"**{name}")
+                values.append(f"**{name}")
                 continue
             if parameter.kind is parameter.KEYWORD_ONLY and not has_star:
                 has_star = True
                 parameters.append("*")
             scope[f"default_{name}"] = parameter.default
             parameters.append(name if parameter.default is parameter.empty else f"{name}=default_{name}")
-            passed.append(f"{name}={name}")
-        name, passing = self.function.__name__, ", ".join(passed)
-        opening, answer = ("async def", "await note") if self.is_async else ("def", "note")
-        exec(f"{opening} {name}({', '.join(parameters)}):\n    return {answer}({passing})", scope)
+            values.append(f"{name}={name}")
+        name, call = self.function.__name__, ", ".join(values)
+        keyword, answer = ("async def", "await note") if self.is_async else ("def", "note")
+        exec(f"{keyword} {name}({', '.join(parameters)}):\n    return {answer}({call})", scope)
         mirror: Callable[..., Any] = scope[name]
         mirror.__annotations__ = typing.get_type_hints(self.function, include_extras=True)
         mirror.__doc__, mirror.__module__ = self.function.__doc__, module or self.function.__module__
@@ -221,39 +222,42 @@ class Tool:
         except BaseException:
             execution.has_failed = True
             if entry is not None and entry.cure is None and entry.tool == self.name:
-                entry.cure = self.cure_of(entry.given)  # now: the call itself may change what is true
+                entry.cure = self.find_cure(entry.arguments)  # now: the call itself may change what is true
             raise
 
-    def cure_of(self, given: Arguments) -> Cure | None:
+    def find_cure(self, arguments: Arguments) -> Cure | None:
         """Give what helps a failed call; what it would change must not be right already."""
-        cure = None if self.truth is None else self.truth(given)
-        return None if cure is not None and not cure.first and cure.accepts(given, given) else cure
+        cure = None if self.truth is None else self.truth(arguments)
+        return None if cure is not None and not cure.first and cure.accepts(arguments, arguments) else cure
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         """Name what a call was given, defaults included where it fits the signature."""
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError:
-            names = [name for name, each in self.signature.parameters.items() if each.kind is not each.VAR_KEYWORD]
+            names = [name for name, kind in self._kinds() if kind is not inspect.Parameter.VAR_KEYWORD]
             return {**dict(zip(names, args, strict=False)), **kwargs}
         bound.apply_defaults()
-        given = dict(bound.arguments)
-        for name, parameter in self.signature.parameters.items():
-            if parameter.kind is parameter.VAR_KEYWORD:
-                given.update(given.pop(name, {}))
-        return given
+        arguments = dict(bound.arguments)
+        for name, kind in self._kinds():
+            if kind is inspect.Parameter.VAR_KEYWORD:
+                arguments.update(arguments.pop(name, {}))
+        return arguments
+
+    def _kinds(self) -> list[tuple[str, Any]]:
+        return [(name, parameter.kind) for name, parameter in self.signature.parameters.items()]
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call it as the program does."""
-        entry = self.stage.begin(self, self.bind(args, kwargs))
-        with self.stage.noting(self, entry):
-            entry.result = self.called(*args, **kwargs)
+        entry = self.stage.begin_call(self, self.bind(args, kwargs))
+        with self.stage.note_call(self, entry):
+            entry.result = self.callee(*args, **kwargs)
         return entry.result
 
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
-        entry = self.stage.begin(self, self.bind(args, kwargs))
-        with self.stage.noting(self, entry):
-            entry.result = await self.called(*args, **kwargs)
+        entry = self.stage.begin_call(self, self.bind(args, kwargs))
+        with self.stage.note_call(self, entry):
+            entry.result = await self.callee(*args, **kwargs)
         return entry.result
 
 
@@ -271,7 +275,7 @@ class Run:
 
 _entry: contextvars.ContextVar[Entry | None] = contextvars.ContextVar("learning_entry", default=None)
 _run: contextvars.ContextVar[RunEntry | None] = contextvars.ContextVar("learning_run", default=None)
-_corrected: contextvars.ContextVar[Entry | None] = contextvars.ContextVar("learning_corrected", default=None)
+_correction_of: contextvars.ContextVar[Entry | None] = contextvars.ContextVar("learning_corrected", default=None)
 
 
 class Stage:
@@ -294,8 +298,10 @@ class Stage:
         """Begin with these settings; of those that mulligan does not have, without them."""
         if self.mulligan is None:
             return
-        known = {name: value for name, value in settings.items() if name in settings_file.NAMES}
-        read = settings_file.read({"store": self._store, **known}, environment={}, folder=_NOWHERE, user_file=_NOWHERE)
+        options = {name: value for name, value in settings.items() if name in settings_file.NAMES}
+        read = settings_file.read(
+            {"store": self._store, **options}, environment={}, folder=_NOWHERE, user_file=_NOWHERE
+        )
         if self.mulligan._parts is not None:
             self.mulligan._parts.recorder.close()
         self.mulligan._parts = Parts(
@@ -315,7 +321,7 @@ class Stage:
 
     # What programs use
 
-    def chance(self, *key: Any) -> float:
+    def draw_number(self, *key: Any) -> float:
         """Give a number from 0 to 1 that is the same for the same key, whatever was called before."""
         data = repr((self._seed, self._name, self.number, key)).encode()
         return int.from_bytes(hashlib.blake2b(data, digest_size=6).digest(), "big") / 2**48
@@ -335,10 +341,10 @@ class Stage:
 
     def wrap(self, mirror: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
         assert self.mulligan is not None
-        known = inspect.signature(Mulligan.tool).parameters
+        names = inspect.signature(Mulligan.tool).parameters
         wrap: Any = self.mulligan.tool
-        made: Callable[..., Any] = wrap(**{name: value for name, value in options.items() if name in known})(mirror)
-        return made
+        callee: Callable[..., Any] = wrap(**{name: value for name, value in options.items() if name in names})(mirror)
+        return callee
 
     @contextlib.contextmanager
     def run(self, agent: str = "agent", **options: Any) -> Iterator[Run]:
@@ -351,9 +357,9 @@ class Stage:
             if self.mulligan is None:
                 yield Run(entry, None)
                 return
-            known = inspect.signature(Mulligan.run).parameters
-            opening: Any = self.mulligan.run
-            with opening(agent, **{name: value for name, value in options.items() if name in known}) as run:
+            names = inspect.signature(Mulligan.run).parameters
+            open_run: Any = self.mulligan.run
+            with open_run(agent, **{name: value for name, value in options.items() if name in names}) as run:
                 yield Run(entry, run)
                 for turns in self._turns:  # not left to the garbage collector, which may come at a bad moment
                     turns.close()
@@ -368,14 +374,14 @@ class Stage:
     @contextlib.contextmanager
     def correcting(self, error: BaseException) -> Iterator[None]:
         """Say that what is called inside corrects this failure, where mulligan can be told."""
-        failed = next((entry for entry in reversed(self.play.entries) if entry.error is error), None)
-        token = _corrected.set(failed)
+        entry = next((entry for entry in reversed(self.play.entries) if entry.error is error), None)
+        token = _correction_of.set(entry)
         correcting = getattr(self.mulligan, "correcting", None)
         try:
             with correcting(error) if correcting is not None else contextlib.nullcontext():
                 yield
         finally:
-            _corrected.reset(token)
+            _correction_of.reset(token)
 
     def turns(self, limit: int = 10) -> Iterator[Any]:
         """Count the turns of a model's loop."""
@@ -388,36 +394,36 @@ class Stage:
     def call(self, turn: Any, name: str, /, **arguments: Any) -> Entry:
         """Make a call that a model asked for in this turn; what it reads is in the entry."""
         tool = self.tools[name]
-        entry = self.begin(tool, tool.bind((), arguments), is_answered=True)
+        entry = self.begin_call(tool, tool.bind((), arguments), is_answered=True)
         if self.mulligan is None:
-            with contextlib.suppress(Exception), self.noting(tool, entry):
-                entry.result = tool.called(**arguments)
+            with contextlib.suppress(Exception), self.note_call(tool, entry):
+                entry.result = tool.callee(**arguments)
             return entry
-        with self.noting(tool, entry):
+        with self.note_call(tool, entry):
             self._read_answer(tool, entry, turn.call(self._callables(), name, arguments))
         return entry
 
     async def acall(self, turn: Any, name: str, /, **arguments: Any) -> Entry:
         """Make the same call of an async tool."""
         tool = self.tools[name]
-        entry = self.begin(tool, tool.bind((), arguments), is_answered=True)
+        entry = self.begin_call(tool, tool.bind((), arguments), is_answered=True)
         if self.mulligan is None:
-            with contextlib.suppress(Exception), self.noting(tool, entry):
-                entry.result = await tool.called(**arguments)
+            with contextlib.suppress(Exception), self.note_call(tool, entry):
+                entry.result = await tool.callee(**arguments)
             return entry
-        with self.noting(tool, entry):
+        with self.note_call(tool, entry):
             self._read_answer(tool, entry, await turn.acall(self._callables(), name, arguments))
         return entry
 
     def _callables(self) -> dict[str, Callable[..., Any]]:
-        return {name: tool.called for name, tool in self.tools.items()}
+        return {name: tool.callee for name, tool in self.tools.items()}
 
     def _read_answer(self, tool: Tool, entry: Entry, answer: Any) -> None:
         ours = answer.get("mulligan", {}) if isinstance(answer, dict) else {}
         block = ours or (answer if isinstance(answer, dict) else {})
         entry.has_failed = "error" in block and "recoverable" in block
         if entry.has_failed:
-            self.hear(tool, entry, _advice_in(block))
+            self.read_texts(tool, entry, _list_advice(block))
         elif ours:  # the result with a note of ours, in it or around it
             rest = {name: value for name, value in answer.items() if name != "mulligan"}
             entry.result = rest["result"] if rest.keys() == {"result"} else rest
@@ -432,31 +438,31 @@ class Stage:
         line may be marked with a third part, the goal it serves.
         """
         results: list[Any] = []
-        lines = list(script)
-        done: set[Any] = set()
+        lines, goals = list(script), set()
         turns = self.turns(limit)
         while lines:
             line = lines.pop(0)
             name, arguments, *rest = line(results) if callable(line) else line
-            goal = rest[0] if rest else ""
-            if goal in done:
+            if rest and rest[0] in goals:
                 continue
-            tried: list[Arguments] = []
+            attempts: list[Arguments] = []
             while (turn := next(turns, None)) is not None:
-                answer = self.call(turn, name, **arguments)
-                tried.append(arguments)
-                if not answer.has_failed:
-                    results.append(answer.result)
-                    done |= {goal} if goal else set()
+                entry = self.call(turn, name, **arguments)
+                attempts.append(arguments)
+                if not entry.has_failed:
+                    results.append(entry.result)
+                    goals.update(rest)
                     break
-                claims = [claim for each in answer.sentences if each.confidence >= 0.5 for claim in each.claims]
-                following = follow(claims, arguments)
-                if following is not None and following not in tried:
-                    arguments = following
+                claims = [
+                    claim for one in entry.sentences if one.confidence >= LEAST_CONFIDENCE for claim in one.claims
+                ]
+                next_arguments = follow_advice(claims, arguments)
+                if next_arguments is not None and next_arguments not in attempts:
+                    arguments = next_arguments
                     continue
-                ahead = [place for place, each in enumerate(lines) if _calls_any(each, claims)]
-                if ahead:  # what has to come first is in the script, further down
-                    lines = lines[ahead[0] :]
+                places = [place for place, line in enumerate(lines) if _is_asked_for(line, claims)]
+                if places:  # what has to come first is in the script, further down
+                    lines = lines[places[0] :]
                 break
             else:
                 break
@@ -464,8 +470,8 @@ class Stage:
 
     # What the stage notes
 
-    def begin(self, tool: Tool, given: Arguments, *, is_answered: bool = False) -> Entry:
-        entry = Entry(tool.name, given, 0, is_answered, run=_run.get())
+    def begin_call(self, tool: Tool, arguments: Arguments, *, is_answered: bool = False) -> Entry:
+        entry = Entry(tool.name, arguments, 0, is_answered, run=_run.get())
         with self._lock:
             place = entry.key[:2]
             entry.number = self._counts[place]
@@ -476,7 +482,7 @@ class Stage:
         return entry
 
     @contextlib.contextmanager
-    def noting(self, tool: Tool, entry: Entry) -> Iterator[None]:
+    def note_call(self, tool: Tool, entry: Entry) -> Iterator[None]:
         """Note how a call ends, and what was said about it."""
         token = _entry.set(entry)
         try:
@@ -487,7 +493,7 @@ class Stage:
         finally:
             _entry.reset(token)
             if entry.has_struggled and entry.cure is None:
-                entry.cure = tool.cure_of(entry.given)
+                entry.cure = tool.find_cure(entry.arguments)
             if self.mulligan is not None:
                 self._listen(tool, entry)
             entry.is_over = True
@@ -497,11 +503,11 @@ class Stage:
     def _listen(self, tool: Tool, entry: Entry) -> None:
         assert self.mulligan is not None
         notes = [line for note in getattr(entry.error, "__notes__", ()) for line in str(note).splitlines()]
-        self.hear(tool, entry, [*notes, *self.mulligan.notes()])
+        self.read_texts(tool, entry, [*notes, *self.mulligan.notes()])
         if entry.error is not None and self.mode == "full" and not entry.is_answered:
             self._ask(tool, entry)
 
-    def hear(self, tool: Tool, entry: Entry, texts: Sequence[str]) -> None:
+    def read_texts(self, tool: Tool, entry: Entry, texts: Sequence[str]) -> None:
         """Read what was said about a call."""
         for text in texts:
             entry.sentences.append(read_sentence(text, tool.name, list(tool.signature.parameters), list(self.tools)))
@@ -512,55 +518,58 @@ class Stage:
         self._questions += 1
         if self._questions > MAX_QUESTIONS or not isinstance(entry.error, Exception):
             return
-        earlier = [
-            {"tool": each.tool, "arguments": each.given, "outcome": "failure" if each.has_failed else "success",
-             "error" if each.has_failed else "result": str(each.error) if each.has_failed else each.result}
-            for each in (entry.run.entries if entry.run is not None else ())
-            if each.is_over and each is not entry
-        ]  # fmt: skip
-        for one in self.mulligan.suggest(tool.called, entry.given, entry.error, run=earlier).suggestions:
-            claims = claims_of(one.changes, one.first, one.arguments)
-            text = f"suggest: {one.source}, {[(each.kind, each.path, each.value) for each in claims]}"
+        entries = entry.run.entries if entry.run is not None else []
+        earlier_calls = [_make_record(one) for one in entries if one.is_over and one is not entry]
+        for one in self.mulligan.suggest(tool.callee, entry.arguments, entry.error, run=earlier_calls).suggestions:
+            claims = list_claims(one.changes, one.first, one.arguments)
+            text = f"suggest: {one.source}, {[(claim.kind, claim.path, claim.value) for claim in claims]}"
             entry.sentences.append(Sentence(text, tuple(claims), True, one.source == "memory", one.confidence))
 
     def _settle(self, success: Entry) -> None:
         """Note which failed calls of the run a success has done: the same call, its cure, or what it says to be."""
-        named = _corrected.get()
-        if named is not None:
-            named.is_settled = True
+        failure = _correction_of.get()
+        if failure is not None:
+            failure.is_settled = True
         for entry in success.run.entries if success.run is not None else ():
             if entry.has_failed and not entry.is_settled and entry.tool == success.tool:
-                entry.is_settled = are_same(entry.given, success.made) or (
-                    entry.cure is not None and entry.cure.accepts(entry.given, success.made)
+                entry.is_settled = is_same_call(entry.arguments, success.final_arguments) or (
+                    entry.cure is not None and entry.cure.accepts(entry.arguments, success.final_arguments)
                 )
 
 
-def follow(claims: Sequence[Claim], arguments: Arguments) -> Arguments | None:
+def follow_advice(claims: Sequence[Claim], arguments: Arguments) -> Arguments | None:
     """Give the call that a model makes which believes this advice; None where it says nothing to do at once."""
-    made = dict(arguments)
+    call = dict(arguments)
     for claim in claims:
-        if claim.kind == "value" and claim.path in made:
-            before = made[claim.path]
+        if claim.kind == "value" and claim.path in call:
+            before = call[claim.path]
             value = claim.value.strip("'\"") if isinstance(claim.value, str) else claim.value
-            if isinstance(value, str) and isinstance(before, int | float) and not isinstance(before, bool):
+            if isinstance(value, str) and isinstance(before, bool):
+                value = value == "True"
+            elif isinstance(value, str) and isinstance(before, int | float):
                 with contextlib.suppress(ValueError):
                     value = type(before)(float(value))
-            made[claim.path] = value
-        elif claim.kind == "rename" and claim.path in made:
-            made[str(claim.value)] = made.pop(claim.path)
+            call[claim.path] = value
+        elif claim.kind == "rename" and claim.path in call:
+            call[str(claim.value)] = call.pop(claim.path)
         elif claim.kind == "drop":
-            made.pop(claim.path, None)
-    return None if are_same(made, arguments) else made
+            call.pop(claim.path, None)
+    return None if is_same_call(call, arguments) else call
 
 
-def _calls_any(line: Any, claims: Sequence[Claim]) -> bool:
-    names = {claim.path for claim in claims if claim.kind == "first"}
-    return not callable(line) and line[0] in names
+def _is_asked_for(line: Any, claims: Sequence[Claim]) -> bool:
+    return not callable(line) and any(claim.kind == "first" and claim.path == line[0] for claim in claims)
 
 
-def _advice_in(block: Mapping[str, Any]) -> list[str]:
-    found: list[str] = []
+def _make_record(entry: Entry) -> dict[str, Any]:
+    """Write down a call as `suggest` takes it."""
+    record = {"tool": entry.tool, "arguments": entry.arguments, "outcome": "failure" if entry.has_failed else "success"}
+    return {**record, "error": str(entry.error)} if entry.has_failed else {**record, "result": entry.result}
+
+
+def _list_advice(block: Mapping[str, Any]) -> list[str]:
+    texts: list[str] = []
     for name, value in block.items():
         if name not in KNOWN_FIELDS:
-            found += [str(each) for each in value] if isinstance(value, list | tuple) else [str(value)]
-    return found
+            texts += [str(text) for text in value] if isinstance(value, list | tuple) else [str(value)]
+    return texts

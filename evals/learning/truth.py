@@ -39,25 +39,25 @@ class Cure:
     def is_tellable(self) -> bool:
         return self.rule in TELLABLE_RULES
 
-    def accepts(self, given: Arguments, made: Arguments) -> bool:
-        """Say whether a call with `made` is the right one in the place of a call with `given`."""
-        wanted = {self.renames.get(name, name): value for name, value in given.items() if name not in self.drops}
-        names = wanted.keys() | self.changes.keys()
-        unwanted = {name for name in made.keys() - names if made[name] is not None}
-        if unwanted or not names <= made.keys():
+    def accepts(self, before: Arguments, after: Arguments) -> bool:
+        """Say whether a call with `after` is the right one in the place of a call with `before`."""
+        rest = {self.renames.get(name, name): value for name, value in before.items() if name not in self.drops}
+        names = rest.keys() | self.changes.keys()
+        strangers = {name for name in after.keys() - names if after[name] is not None}
+        if strangers or not names <= after.keys():
             return False
         return all(
-            matches(self.changes[name], made[name]) if name in self.changes else is_same(wanted[name], made[name])
+            is_match(self.changes[name], after[name]) if name in self.changes else is_same(rest[name], after[name])
             for name in names
         )
 
 
-def matches(expected: Any, value: Any) -> bool:
-    """Say whether a value is the expected one, or one that the expectation agrees to."""
-    if not callable(expected):
-        return is_same(expected, value)
+def is_match(expectation: Any, value: Any) -> bool:
+    """Say whether a value is the right one, or one that the expectation agrees to."""
+    if not callable(expectation):
+        return is_same(expectation, value)
     try:
-        return bool(expected(value))
+        return bool(expectation(value))
     except (TypeError, ValueError, AttributeError):
         return False
 
@@ -67,7 +67,7 @@ def is_same(one: Any, other: Any) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
-def values_of(text: str) -> list[Any]:
+def list_values(text: str) -> list[Any]:
     """List what a value may be that was shown as this text."""
     values: list[Any] = [text, text.strip("'\"`")]
     with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):

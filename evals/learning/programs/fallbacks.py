@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from learning.player import program
+from learning.player import register_program
 from learning.stage import Stage
 from learning.truth import Arguments, Cure
 
 
-@program
+@register_program
 def poll_until_ready(stage: Stage) -> None:
     """A job that is not ready until the nth look. The looks before are no reason to refuse the next."""
     looks = 3 + stage.number % 5
@@ -34,7 +34,7 @@ def poll_until_ready(stage: Stage) -> None:
                 stage.sleep(2)
 
 
-@program
+@register_program
 async def poll_without_blocking(stage: Stage) -> None:
     """The same in a coroutine, beside another call that works all the time."""
     looks = 2 + stage.number % 4
@@ -61,7 +61,7 @@ async def poll_without_blocking(stage: Stage) -> None:
                 await asyncio.sleep(0)
 
 
-@program
+@register_program
 def mirrors_outside_a_handler(stage: Stage) -> None:
     """One mirror after another until one answers. Nothing says that they are the same: the run is partial."""
     mirrors = stage.random.sample(["alpha", "beta", "gamma", "delta"], 4)
@@ -79,10 +79,10 @@ def mirrors_outside_a_handler(stage: Stage) -> None:
                 break
 
 
-@program
+@register_program
 def own_retries(stage: Stage) -> None:
     """A program that tries again itself, with the same arguments, up to five times."""
-    failures = {number: int(stage.chance("shaky", number) * 4) for number in range(4)}
+    failures = {number: int(stage.draw_number("shaky", number) * 4) for number in range(4)}
 
     @stage.tool()
     def post_entry(number: int) -> str:
@@ -101,7 +101,7 @@ def own_retries(stage: Stage) -> None:
                     stage.sleep(1)
 
 
-@program
+@register_program
 def own_retries_in_vain(stage: Stage) -> None:
     """The same where one never works: every attempt is the program's own, and is made."""
 
@@ -119,7 +119,7 @@ def own_retries_in_vain(stage: Stage) -> None:
                     break
 
 
-@program
+@register_program
 def retries_by_a_decorator(stage: Stage) -> None:
     """A retry library of the program's own, around the tool."""
 
@@ -145,7 +145,7 @@ def retries_by_a_decorator(stage: Stage) -> None:
     @stage.tool(effects="repeatable")
     def sync_folder(folder: str) -> str:
         attempts[folder] = attempts.get(folder, 0) + 1
-        if attempts[folder] <= int(stage.chance("slow", folder) * 6):
+        if attempts[folder] <= int(stage.draw_number("slow", folder) * 6):
             raise OSError("The folder is in use.")
         return f"{folder} in sync"
 
@@ -155,7 +155,7 @@ def retries_by_a_decorator(stage: Stage) -> None:
                 sync_folder(folder)
 
 
-@program
+@register_program
 def raises_at_last(stage: Stage) -> None:
     """A program that leaves its run with the error it met."""
 
@@ -170,11 +170,11 @@ def raises_at_last(stage: Stage) -> None:
             deploy(service, version=stage.number)
 
 
-@program
+@register_program
 def said_to_be_a_correction(stage: Stage) -> None:
     """A fallback outside a handler that says so: `with mulligan.correcting(error)`."""
 
-    def truth(given: Arguments) -> Cure:
+    def truth(call: Arguments) -> Cure:
         return Cure(name="engine", changes={"engine": "basic"})
 
     @stage.tool(effects="none", truth=truth)
@@ -183,19 +183,19 @@ def said_to_be_a_correction(stage: Stage) -> None:
             raise RuntimeError("This engine cannot read the clip.")
         return "words"
 
-    failed: Exception | None = None
+    failure: Exception | None = None
     with stage.run("captions"):
         clip = f"clip {stage.number}"
         try:
             transcribe(clip, engine="premium")
         except RuntimeError as error:
-            failed = error
-        if failed is not None:
-            with stage.correcting(failed):
+            failure = error
+        if failure is not None:
+            with stage.correcting(failure):
                 transcribe(clip, engine="basic")
 
 
-@program
+@register_program
 def said_across_tools(stage: Stage) -> None:
     """Another tool does what the first could not, and the program says so."""
 
@@ -216,13 +216,13 @@ def said_across_tools(stage: Stage) -> None:
                 send_letter(f"person {stage.number}", text)
 
 
-@program
+@register_program
 def another_tool_in_a_handler(stage: Stage) -> None:
     """A cache is asked first; what it does not have is computed. Nobody says that this is the same."""
 
     @stage.tool(effects="none")
     def get_cached(key: str) -> str:
-        if stage.chance("miss", key) < 0.4:
+        if stage.draw_number("miss", key) < 0.4:
             raise KeyError(key)
         return f"cached {key}"
 
@@ -238,7 +238,7 @@ def another_tool_in_a_handler(stage: Stage) -> None:
                 compute(key)
 
 
-@program
+@register_program
 def handler_takes_the_next_item(stage: Stage) -> None:
     """A handler that goes on with the next item at once, recursively: inside a handler, and no correction."""
 

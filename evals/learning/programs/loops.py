@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Literal
 
-from learning.player import program
-from learning.programs.specs import loop
+from learning.player import register_program
+from learning.programs.specs import write_loop
 from learning.stage import Stage
 from learning.truth import Arguments, Cure
 
@@ -26,16 +26,16 @@ class HttpError(Exception):
         self.status_code = status
 
 
-loop(
+write_loop(
     "months_with_random_gaps",
     "A yearly report; some months have no figures, other ones in each run.",
     tool="load_sales",
     parameters={"month": str},
     items=lambda stage: [{"month": month} for month in MONTHS],
-    is_bad=lambda stage, item: stage.chance(item) < 0.1,
+    is_bad=lambda stage, item: stage.draw_number(item) < 0.1,
     error=lambda item: ValueError(f"No sales recorded for {item['month']}."),
 )
-loop(
+write_loop(
     "customers_by_id",
     "Invoices for customers by number; blocked ones are left out.",
     tool="create_invoice",
@@ -47,7 +47,7 @@ loop(
     error=lambda item: PermissionError(f"Account {item['customer_id']} is blocked."),
     effects="once",
 )
-loop(
+write_loop(
     "guests_by_name",
     "Badges for guests; a name that the printer cannot print is left out.",
     tool="print_badge",
@@ -59,7 +59,7 @@ loop(
     error=lambda item: UnicodeError(f"No glyph for a letter in {item['name']!r}"),
     effects="repeatable",
 )
-loop(
+write_loop(
     "newsletter_by_email",
     "Mails to subscribers; some bounce, and the next address is another person.",
     tool="send_mail",
@@ -71,7 +71,7 @@ loop(
     error=lambda item: RuntimeError(f"550 mailbox unavailable: {item['to']}"),
     effects="once",
 )
-loop(
+write_loop(
     "readings_by_number",
     "Calibration of readings; a broken one is dropped.",
     tool="calibrate",
@@ -79,7 +79,7 @@ loop(
     items=lambda stage: [{"reading": round(stage.random.uniform(-40, 60), 1)} for _ in range(10)],
     error=lambda item: ArithmeticError("The calibration does not converge."),
 )
-loop(
+write_loop(
     "rates_by_date",
     "Rates day by day; on holidays there is none.",
     tool="get_rate",
@@ -91,7 +91,7 @@ loop(
     is_bad=lambda stage, item: item["day"] in ("2025-12-25", "2025-12-26", "2026-01-01"),
     error=lambda item: LookupError(f"No rate on {item['day']}"),
 )
-loop(
+write_loop(
     "files_by_path",
     "Word counts of a folder; a file that is gone is skipped.",
     tool="count_words",
@@ -101,7 +101,7 @@ loop(
     ],
     error=lambda item: FileNotFoundError(2, "No such file or directory", item["path"]),
 )
-loop(
+write_loop(
     "pages_by_url",
     "A crawler; pages that are gone are no reason to stop.",
     tool="fetch_page",
@@ -111,7 +111,7 @@ loop(
     ],
     error=lambda item: HttpError(404, f"Not Found for url: {item['url']}"),
 )
-loop(
+write_loop(
     "statements_of_sql",
     "A nightly check made of queries; one asks for a table that was dropped.",
     tool="run_query",
@@ -123,7 +123,7 @@ loop(
     is_bad=lambda stage, item: "returns" in item["sql"],
     error=lambda item: RuntimeError("no such table: returns"),
 )
-loop(
+write_loop(
     "regions_of_a_sum",
     "A sum over regions; one of them is down, and no other stands for it.",
     tool="count_instances",
@@ -131,7 +131,7 @@ loop(
     items=lambda stage: [{"region": region} for region in ("us", "eu", "ap", "sa")],
     error=lambda item: RuntimeError("The regional endpoint returned an invalid document."),
 )
-loop(
+write_loop(
     "kinds_of_report",
     "All kinds of a report, of which one is not allowed for this team.",
     tool="build_report",
@@ -140,7 +140,7 @@ loop(
     is_bad=lambda stage, item: item["kind"] == "staff",
     error=lambda item: PermissionError("This team may not see staff reports."),
 )
-loop(
+write_loop(
     "coordinates_as_tuples",
     "Elevations along a route; points in the sea have none.",
     tool="get_elevation",
@@ -150,7 +150,7 @@ loop(
     ],
     error=lambda item: ValueError("No elevation data at this location."),
 )
-loop(
+write_loop(
     "shops_and_months_nested",
     "Two loops, one inside the other; single cells are missing.",
     tool="get_turnover",
@@ -160,7 +160,7 @@ loop(
     ],
     error=lambda item: LookupError(f"no turnover of {item['shop']} in {item['month']}"),
 )
-loop(
+write_loop(
     "pages_of_a_list",
     "A list read page by page; a page that cannot be read is left out.",
     tool="list_tickets",
@@ -169,7 +169,7 @@ loop(
     is_bad=lambda stage, item: item["page"] == 2 + stage.number % 4,
     error=lambda item: RuntimeError("Internal error while rendering the list."),
 )
-loop(
+write_loop(
     "one_article_always_bad",
     "The same article is broken in every run for two weeks.",
     tool="reprice",
@@ -181,7 +181,7 @@ loop(
     error=lambda item: RuntimeError("The article has no purchase price."),
     effects="repeatable",
 )
-loop(
+write_loop(
     "one_good_item",
     "Nearly all fail: the only success is no correction of those before it.",
     tool="open_valve",
@@ -190,7 +190,7 @@ loop(
     is_bad=lambda stage, item: item["valve"] % 10 != 3,
     error=lambda item: RuntimeError("The valve is stuck."),
 )
-loop(
+write_loop(
     "everything_fails",
     "A run in which no call works at all.",
     tool="read_meter",
@@ -199,7 +199,7 @@ loop(
     is_bad=lambda stage, item: True,
     error=lambda item: RuntimeError("The meter does not answer the protocol."),
 )
-loop(
+write_loop(
     "swallow_and_use_a_default",
     "A failed look-up is replaced by a default, and the program goes on with other look-ups.",
     tool="get_setting",
@@ -208,16 +208,16 @@ loop(
     is_bad=lambda stage, item: item["name"] == "theme" and stage.number % 3 > 0,
     error=lambda item: KeyError(item["name"]),
 )
-loop(
+write_loop(
     "items_named_by_the_tool",
     'The tool says what its items are: `items=("month",)`.',
     tool="close_month",
     parameters={"month": str, "ledger": (str, "main")},
     items=lambda stage: [{"month": month} for month in MONTHS[:8]],
     error=lambda item: RuntimeError(f"There are open bookings in {item['month']}."),
-    declared=("month",),
+    item_names=("month",),
 )
-loop(
+write_loop(
     "payments_with_unknown_outcome",
     "Payments whose answers are lost. None is made twice, and the next payment is another one.",
     tool="pay",
@@ -228,15 +228,15 @@ loop(
 )
 
 
-@program
+@register_program
 def items_that_fail_once(stage: Stage) -> None:
     """Hosts that are busy at the first attempt. The same call again is the same thing."""
-    asked: set[str] = set()
+    busy_names: set[str] = set()
 
     @stage.tool(effects="none")
     def ping(name: str) -> str:
-        if name not in asked and stage.chance("busy", name) < 0.3:
-            asked.add(name)
+        if name not in busy_names and stage.draw_number("busy", name) < 0.3:
+            busy_names.add(name)
             raise ConnectionError(f"connection to {name} was reset")
         return "pong"
 
@@ -246,17 +246,17 @@ def items_that_fail_once(stage: Stage) -> None:
                 ping(name)
 
 
-@program
+@register_program
 def items_retried_at_the_end(stage: Stage) -> None:
     """What failed is done again in a second round, where most of it works."""
-    asked: set[str] = set()
-    left = []
+    names: set[str] = set()
+    failures = []
 
     @stage.tool()
     def upload(name: str) -> str:
-        is_first = name not in asked
-        asked.add(name)
-        if stage.chance("flaky", name) < 0.3 and (is_first or stage.chance("dead", name) < 0.3):
+        is_first = name not in names
+        names.add(name)
+        if stage.draw_number("flaky", name) < 0.3 and (is_first or stage.draw_number("dead", name) < 0.3):
             raise OSError("The upload was interrupted.")
         return f"stored {name}"
 
@@ -265,24 +265,24 @@ def items_retried_at_the_end(stage: Stage) -> None:
             try:
                 upload(name)
             except OSError:
-                left.append(name)
-        for name in left:
+                failures.append(name)
+        for name in failures:
             with suppress(OSError):
                 upload(name)
 
 
-@program
+@register_program
 def items_named_by_the_run(stage: Stage) -> None:
     """A loop that says what its items are, with `run.item`; inside an item a call is corrected."""
 
-    def truth(given: Arguments) -> Cure | None:
-        return Cure(name="carrier", changes={"carrier": "post"}) if given["carrier"] == "drone" else None
+    def truth(call: Arguments) -> Cure | None:
+        return Cure(name="carrier", changes={"carrier": "post"}) if call["carrier"] == "drone" else None
 
     @stage.tool(effects="none", truth=truth)
     def quote_delivery(order: str, carrier: str) -> float:
         if carrier == "drone":
             raise ValueError("This carrier does not deliver there.")
-        if stage.chance("lost", order) < 0.15:
+        if stage.draw_number("lost", order) < 0.15:
             raise LookupError("This order has no address.")
         return 4.5
 
@@ -306,36 +306,36 @@ def write_threads(name: str, about: str, *, has_contexts: bool) -> None:
         def resize(picture: str) -> str:
             with suppress(threading.BrokenBarrierError):
                 barrier.wait(5)  # the three of a round are in flight together
-            if stage.chance("damaged", picture) < 0.2:
+            if stage.draw_number("damaged", picture) < 0.2:
                 raise ValueError(f"{picture} is damaged")
             return f"{picture} at 50 %"
 
         with stage.run("gallery"), ThreadPoolExecutor(3) as pool:
             for first in range(0, 9, 3):
-                waiting = []
+                futures = []
                 for picture in (f"p{stage.number}-{number}.png" for number in range(first, first + 3)):
-                    run = contextvars.copy_context().run if has_contexts else lambda work, *given: work(*given)
-                    waiting.append(pool.submit(run, resize, picture))
-                for done in waiting:
+                    run = contextvars.copy_context().run if has_contexts else lambda work, *items: work(*items)
+                    futures.append(pool.submit(run, resize, picture))
+                for future in futures:
                     with suppress(ValueError):
-                        done.result()
+                        future.result()
 
     play.__doc__ = about
-    program(play, name)
+    register_program(play, name)
 
 
 write_threads("threads_with_contexts", "Items in threads that know the run, under way together.", has_contexts=True)
 write_threads("threads_without_contexts", "Threads that know nothing of the run: calls alone.", has_contexts=False)
 
 
-@program
+@register_program
 async def tasks_gathered(stage: Stage) -> None:
     """`asyncio.gather` over items, with the exceptions among the results."""
 
     @stage.tool(effects="none")
     async def translate(text: str, language: str) -> str:
         await asyncio.sleep(0)
-        if stage.chance("hard", text) < 0.2:
+        if stage.draw_number("hard", text) < 0.2:
             raise RuntimeError("The text could not be translated.")
         return text.upper()
 
@@ -344,14 +344,14 @@ async def tasks_gathered(stage: Stage) -> None:
         await asyncio.gather(*(translate(text, "fr") for text in texts), return_exceptions=True)
 
 
-@program
+@register_program
 async def tasks_in_a_group(stage: Stage) -> None:
     """A task group; each task catches its own failure, and two rounds follow each other."""
 
     @stage.tool(effects="none")
     async def get_price(ticker: str, market: str = "xetra") -> float:
         await asyncio.sleep(0)
-        if stage.chance("halted", ticker) < 0.2:
+        if stage.draw_number("halted", ticker) < 0.2:
             raise LookupError(f"{ticker} is halted")
         return 10.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Literal
 
-from learning.player import program
-from learning.programs.specs import mistake
+from learning.player import register_program
+from learning.programs.specs import write_mistake
 from learning.stage import Stage
 from learning.truth import Arguments, Cure
 from mulligan import AgentError
@@ -14,149 +14,147 @@ from mulligan import AgentError
 CITIES = ("Oslo", "Lima", "Cairo", "Quito", "Perth", "Turin", "Minsk", "Dakar", "Hanoi")
 
 
-def city_of(stage: Stage) -> str:
+def choose_city(stage: Stage) -> str:
     return CITIES[stage.number % len(CITIES)]
 
 
-mistake(
+write_mistake(
     "model_tries_fewer_days",
-    "The second example of the README, with three turns.",
+    "The second example of the README: three turns at first, and later two, which are enough for who is told.",
     tool="forecast",
     parameters={"city": str, "days": int},
-    given=lambda stage: {"city": city_of(stage), "days": 30},
+    call=lambda stage: {"city": choose_city(stage), "days": 30},
     tries=[{"days": 14}],
-    cure=lambda stage, given: Cure(name="days", changes={"days": 7}),
-    error=lambda given: ValueError("This range is not available."),
-    turns=lambda stage: 3,
+    cure=lambda stage, call: Cure(name="days", changes={"days": 7}),
+    error=lambda call: ValueError("This range is not available."),
+    turns=lambda stage: 3 if stage.number < 10 else 2,
 )
-mistake(
+write_mistake(
     "model_finds_the_unit",
     "A word that an interface does not know. The third try is right, and later there are only two turns.",
     tool="preheat",
     parameters={"dish": str, "unit": str},
-    given=lambda stage: {"dish": f"dish {stage.number}", "unit": "Fahrenheit"},
+    call=lambda stage: {"dish": f"dish {stage.number}", "unit": "Fahrenheit"},
     tries=[{"unit": "degF"}],
-    cure=lambda stage, given: Cure(name="unit", changes={"unit": "F"}),
-    error=lambda given: ValueError("The unit was not understood."),
+    cure=lambda stage, call: Cure(name="unit", changes={"unit": "F"}),
+    error=lambda call: ValueError("The unit was not understood."),
     turns=lambda stage: 3 if stage.number < 10 else 2,
 )
-mistake(
+write_mistake(
     "model_setting_that_changes",
     "A setting that a model is told in the first week is refused in the second.",
     tool="get_tides",
     parameters={"harbor": str, "hours": int},
-    given=lambda stage: {"harbor": city_of(stage), "hours": 96},
+    call=lambda stage: {"harbor": choose_city(stage), "hours": 96},
     tries=[{"hours": 72}],
-    cure=lambda stage, given: (
+    cure=lambda stage, call: (
         Cure(name="48 hours", changes={"hours": 48})
         if stage.day < 7
         else Cure(name="24 hours", changes={"hours": 24}, occurrence=4)
     ),
-    error=lambda given: ValueError("So many hours are not available."),
+    error=lambda call: ValueError("So many hours are not available."),
     turns=lambda stage: 6,
 )
-mistake(
+write_mistake(
     "model_with_learning_off",
     'With `learn="off"` nothing that was learned is used, although it would be right.',
     tool="crawl",
     parameters={"site": str, "depth": int},
-    given=lambda stage: {"site": f"site {stage.number}", "depth": 9},
-    cure=lambda stage, given: Cure(name="depth", changes={"depth": 3}, rule="learning is off"),
-    error=lambda given: ValueError("The crawler refuses."),
+    call=lambda stage: {"site": f"site {stage.number}", "depth": 9},
+    cure=lambda stage, call: Cure(name="depth", changes={"depth": 3}, rule="learning is off"),
+    error=lambda call: ValueError("The crawler refuses."),
     turns=lambda stage: 3,
     settings={"learn": "off"},
 )
-mistake(
+write_mistake(
     "model_knows_another_id",
     "The model corrects a user id by itself, in the next turn. It is never told to another run.",
     tool="get_vacation",
     parameters={"user_id": str, "year": int},
-    given=lambda stage: {"user_id": "me", "year": 2026},
-    cure=lambda stage, given: Cure(name="user", changes={"user_id": f"emp-{stage.number}"}, rule="privileged"),
-    error=lambda given: LookupError("Unknown employee."),
+    call=lambda stage: {"user_id": "me", "year": 2026},
+    cure=lambda stage, call: Cure(name="user", changes={"user_id": f"emp-{stage.number}"}, rule="privileged"),
+    error=lambda call: LookupError("Unknown employee."),
     turns=lambda stage: 3,
 )
-mistake(
+write_mistake(
     "model_fixes_a_command",
     "A shell command with a wrong option, then the right one. Commands are never told.",
     tool="run_command",
     parameters={"command": str, "description": (str, "Unpack the build")},
-    given=lambda stage: {"command": f"tar -yxf build{stage.number}.tgz"},
-    cure=lambda stage, given: Cure(
+    call=lambda stage: {"command": f"tar -yxf build{stage.number}.tgz"},
+    cure=lambda stage, call: Cure(
         name="command", changes={"command": f"tar -xzf build{stage.number}.tgz"}, rule="privileged"
     ),
-    error=lambda given: RuntimeError(f"exit status 2: tar: invalid option in {given['command']!r}"),
+    error=lambda call: RuntimeError(f"exit status 2: tar: invalid option in {call['command']!r}"),
     turns=lambda stage: 3,
     effects="once",
 )
-mistake(
+write_mistake(
     "model_edits_a_file",
     "An edit whose old text is not in the file; the next one quotes it right. Its text belongs to this run.",
     tool="edit_file",
     parameters={"path": str, "old_text": str, "new_text": str},
-    given=lambda stage: {"path": f"src/m{stage.number}.py", "old_text": lines_of(stage, 9), "new_text": "pass"},
-    cure=lambda stage, given: Cure(name="old_text", changes={"old_text": lines_of(stage, 10)}, rule="value of a run"),
-    error=lambda given: AgentError("old_text was not found in the file."),
+    call=lambda stage: {"path": f"src/m{stage.number}.py", "old_text": make_lines(stage, 9), "new_text": "pass"},
+    cure=lambda stage, call: Cure(name="old_text", changes={"old_text": make_lines(stage, 10)}, rule="value of a run"),
+    error=lambda call: AgentError("old_text was not found in the file."),
     turns=lambda stage: 3,
     effects="once",
 )
-mistake(
+write_mistake(
     "model_names_it_wrongly",
     "An argument under a name that the tool does not have; the next call has the right one.",
     tool="sample",
     parameters={"table": str, "limit": int},
-    given=lambda stage: {"table": f"table_{stage.number}", "amount_of_rows": 5},
-    cure=lambda stage, given: Cure(name="rename", renames={"amount_of_rows": "limit"}, rule="form"),
-    error=lambda given: TypeError("amount_of_rows is unknown"),
+    call=lambda stage: {"table": f"table_{stage.number}", "amount_of_rows": 5},
+    cure=lambda stage, call: Cure(name="rename", renames={"amount_of_rows": "limit"}, rule="form"),
+    error=lambda call: TypeError("amount_of_rows is unknown"),
     turns=lambda stage: 3,
 )
-mistake(
+write_mistake(
     "model_writes_numbers_as_texts",
     "A number as a text and an order in capitals, both of which the schema knows better.",
     tool="list_books",
     parameters={"shelf": str, "count": int, "order": Literal["title", "year"]},
-    given=lambda stage: {"shelf": f"shelf {stage.number}", "count": "7", "order": "Title"},
-    cure=lambda stage, given: Cure(name="form", changes={"count": 7, "order": "title"}, rule="form"),
-    error=lambda given: TypeError("count must be a number and order one of title, year"),
+    call=lambda stage: {"shelf": f"shelf {stage.number}", "count": "7", "order": "Title"},
+    cure=lambda stage, call: Cure(name="form", changes={"count": 7, "order": "title"}, rule="form"),
+    error=lambda call: TypeError("count must be a number and order one of title, year"),
     turns=lambda stage: 3,
 )
-mistake(
+write_mistake(
     "model_bound_in_the_error",
     "A bound that the error states: repaired at once, and announced in the answer.",
     tool="list_users",
     parameters={"team": str, "per_page": int},
-    given=lambda stage: {"team": f"team {stage.number}", "per_page": 500},
-    cure=lambda stage, given: Cure(name="per_page", changes={"per_page": 100}, rule="bound"),
-    error=lambda given: AgentError(f"per_page must be at most 100, got {given['per_page']}."),
+    call=lambda stage: {"team": f"team {stage.number}", "per_page": 500},
+    cure=lambda stage, call: Cure(name="per_page", changes={"per_page": 100}, rule="bound"),
+    error=lambda call: AgentError(f"per_page must be at most 100, got {call['per_page']}."),
     turns=lambda stage: 3,
 )
-mistake(
+write_mistake(
     "model_changes_two_values",
     "Two values change at once, and neither comes from a result: too little is known of what helped.",
     tool="print_file",
     parameters={"name": str, "paper": str, "is_duplex": bool},
-    given=lambda stage: {"name": f"letter {stage.number}", "paper": "A5", "is_duplex": True},
-    cure=lambda stage, given: Cure(
-        name="paper", changes={"paper": "A4", "is_duplex": False}, rule="two values changed"
-    ),
-    error=lambda given: RuntimeError("The printer cannot do this."),
+    call=lambda stage: {"name": f"letter {stage.number}", "paper": "A5", "is_duplex": True},
+    cure=lambda stage, call: Cure(name="paper", changes={"paper": "A4", "is_duplex": False}, rule="two values changed"),
+    error=lambda call: RuntimeError("The printer cannot do this."),
     turns=lambda stage: 3,
     effects="repeatable",
 )
 
 
-def lines_of(stage: Stage, count: int) -> str:
+def make_lines(stage: Stage, count: int) -> str:
     """Give ten lines of a file, of which so many are right."""
     return "\n".join(f"line {number} of file {stage.number if number < count else 'x'}" for number in range(10))
 
 
-@program
+@register_program
 def model_words_it_differently(stage: Stage) -> None:
     """The same command again with another comment. The comment changes nothing."""
     failures = [True]
 
-    def truth(given: Arguments) -> Cure:
-        before = given["description"]
+    def truth(call: Arguments) -> Cure:
+        before = call["description"]
         return Cure(name="comment", changes={"description": lambda text: text != before}, rule="comment argument")
 
     @stage.tool(truth=truth)
@@ -171,13 +169,13 @@ def model_words_it_differently(stage: Stage) -> None:
         stage.converse(3, [("run_command", {"command": command, "description": text}, "tests") for text in texts])
 
 
-@program
+@register_program
 def model_skips_customers(stage: Stage) -> None:
     """One customer a turn; those that fail are left out. The next customer corrects nothing."""
 
     @stage.tool(effects="none")
     def get_score(customer_id: int, bureau: str = "north") -> int:
-        if stage.chance("frozen", customer_id) < 0.3:
+        if stage.draw_number("frozen", customer_id) < 0.3:
             raise PermissionError("The file of this customer is frozen.")
         return 700
 
@@ -187,13 +185,13 @@ def model_skips_customers(stage: Stage) -> None:
             stage.call(turn, "get_score", customer_id=customer)
 
 
-@program
+@register_program
 def model_asks_other_cities(stage: Stage) -> None:
     """A city that the service does not have; the model goes on with the next ones of its list."""
 
     @stage.tool(effects="none")
     def get_population(city: str, year: int) -> int:
-        if stage.chance("unknown", city) < 0.3:
+        if stage.draw_number("unknown", city) < 0.3:
             raise LookupError("This city is not in the census.")
         return 100_000
 
@@ -203,13 +201,13 @@ def model_asks_other_cities(stage: Stage) -> None:
             stage.call(turn, "get_population", city=city, year=2020 + stage.number % 5)
 
 
-@program
+@register_program
 def model_calls_in_parallel(stage: Stage) -> None:
     """Several calls in one turn, of which some fail; the next turn asks for other months."""
 
     @stage.tool(effects="none")
     def load_visits(month: str, site: str) -> int:
-        if stage.chance("gap", month) < 0.25:
+        if stage.draw_number("gap", month) < 0.25:
             raise ValueError("The log of this month is damaged.")
         return 5000
 
@@ -219,14 +217,14 @@ def model_calls_in_parallel(stage: Stage) -> None:
                 stage.call(turn, "load_visits", month=f"2025-{3 * quarter + month:02}", site="shop")
 
 
-@program
+@register_program
 async def model_calls_concurrently(stage: Stage) -> None:
     """The same with tasks: the calls of a turn are in flight together."""
 
     @stage.tool(effects="none")
     async def load_clicks(week: int, site: str) -> int:
         await asyncio.sleep(0)
-        if stage.chance("gap", week) < 0.25:
+        if stage.draw_number("gap", week) < 0.25:
             raise ValueError("The log of this week is damaged.")
         return 5000
 
@@ -235,7 +233,7 @@ async def model_calls_concurrently(stage: Stage) -> None:
             await asyncio.gather(*(stage.acall(turn, "load_clicks", week=first + n, site="blog") for n in range(4)))
 
 
-@program
+@register_program
 def model_repeats_itself(stage: Stage) -> None:
     """The same call five times, which cannot work. To be refused at last costs nothing."""
 
@@ -247,13 +245,11 @@ def model_repeats_itself(stage: Stage) -> None:
         stage.converse(5, [("open_door", {"door": f"door {stage.number}"}) for _ in range(5)])
 
 
-@program
+@register_program
 def model_corrects_it_later(stage: Stage) -> None:
     """Something else comes first, and the correction two turns later: by the rules, not known to be one."""
 
-    @stage.tool(
-        effects="none", truth=lambda given: Cure(name="zoom", changes={"zoom": 12}, rule="not in the next turn")
-    )
+    @stage.tool(effects="none", truth=lambda call: Cure(name="zoom", changes={"zoom": 12}, rule="not in the next turn"))
     def draw_map(place: str, zoom: int) -> str:
         if zoom > 12:
             raise ValueError("There are no tiles at this zoom.")
@@ -264,5 +260,5 @@ def model_corrects_it_later(stage: Stage) -> None:
         return "rain"
 
     with stage.run("guide"):
-        maps = [("draw_map", {"place": city_of(stage), "zoom": zoom}, "map") for zoom in (15, 12)]
-        stage.converse(4, [maps[0], ("get_weather", {"place": city_of(stage)}), maps[1]])
+        maps = [("draw_map", {"place": choose_city(stage), "zoom": zoom}, "map") for zoom in (15, 12)]
+        stage.converse(4, [maps[0], ("get_weather", {"place": choose_city(stage)}), maps[1]])

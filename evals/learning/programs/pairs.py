@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from learning.player import program
+from learning.player import register_program
 from learning.stage import Stage
 from learning.truth import Arguments, Cure
 from mulligan import AgentError
@@ -32,7 +32,7 @@ def write_prerequisite(name: str, about: str, *, failing: str, missing: str, is_
 
         fail.__name__, prepare.__name__, look.__name__ = failing, missing, "get_status"
         cure = Cure(name=missing, first=(missing,), rule="prerequisite")
-        call_failing = stage.tool(effects="none", truth=lambda given: cure)(fail)
+        call_failing = stage.tool(effects="none", truth=lambda call: cure)(fail)
         call_missing = stage.tool(effects="repeatable")(prepare)
         stage.tool(effects="none")(look)
         subject, depth = f"{failing} {stage.number}", 1 + stage.number % 3
@@ -40,7 +40,8 @@ def write_prerequisite(name: str, about: str, *, failing: str, missing: str, is_
         with stage.run(f"{failing}-agent"):
             if is_model:
                 look_first, prepare_first = ("get_status", {"subject": subject}), (missing, {"subject": subject})
-                stage.converse(8, [call, look_first, call, prepare_first, call])
+                # Later there are turns only for who is told at once what is missing.
+                stage.converse(5 if stage.number < 10 else 3, [call, look_first, call, prepare_first, call])
                 return
             try:
                 call_failing(subject, depth)
@@ -49,7 +50,7 @@ def write_prerequisite(name: str, about: str, *, failing: str, missing: str, is_
                 call_failing(subject, depth)
 
     play.__doc__ = about
-    program(play, name)
+    register_program(play, name)
 
 
 def write_lookup(name: str, about: str, *, failing: str, lookup: str, value: Any, is_model: bool) -> None:
@@ -66,7 +67,7 @@ def write_lookup(name: str, about: str, *, failing: str, lookup: str, value: Any
         def find(subject: str) -> dict[str, Any]:
             return {"subject": subject, "key": right}
 
-        def truth(given: Arguments) -> Cure:
+        def truth(call: Arguments) -> Cure:
             return Cure(name=lookup, changes={"key": right}, first=(lookup,), rule="prerequisite", is_open=True)
 
         fail.__name__, find.__name__ = failing, lookup
@@ -85,14 +86,14 @@ def write_lookup(name: str, about: str, *, failing: str, lookup: str, value: Any
                 call_failing(subject, call_lookup(subject)["key"])
 
     play.__doc__ = about
-    program(play, name)
+    register_program(play, name)
 
 
 def write_contradiction(name: str, about: str, *, is_model: bool) -> None:
     """Write a program of two agents which share a tool and need different settings of it."""
 
     def play_agent(stage: Stage, agent: str, works: str) -> None:
-        @stage.tool(effects="none", truth=lambda given: Cure(name=agent, changes={"unit": works}))
+        @stage.tool(effects="none", truth=lambda call: Cure(name=agent, changes={"unit": works}))
         def measure(part: str, unit: str) -> float:
             if unit != works:
                 raise ValueError("The gauge does not know this unit.")
@@ -113,7 +114,7 @@ def write_contradiction(name: str, about: str, *, is_model: bool) -> None:
         play_agent(stage, "imperial-team", "inch")
 
     play.__doc__ = about
-    program(play, name)
+    register_program(play, name)
 
 
 write_prerequisite(

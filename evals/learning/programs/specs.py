@@ -7,23 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from learning.player import program
-from learning.stage import Stage, Tool
+from learning.player import register_program
+from learning.stage import Stage
 from learning.truth import Arguments, Cure
 
 Parameters = Mapping[str, Any]
 """By name a type, or a type and a default."""
 
 
-def make_function(name: str, parameters: Parameters, body: Callable[[Arguments], Any]) -> Callable[..., Any]:
+def make_function(title: str, parameters: Parameters, body: Callable[[Arguments], Any]) -> Callable[..., Any]:
     """Make a function with these parameters, which answers with what `body` makes of them."""
 
     def function(**arguments: Any) -> Any:
         return body(arguments)
 
-    types = {key: each[0] if isinstance(each, tuple) else each for key, each in parameters.items()}
-    defaults = {key: each[1] for key, each in parameters.items() if isinstance(each, tuple)}
-    function.__name__ = name
+    types = {name: kind[0] if isinstance(kind, tuple) else kind for name, kind in parameters.items()}
+    defaults = {name: kind[1] for name, kind in parameters.items() if isinstance(kind, tuple)}
+    function.__name__ = title
     function.__annotations__ = types
     function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
@@ -34,7 +34,7 @@ def make_function(name: str, parameters: Parameters, body: Callable[[Arguments],
     return function
 
 
-def loop(
+def write_loop(
     name: str,
     about: str,
     *,
@@ -42,39 +42,39 @@ def loop(
     parameters: Parameters,
     items: Callable[[Stage], Sequence[Arguments]],
     error: Callable[[Arguments], Exception],
-    is_bad: Callable[[Stage, Arguments], bool] = lambda stage, item: stage.chance("bad", item) < 0.2,
+    is_bad: Callable[[Stage, Arguments], bool] = lambda stage, item: stage.draw_number("bad", item) < 0.2,
     effects: str = "none",
-    declared: tuple[str, ...] = (),
+    item_names: tuple[str, ...] = (),
 ) -> None:
     """Write a program that calls a tool for one item after another, and goes on where one fails.
 
-    `declared` are the arguments that the tool itself says are items.
+    `item_names` are the arguments that the tool itself says are items.
     """
 
     def play(stage: Stage) -> None:
-        def body(given: Arguments) -> str:
-            if is_bad(stage, given):
-                raise error(given)
-            return f"{tool} {given}"
+        def body(item: Arguments) -> str:
+            if is_bad(stage, item):
+                raise error(item)
+            return f"{tool} {item}"
 
-        options: dict[str, Any] = {"items": declared} if declared else {}
-        called = stage.tool(effects=effects, **options)(make_function(tool, parameters, body))
+        options: dict[str, Any] = {"items": item_names} if item_names else {}
+        call_tool = stage.tool(effects=effects, **options)(make_function(tool, parameters, body))
         with stage.run(f"{tool}-agent"):
             for item in items(stage):
                 with suppress(Exception):
-                    called(**item)
+                    call_tool(**item)
 
     play.__doc__ = about
-    program(play, name)
+    register_program(play, name)
 
 
-def mistake(
+def write_mistake(
     name: str,
     about: str,
     *,
     tool: str,
     parameters: Parameters,
-    given: Callable[[Stage], Arguments],
+    call: Callable[[Stage], Arguments],
     cure: Callable[[Stage, Arguments], Cure],
     error: Callable[[Arguments], Exception],
     tries: Sequence[Arguments] = (),
@@ -93,33 +93,30 @@ def mistake(
             return cure(stage, arguments)
 
         def body(arguments: Arguments) -> str:
-            assert made is not None
-            if made.cure_of(arguments) is not None:
+            if stage.tools[tool].find_cure(arguments) is not None:
                 raise error(arguments)
             return f"{tool} {arguments}"
 
-        made: Tool | None = None
         if settings:
             stage.set_up(**settings)
-        called = stage.tool(effects=effects, truth=truth, **options)(make_function(tool, parameters, body))
-        made = stage.tools[tool]
-        first = given(stage)
+        call_tool = stage.tool(effects=effects, truth=truth, **options)(make_function(tool, parameters, body))
+        first = call(stage)
         right = apply_cure(cure(stage, first), first)
         with stage.run(f"{tool}-agent"):
             if turns is not None:
-                script = [first, *({**first, **each} for each in tries), right]
+                script = [first, *({**first, **changes} for changes in tries), right]
                 stage.converse(turns(stage), [(tool, arguments, "goal") for arguments in script])
                 return
             try:
-                called(**first)
+                call_tool(**first)
             except Exception:  # noqa: BLE001 - whatever it is, this program knows what to do
-                called(**right)
+                call_tool(**right)
 
     play.__doc__ = about
-    program(play, name)
+    register_program(play, name)
 
 
-def apply_cure(cure: Cure, given: Arguments) -> Arguments:
+def apply_cure(cure: Cure, arguments: Arguments) -> Arguments:
     """Give the call that is right in the place of a failed one."""
-    kept = {cure.renames.get(name, name): value for name, value in given.items() if name not in cure.drops}
-    return {**kept, **{name: value for name, value in cure.changes.items() if not callable(value)}}
+    rest = {cure.renames.get(name, name): value for name, value in arguments.items() if name not in cure.drops}
+    return {**rest, **{name: value for name, value in cure.changes.items() if not callable(value)}}
