@@ -4,21 +4,26 @@
     python evals/learning --only months       # those whose name contains this
     python evals/learning --examples          # with the first cases of everything that went wrong
 
-Each program is played in three modes side by side: *full* with one store for all its runs, *empty* with a new store
-for each run, *off* with plain functions. The clock is simulated and nothing waits. A program's tools live in a small
-world of its own, which is the same in all modes, and beside each tool stands what is true of its failures: which other
-call, if any, would have been the same thing done right. The judge sees what a user sees: results, `run.status`, the
-answers a model reads, notes on exceptions, `mulligan.notes()` and `Mulligan.suggest`. It counts:
+Every program is played in three modes side by side. *full* has one store for all runs, *empty* a new store for every
+run, *off* plain functions. The clock is simulated, and nothing waits. The tools of a program live in a small world of
+its own, which is the same in all modes. Beside a tool stands what is true of its failures: which other call, if any,
+would have been the same thing done right.
+
+The judge sees what a user sees: results, `run.status`, the answers that a model reads, notes on exceptions,
+`mulligan.notes()` and `Mulligan.suggest`. It counts:
 
 - wrong results: a call returned the result of other arguments, and these are no correction of it;
 - regressions: a call that is repaired with an empty memory fails with a full one;
-- harm: a call or a run fails, or is refused, that works or is made with an empty memory or without mulligan;
-- false recovered: a run is reported as `recovered` (or `success`) although a failed call never got done;
-- wrong advice: of all concrete advice that is at least 50 % sure, what would not have helped, and what memory tells of
-  privileged arguments and of values that belong to another run;
-- real corrections: failures whose correction was made in at least two earlier runs, and may be told by the rules of
-  learning, and how many of them were told that correction, or were repaired. The others are listed by rule;
-- how calls and runs ended in the first and the second week.
+- harm: a call fails, or is refused, that works or is made with an empty memory or without mulligan. The same for runs;
+- false recovered: a run is reported as `recovered`, or as `success`, although a failed call never got done;
+- wrong advice: concrete advice, at least 50 % sure, that would not have helped. So is what memory tells of privileged
+  arguments, and of values that belong to another run;
+- real corrections: failures that were corrected in two earlier runs at least, by a correction that the rules of
+  learning let be told. How many of them were told that correction, or were repaired? Others are listed by rule;
+- how calls and runs ended in the first and in the second week.
+
+Some figures are information and no goals: values executed that only memory knew, lessons that are true of no failure,
+and runs that really recovered but are reported as partial.
 
 It exits with 1 if a goal is missed.
 """
