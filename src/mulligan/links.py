@@ -252,7 +252,9 @@ class RunProgress(msgspec.Struct, frozen=True):
             remaining = tuple(failure for failure in remaining if failure is not match.failure)
             before = match.failure
             intent, intent_size = before.failed_calls, before.intent_size + 1
-            members = (*before.members, IntentMember(before.call, before.tools_since))[-MAX_INTENT_MEMBERS:]
+            # In a plain second round of a program, what succeeded in between is no prerequisite.
+            tools = match.tools if match.method == "recipe" or match.changes else ()
+            members = (*before.members, IntentMember(before.call, tools))[-MAX_INTENT_MEMBERS:]
             links = match.links(call, is_final=True)[-1:]
         values = frozenset(_scalars(call.last.arguments))
         failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, intent_size, members, values)
@@ -392,7 +394,7 @@ class Match(NamedTuple):
                 msgspec.structs.replace(link, provisional=link.provisional and not is_final) for link in self.carried
             ]
         links = {failed: self._link(failed, call, is_final) for failed in self.failure.failed_calls}
-        tools = self.failure.tools_since
+        tools = self.tools
         for member in reversed(self.failure.members):
             tools = tuple(dict.fromkeys((*member.tools, *tools)))[:MAX_INTERMEDIATE_TOOLS]
             links[member.call.id] = self._link_member(member, call, tools, is_final)
@@ -416,8 +418,7 @@ class Match(NamedTuple):
         changed = diff_calls(member.call.last, call.last)
         if self.method not in ("retry", "recipe") or changed:
             return msgspec.structs.replace(link, how="agent", changes=changed)
-        is_recipe = bool(tools) and (self.method == "recipe" or bool(member.tools))
-        return msgspec.structs.replace(link, how="recipe" if is_recipe else "retry", between=tools if is_recipe else ())
+        return msgspec.structs.replace(link, how="recipe" if tools else "retry", between=tools)
 
 
 def _may_be_reissue(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
