@@ -108,6 +108,7 @@ class Recorded:
                     seq=row["seq"] + 1,
                     call=row["seq"] + 1,
                     name=row["tool"],
+                    server=row["dataset"],  # a tool that is known by a bare name only is never promoted
                     arguments=row["parameters"],
                     outcome=row["outcome"],
                     failure=self.failure(row) if row["outcome"] == "failure" else None,

@@ -31,6 +31,8 @@ MAX_COMPARED_FAILURES = 8
 """Open failures of one tool that a call with other arguments is compared with, the latest."""
 MAX_INTENT_CALLS = 2000
 """Failed calls of one intent that are linked one by one, the latest."""
+MAX_INTENT_MEMBERS = 10
+"""Failed calls of one intent that are compared with the success, the latest."""
 MAX_INTERMEDIATE_TOOLS = 50
 MAX_RECENT_SUCCESSES = 24
 """Successes since the first open failure whose arguments are kept: a prerequisite may be among them."""
@@ -109,6 +111,13 @@ def has_no_items(candidate: Candidate) -> bool:
     return False
 
 
+class IntentMember(msgspec.Struct, frozen=True):
+    """An earlier failed call of an intent, and the tools that succeeded before it was issued again."""
+
+    call: Call
+    tools: tuple[str, ...]
+
+
 class OpenFailure(msgspec.Struct, frozen=True):
     """A failed call that nothing has recovered yet, and what happened since."""
 
@@ -120,6 +129,8 @@ class OpenFailure(msgspec.Struct, frozen=True):
     """Earlier failed calls of the same intent, the oldest first."""
     intent_size: int = 1
     """All failed calls of the intent, this one included."""
+    members: tuple[IntentMember, ...] = ()
+    """The latest of the earlier failed calls, with what succeeded between them."""
     values: frozenset[str] = frozenset()
     """Its values as text."""
     tools_since: tuple[str, ...] = ()
@@ -233,15 +244,20 @@ class RunProgress(msgspec.Struct, frozen=True):
         links: list[Link] = []
         intent: tuple[int, ...] = ()
         intent_size = 1
+        members: tuple[IntentMember, ...] = ()
         remaining = self.open
         # A re-issue that failed continues the intent of the failed call before it. Items are told apart at its end.
         match = self._find_recovered(call, facts, has_no_items, ())
         if match is not None:
             remaining = tuple(failure for failure in remaining if failure is not match.failure)
-            intent, intent_size = match.failure.failed_calls, match.failure.intent_size + 1
+            before = match.failure
+            intent, intent_size = before.failed_calls, before.intent_size + 1
+            # In a plain second round of a program, what succeeded in between is no prerequisite.
+            tools = match.tools if match.method == "recipe" or match.changes else ()
+            members = (*before.members, IntentMember(before.call, tools))[-MAX_INTENT_MEMBERS:]
             links = match.links(call, is_final=True)[-1:]
         values = frozenset(_scalars(call.last.arguments))
-        failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, intent_size, values)
+        failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, intent_size, members, values)
         latest_calls = {**self.latest_calls, call.first.tool_key: call.id}
         progress = msgspec.structs.replace(
             self,
@@ -263,7 +279,10 @@ class RunProgress(msgspec.Struct, frozen=True):
             for failure in reversed(judged):
                 link = linked.get(failure.call.id)
                 if link is not None:
-                    return Match(failure, link.how, link.changes, link.evidence, link.provisional, link.between)
+                    carried = call.last.links
+                    return Match(
+                        failure, link.how, link.changes, link.evidence, link.provisional, link.between, carried
+                    )
         if len(judged) == len(self.open):
             return None if facts is None else self._judge(call, facts, self.open, is_item)
         if facts is None:
@@ -365,23 +384,41 @@ class Match(NamedTuple):
     evidence: tuple[LinkEvidence, ...]
     is_provisional: bool
     tools: tuple[str, ...]
+    carried: tuple[Link, ...] = ()
+    """The links as the recording process judged them."""
 
     def links(self, call: Call, is_final: bool) -> list[Link]:
-        """Return one link for each failed call of the intent."""
-        return [
-            Link(
-                run=call.first.run,
-                failed=failed,
-                overcame=call.id,
-                how=self.method,
-                # What was changed in between is told by the links of the chain.
-                changes=self.changes if failed == self.failure.call.id else (),
-                between=self.tools,
-                evidence=self.evidence,
-                provisional=self.is_provisional and not is_final,
-            )
-            for failed in self.failure.failed_calls
-        ]
+        """Return one link for each failed call of the intent, that of the last one last."""
+        if self.carried:
+            return [
+                msgspec.structs.replace(link, provisional=link.provisional and not is_final) for link in self.carried
+            ]
+        links = {failed: self._link(failed, call, is_final) for failed in self.failure.failed_calls}
+        tools = self.tools
+        for member in reversed(self.failure.members):
+            tools = tuple(dict.fromkeys((*member.tools, *tools)))[:MAX_INTERMEDIATE_TOOLS]
+            links[member.call.id] = self._link_member(member, call, tools, is_final)
+        return list(links.values())
+
+    def _link(self, failed: int, call: Call, is_final: bool) -> Link:
+        is_last = failed == self.failure.call.id
+        return Link(
+            run=call.first.run,
+            failed=failed,
+            overcame=call.id,
+            how=self.method,
+            changes=self.changes if is_last else (),
+            between=self.tools,
+            evidence=self.evidence,
+            provisional=self.is_provisional and not is_final,
+        )
+
+    def _link_member(self, member: IntentMember, call: Call, tools: tuple[str, ...], is_final: bool) -> Link:
+        link = self._link(member.call.id, call, is_final)
+        changed = diff_calls(member.call.last, call.last)
+        if self.method not in ("retry", "recipe") or changed:
+            return msgspec.structs.replace(link, how="agent", changes=changed)
+        return msgspec.structs.replace(link, how="recipe" if tools else "retry", between=tools)
 
 
 def _may_be_reissue(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:

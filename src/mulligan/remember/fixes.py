@@ -107,6 +107,7 @@ def find_trials(before: RunProgress, call: Call, links: Iterable[Link]) -> list[
         return []
     trials = list(_trials_of_attempts(call))
     failures = {failure.call.id: failure.call for failure in before.open}
+    failures |= {member.call.id: member.call for failure in before.open for member in failure.members}
     for link in links:
         failed = failures.get(link.failed)
         is_conversation = link.how == "agent" and not link.changes  # a conversation went on: nothing to do again

@@ -32,6 +32,7 @@ from mulligan.remember.rows import (
     RUN,
     STEP,
     USED,
+    calls_of,
     compactions_of,
     extent,
     forget_links,
@@ -592,6 +593,10 @@ class Ledger:
         after = after._replace(links=links)
         for id in (linked.keys() | links.keys()) & opened.keys():
             before.calls[id] = after.calls[id] = opened[id]
+        # Earlier calls of a chain are open no longer, and are recovered with its last one.
+        chained = (linked.keys() | links.keys()) - after.calls.keys()
+        for id, call in calls_of(writer, tenant, run.id, chained).items() if chained else ():
+            before.calls[id] = after.calls[id] = call
         if compactions:
             after = after._replace(again=_again(run, after, compactions))
             before = before._replace(again=_again(run, before, compactions))

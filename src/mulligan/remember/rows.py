@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 from mulligan import figures
-from mulligan.calls import Call
+from mulligan.calls import Call, group_attempts
 from mulligan.links import RunProgress
 from mulligan.records import Compaction, History, Link, Run, Status, Step, encode
 from mulligan.remember import bodies, tallies
@@ -15,6 +15,8 @@ from mulligan.remember.bodies import PlainRow, Rest
 from mulligan.remember.connection import Connection, Insert, Lookup, upsert
 from mulligan.success import Success
 
+MAX_READ_CALLS = 500
+"""Calls that one statement asks for by their numbers."""
 FIRST = -(2**63)
 """Before every call."""
 
@@ -101,6 +103,21 @@ def steps_since(writer: Connection, tenant: str, run: str, start: int, new: list
     )
     steps = (at_hand.get(seq) or bodies.step(run, seq, name, started, body) for seq, name, started, body in rows)
     return [step for step in steps if step.call >= start]
+
+
+def calls_of(writer: Connection, tenant: str, run: str, ids: Collection[int]) -> dict[int, Call]:
+    """Read some calls of a run, by their numbers."""
+    steps: list[Step] = []
+    wanted = sorted(ids)
+    for start in range(0, len(wanted), MAX_READ_CALLS):
+        some = wanted[start : start + MAX_READ_CALLS]
+        rows = writer.execute(
+            "SELECT seq, name, started, body FROM steps WHERE tenant = ? AND run = ? "
+            f"AND call IN ({', '.join('?' * len(some))})",
+            (tenant, run, *some),
+        )
+        steps += [bodies.step(run, *row) for row in rows]
+    return {call.id: call for call in group_attempts(steps)}
 
 
 def links_since(writer: Connection, tenant: str, run: str, start: int) -> dict[int, Link]:
