@@ -390,8 +390,14 @@ class Match(NamedTuple):
     def links(self, call: Call, is_final: bool) -> list[Link]:
         """Return one link for each failed call of the intent, that of the last one last."""
         if self.carried:
+            # A client may send anything: only the calls of this intent are recovered, and by this call.
+            intent = frozenset(self.failure.failed_calls)
             return [
-                msgspec.structs.replace(link, provisional=link.provisional and not is_final) for link in self.carried
+                msgspec.structs.replace(
+                    link, run=call.first.run, overcame=call.id, provisional=link.provisional and not is_final
+                )
+                for link in {link.failed: link for link in self.carried}.values()
+                if link.failed in intent
             ]
         links = {failed: self._link(failed, call, is_final) for failed in self.failure.failed_calls}
         tools = self.tools
