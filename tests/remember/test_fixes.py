@@ -757,14 +757,14 @@ class Adversary(RuleBasedStateMachine):
     @rule(worked=st.booleans())
     def everybody_repeats_one_trial(self, worked):
         """Equal arguments before and after: one proof, whoever sends it and however often."""
-        for who in (*self.honest, *self.mine):
+        for who in (*self.honest[:3], *self.mine):
             self.count += 1
             run, at = f"run_e{self.count}", self.now - (self.count % 5) * DAY
             self.write_as(who, tried(run, {"k": 50, "q": "same"}, {"k": REPEATED, "q": "same"}, worked=worked, at=at))
 
     @rule()
     def everybody_uses_a_tool_of_a_bare_name(self):
-        for who in (*self.honest, *self.mine):
+        for who in (*self.honest[:3], *self.mine):
             self.count += 1
             before, after = {"k": 50, "q": f"a{self.count}"}, {"k": BARE, "q": f"a{self.count}"}
             at = self.now - (self.count % 5) * DAY
@@ -779,7 +779,7 @@ class Adversary(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4))
     def everybody_applies_what_is_almost_proven(self, count):
         """The success of an applied fix is no vote for it, whether it was recorded or reported."""
-        for who in (*self.honest, *self.mine) * count:
+        for who in (*self.honest[:2], *self.mine[:1]) * count:
             self.count += 1
             self.write_as(who, repaired(self.count, k=APPLIED, fix="fix_applied"))
         for store in (self.store, self.innocent):
