@@ -2,7 +2,7 @@
 # ARGS reaches the tool behind a target: make test ARGS="-k retry -x"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-providers test-browser test-api screenshots test-agents test-mcp test-wheel lint typing format bench eval-repair clean
+.PHONY: help demo test test-providers test-browser test-api screenshots test-agents test-mcp test-wheel lint typing format bench eval-repair eval-learning clean
 export PYTHON
 
 help: ## print these lines
@@ -70,6 +70,10 @@ eval-repair: ## measure repairs on calls broken on purpose, and on recorded fail
 	@.venv/bin/python -c "import bfcl_eval" 2>/dev/null || .venv/bin/python -m pip install --quiet --no-deps bfcl-eval mpmath
 	@.venv/bin/python evals/repair_perturbed.py $(ARGS)
 	@.venv/bin/python evals/repair.py $(ARGS)
+
+eval-learning: ## play ordinary programs for two simulated weeks: what learning is worth, and whether it does harm; minutes
+	@scripts/environment base
+	@.venv/bin/python evals/learning $(ARGS)
 
 clean: ## remove .venv, caches and what was built
 	rm -rf .venv .agents build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

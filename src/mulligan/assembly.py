@@ -137,6 +137,7 @@ class Mulligan:
         policy: Policy | None = None,
         items: Iterable[str] = (),
         learn: Learn | None = None,
+        circuit_breaker: bool = False,
     ) -> Callable[[F], F]: ...
 
     def tool(
@@ -160,6 +161,7 @@ class Mulligan:
         policy: Policy | None = None,
         items: Iterable[str] = (),
         learn: Learn | None = None,
+        circuit_breaker: bool = False,
     ) -> Any:
         """Wraps a tool: its calls are recorded, and recovered where that is safe.
 
@@ -175,6 +177,8 @@ class Mulligan:
 
         `items` names arguments that say which item of a loop a call is about: one item's call never corrects another's.
         `learn` is "off", "tell" or "repair": how far memory goes for this tool.
+        `circuit_breaker=True` lets an open circuit breaker answer a call at once, without making it: for some seconds
+        after many failures of the other side. Else it only stops retries, and calls that answer a model in a loop.
 
         `mode` is "observe", "suggest" or "repair", `record` is "full", "shape" or "off". `errors="raised"` says that
         no answer of it is a failure; `empty="failure"`, of a tool of type "retrieval", that an empty one is.
@@ -197,6 +201,7 @@ class Mulligan:
             policy=policy,
             items=items,
             learn=learn,
+            circuit_breaker=circuit_breaker,
         )
         return self._wrapping(function, about)
 
@@ -218,6 +223,7 @@ class Mulligan:
         compress_over: int = 2000,
         timeout: float | None = None,
         policy: Policy | None = None,
+        circuit_breaker: bool = False,
     ) -> Callable[[F], F]: ...
 
     def model(
@@ -235,6 +241,7 @@ class Mulligan:
         compress_over: int = 2000,
         timeout: float | None = None,
         policy: Policy | None = None,
+        circuit_breaker: bool = False,
     ) -> Any:
         """Wraps an LLM call: too long, it is compressed; rate limited, waited for; refused, answered gracefully.
 
@@ -261,6 +268,7 @@ class Mulligan:
             record=record,
             timeout=timeout,
             policy=policy,
+            circuit_breaker=circuit_breaker,
             model=about,
         )
         return self._wrapping(function, options)

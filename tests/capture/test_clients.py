@@ -115,7 +115,7 @@ def test_each_endpoint_and_each_model_is_left_alone_for_itself(played: Rehearsal
     for port in (1, 2):
         client = Client()
         client.base_url = f"http://127.0.0.1:{port}/v1"
-        clients.append(mulligan.wrap_client(client))
+        clients.append(mulligan.wrap_client(client, circuit_breaker=True))
     down, up = clients
     down.script += [Busy("The server is overloaded.")] * 50
     for number in range(6):

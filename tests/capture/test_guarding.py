@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import selectors
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -538,35 +538,184 @@ def test_an_interrupt_leaves_wherever_it_comes(error: type[BaseException], where
 # The same call once too often
 
 
-def test_the_third_identical_call_of_a_run_is_answered_without_being_made(played: Rehearsal) -> None:
-    executed: list[str] = []
+class Calls:
+    """A tool that always fails, and what it was called with."""
+
+    def __init__(self, error: Callable[[str], Exception] = lambda path: FileNotFoundError(2, "No such file", path)):
+        self.executed: list[str] = []
+        self._error = error
+
+    def read(self, path: str) -> str:
+        self.executed.append(path)
+        raise self._error(path)
+
+
+@contextlib.contextmanager
+def first_turn() -> Iterator[Any]:
+    """A turn of a loop that is under way: in the current run, or in its own."""
+    turns = iter(mulligan.turns(limit=2))
+    yield next(turns)
+    turns.close()  # type: ignore[attr-defined] # a generator
+
+
+def test_third_identical_call_that_answers_a_model_is_blocked(played: Rehearsal) -> None:
+    calls = Calls()
+    tools = {"read": mulligan.tool(effects="none")(calls.read)}
+    with mulligan.run("agent") as run, first_turn() as turn:
+        for _ in range(2):
+            assert turn.call(tools, "read", {"path": "a.txt"})["error"] == "tool/file_not_found"
+        for _ in range(2):
+            answer = turn.call(tools, "read", {"path": "a.txt"})
+            assert answer["error"] == "orchestration/loop_detected"
+            assert answer["recoverable"] is False
+        turn.call(tools, "read", {"path": "b.txt"})
+    assert calls.executed == ["a.txt", "a.txt", "b.txt"]
+    assert [step.outcome for step in played.steps] == ["failure", "failure", "refused", "refused", "failure"]
+    assert run.status == "partial"
+    with mulligan.run("another"), first_turn() as turn:
+        turn.call(tools, "read", {"path": "a.txt"})
+    assert calls.executed[-1] == "a.txt"
+
+
+def test_identical_call_awaited_by_a_loop_is_blocked(played: Rehearsal) -> None:
+    calls = Calls()
+
+    async def main() -> list[str]:
+        with first_turn() as turn:
+            return [(await turn.acall({"read": calls.read}, "read", {"path": "a.txt"}))["error"] for _ in range(3)]
+
+    assert asyncio.run(main()) == ["tool/file_not_found", "tool/file_not_found", "orchestration/loop_detected"]
+    assert len(calls.executed) == 2
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_identical_call_of_a_program_is_always_made_and_noted(played: Rehearsal, is_async: bool) -> None:
+    calls = Calls()
+
+    async def aread(path: str) -> str:
+        return calls.read(path)
+
+    read = mulligan.tool(effects="none", name="read")(aread if is_async else calls.read)
+    notes = []
+    with mulligan.run("agent"):
+        for _ in range(5):
+            with pytest.raises(FileNotFoundError) as caught:
+                asyncio.run(read("a.txt")) if is_async else read("a.txt")
+            notes.append("\n".join(caught.value.__notes__))
+        announced = mulligan.notes()
+    assert calls.executed == ["a.txt"] * 5
+    assert {step.outcome for step in played.steps} == {"failure"}
+    assert ["failed the same way" in note for note in notes] == [False, False, True, True, True]
+    assert "mulligan: this call failed the same way 3 times in this run." in notes[2].splitlines()
+    assert "mulligan: this call failed the same way 5 times in this run." in notes[4].splitlines()
+    # A poller would fill its run with notes: the first of a streak is announced, and spirals as before.
+    assert [note for note in announced if "failed the same way" in note] == [
+        "mulligan: this call failed the same way 3 times in this run."
+    ]
+
+
+def test_program_poller_is_never_blocked_and_gets_its_answer(played: Rehearsal) -> None:
+    script: list[Any] = [AgentError("The report is not ready.", code="not_ready")] * 9
 
     @mulligan.tool(effects="none")
+    def poll(report: str) -> str:
+        if script:
+            raise script.pop()
+        return "ready"
+
+    with mulligan.run("agent"):
+        for _ in range(9):
+            with pytest.raises(AgentError, match="not ready"):
+                poll("r1")
+        assert poll("r1") == "ready"
+    assert len(played.steps) == 10
+
+
+@pytest.mark.parametrize(
+    ("between", "is_noted"),
+    [([], True), ([("make", "")], False), ([("read", "b.txt")], False), ([("read", "other failure")], False)],
+    ids=["nothing", "another success", "other arguments", "another failure"],
+)
+def test_count_of_identical_failures_is_reset_by(
+    played: Rehearsal, between: list[tuple[str, str]], is_noted: bool
+) -> None:
+    errors: list[Exception] = []
+
+    @mulligan.tool
     def read(path: str) -> str:
-        executed.append(path)
-        raise FileNotFoundError(2, "No such file or directory", path)
+        raise errors.pop() if errors else KeyError("no such key")
 
-    with mulligan.run("agent") as run:
-        for _ in range(2):
-            with pytest.raises(FileNotFoundError):
+    tools = {"read": read, "make": mulligan.tool(name="make")(lambda path: "made")}
+    with mulligan.run("agent"):
+        for name, path in [*[("read", "a.txt")] * 2, *between, ("read", "a.txt")]:
+            if path == "other failure":
+                path = "a.txt"
+                errors.append(AgentError("The folder is locked.", code="locked"))
+            try:
+                tools[name](path)
+            except (KeyError, AgentError) as error:
+                note = error.__notes__[0]
+    assert ("failed the same way 3 times" in note) is is_noted
+
+
+def test_note_of_identical_failures_is_not_left_where_the_limit_is_zero() -> None:
+    with rehearsal(repeats=0), mulligan.run("agent"):
+        read = mulligan.tool(name="read")(Calls(KeyError).read)
+        for _ in range(5):
+            with pytest.raises(KeyError) as caught:
                 read("a.txt")
+        assert "failed the same way" not in caught.value.__notes__[0]
+
+
+def test_identical_failures_of_two_tools_of_one_name_are_counted_apart(played: Rehearsal) -> None:
+    def one(path: str) -> str:
+        raise KeyError("no such key")
+
+    def other(path: str) -> str:
+        raise KeyError("no such key")
+
+    with first_turn() as turn:
         for _ in range(2):
-            with pytest.raises(AgentError, match=r"given up .* in this run with the same arguments") as left:
-                read("a.txt")
-        assert left.value.recoverable is False
-        assert "no attempt" in left.value.__notes__[0]
-        with pytest.raises(FileNotFoundError):
-            read("b.txt")
-    assert executed == ["a.txt", "a.txt", "b.txt"]
-    assert [step.outcome for step in played.steps] == ["failure", "failure", "refused", "refused", "failure"]
-    assert played.steps[2].failure is not None
-    assert played.steps[2].failure.kind == "orchestration/loop_detected"
-    assert run.status == "partial"
-    with mulligan.run("another"), pytest.raises(FileNotFoundError):
-        read("a.txt")
+            for function in (one, other):
+                tool = mulligan.tool(name="read")(function)
+                assert turn.call([tool], "read", {"path": "a.txt"})["error"] == "tool/not_found"
+        for function in (one, other):  # neither has reset the other
+            tool = mulligan.tool(name="read")(function)
+            assert turn.call([tool], "read", {"path": "a.txt"})["error"] == "orchestration/loop_detected"
 
 
-def test_it_is_counted_by_call_and_not_by_attempt(played: Rehearsal) -> None:
+def test_repeated_failures_of_a_model_are_never_blocked(played: Rehearsal) -> None:
+    asked: list[int] = []
+
+    @mulligan.model
+    def chat(messages: Any) -> str:
+        asked.append(1)
+        raise KeyError("no")
+
+    with mulligan.run("agent"):
+        for _ in range(5):
+            with pytest.raises(KeyError):
+                chat([{"role": "user", "content": "Hello?"}])
+    assert len(asked) == 5
+
+
+def test_program_call_inside_a_tool_that_answers_a_model_is_made(played: Rehearsal) -> None:
+    calls = Calls()
+    inner = mulligan.tool(name="inner")(calls.read)
+
+    @mulligan.tool(policy=Policy(attempts=1))
+    def outer(times: int) -> str:
+        for _ in range(times):
+            with contextlib.suppress(FileNotFoundError):
+                inner("a.txt")
+        return "done"
+
+    with first_turn() as turn:
+        assert turn.call([outer], "outer", {"times": 4}) == "done"
+    assert calls.executed == ["a.txt"] * 4
+
+
+def test_identical_failures_are_counted_by_call_and_not_by_attempt(played: Rehearsal) -> None:
     executed: list[int] = []
 
     @mulligan.tool(effects="none", policy=Policy(breaker=False))
@@ -574,34 +723,24 @@ def test_it_is_counted_by_call_and_not_by_attempt(played: Rehearsal) -> None:
         executed.append(1)
         raise ConnectionError("reset")
 
-    with mulligan.run("agent"):
-        for _ in range(2):
-            with pytest.raises(ConnectionError):
-                fetch()
-        with pytest.raises(AgentError):
-            fetch()
+    with first_turn() as turn:
+        errors = [turn.call([fetch], "fetch")["error"] for _ in range(3)]
+    assert errors == ["tool/connection_error", "tool/connection_error", "orchestration/loop_detected"]
     assert len(executed) == 6
 
 
-def test_a_success_of_another_tool_lets_it_be_tried_again_and_a_models_answer_does_not(played: Rehearsal) -> None:
-    executed: list[str] = []
-
-    @mulligan.tool(effects="none")
-    def read(path: str) -> str:
-        executed.append(path)
-        raise FileNotFoundError(2, "No such file or directory", path)
-
+def test_success_of_another_tool_unblocks_a_call_and_a_models_answer_does_not(played: Rehearsal) -> None:
+    calls = Calls()
+    tools = {"read": mulligan.tool(effects="none")(calls.read), "make": lambda: "made"}
     chat = mulligan.model(name="chat")(lambda messages: "let me try again")
-    make = mulligan.tool(name="make")(lambda: "made")
-    with mulligan.run("agent"):
+    with first_turn() as turn:
         for _ in range(3):
             chat([])
-            with pytest.raises((FileNotFoundError, AgentError)):
-                read("a.txt")
-        assert len(executed) == 2
-        make()
-        with pytest.raises(FileNotFoundError):
-            read("a.txt")
+            turn.call(tools, "read", {"path": "a.txt"})
+        assert len(calls.executed) == 2
+        turn.call(tools, "make")
+        turn.call(tools, "read", {"path": "a.txt"})
+    assert len(calls.executed) == 3
 
 
 def test_calls_outside_a_run_and_observed_ones_are_never_answered_without_being_made(played: Rehearsal) -> None:
@@ -633,63 +772,195 @@ def test_attempts_of_a_layer_that_retries_are_not_calls_given_up(played: Rehears
     assert len(played.steps) == 10
 
 
-def test_a_tool_is_quick_again_when_the_run_in_which_it_was_watched_is_over(played: Rehearsal) -> None:
-    script: list[Any] = [KeyError("no"), KeyError("no")]
-
-    @mulligan.tool
-    def read() -> str:
-        if script:
-            raise script.pop()
-        return "ok"
-
+def test_identical_failures_leave_a_tool_on_the_fast_path(played: Rehearsal) -> None:
+    read = mulligan.tool(name="read")(Calls(KeyError).read)
     with mulligan.run("agent"):
-        for _ in range(2):
+        for _ in range(4):
             with pytest.raises(KeyError):
-                read()
-    guard = played.parts.kit.budget.guard("read", Policy())
-    assert guard.is_careful
-    read()
-    assert not guard.is_careful
+                read("a.txt")
+        assert not read.__mulligan__.rules(played.parts.kit, None).guard.is_careful
 
 
-def test_a_spiral_is_named_to_the_model_and_blocked_only_where_that_was_set() -> None:
-    for spirals in ("report", "block"):
-        with rehearsal(spirals=spirals) as played, mulligan.run("agent"):
-            tools = {name: mulligan.tool(name=name)(_nothing) for name in ("search_web", "search_docs")}
-            for number in range(4):
-                with pytest.raises(KeyError):
-                    tools["search_docs" if number % 2 else "search_web"](f"refund policy {number}")
-            (note,) = mulligan.notes()
-            assert "the same approach has failed 4 times" in note
-            assert "search_web, search_docs" in note
-            assert played.steps[-1].ending is not None
-            assert played.steps[-1].ending.spiral == note
-            with pytest.raises(KeyError if spirals == "report" else AgentError):
-                tools["search_web"]("policy refund")
+@pytest.mark.parametrize("spirals", ["report", "block"])
+def test_spiral_of_a_program_is_named_and_its_calls_are_made(spirals: str) -> None:
+    with rehearsal(spirals=spirals) as played, mulligan.run("agent"):
+        tools = {name: mulligan.tool(name=name)(_nothing) for name in ("search_web", "search_docs")}
+        for number in range(4):
+            with pytest.raises(KeyError):
+                tools["search_docs" if number % 2 else "search_web"](f"refund policy {number}")
+        (note,) = mulligan.notes()
+        assert "the same approach has failed 4 times" in note
+        assert "search_web, search_docs" in note
+        assert played.steps[-1].ending is not None
+        assert played.steps[-1].ending.spiral == note
+        with pytest.raises(KeyError) as caught:
+            tools["search_web"]("policy refund")
+        assert "the same approach has failed 5 times" in caught.value.__notes__[0]
+        assert mulligan.notes()
+
+
+@pytest.mark.parametrize(("spirals", "error"), [("report", "tool/not_found"), ("block", "tool/wrong_approach")])
+def test_spiral_in_a_loop_is_blocked_only_where_that_was_set(spirals: str, error: str) -> None:
+    with rehearsal(spirals=spirals), first_turn() as turn:
+        tools = {"search_web": _nothing, "search_docs": _nothing}
+        for number in range(4):
+            name = "search_docs" if number % 2 else "search_web"
+            answer = turn.call(tools, name, {"query": f"refund policy {number}"})
+        assert "the same approach has failed 4 times" in answer["suggestions"][-1]
+        assert turn.call(tools, "search_web", {"query": "policy refund"})["error"] == error
 
 
 def _nothing(query: str) -> None:
     raise KeyError("nothing is known of this")
 
 
-def test_an_open_circuit_answers_at_once_and_says_when_it_is_tried_again(played: Rehearsal) -> None:
-    executed: list[int] = []
+class Service:
+    """A tool that fails while its other side is down."""
 
-    @mulligan.tool(effects="none")
-    def fetch() -> None:
-        executed.append(1)
-        raise ConnectionError("reset")
+    def __init__(self) -> None:
+        self.executed = 0
+        self.is_down = True
 
+    def fetch(self) -> str:
+        self.executed += 1
+        if self.is_down:
+            raise ConnectionError("reset")
+        return "ok"
+
+
+def open_circuit(call: Callable[[], Any]) -> None:
+    """Fail until the circuit is open."""
+    for _ in range(5):
+        with pytest.raises(ConnectionError):
+            call()
+
+
+def test_open_circuit_stops_retries_of_a_program_and_never_its_first_attempt(played: Rehearsal) -> None:
+    service = Service()
+    fetch = mulligan.tool(effects="none")(service.fetch)
+    open_circuit(fetch)
+    made, waits = service.executed, len(played.waits)
     for _ in range(3):
-        with pytest.raises((ConnectionError, AgentError)):
+        with pytest.raises(ConnectionError) as caught:
             fetch()
-    made = len(executed)
+    assert service.executed == made + 3
+    assert len(played.waits) == waits
+    assert "too many of its calls have failed, and its circuit breaker is open" in caught.value.__notes__[0]
+    service.is_down = False
+    assert fetch() == "ok"
+    service.is_down = True
+    with pytest.raises(ConnectionError):
+        fetch()
+    assert len(played.waits) > waits  # the success has closed the circuit, and so there are retries again
+
+
+def test_open_circuit_of_a_tool_that_is_never_retried_is_recorded(played: Rehearsal) -> None:
+    fetch = mulligan.tool(Service().fetch)
+    open_circuit(fetch)
+    assert played.steps[-1].ending is not None
+    assert played.steps[-1].ending.why.endswith("is not known to be repeatable; its circuit breaker is open")
+
+
+def test_open_circuit_of_a_tool_that_asks_for_it_answers_at_once(played: Rehearsal) -> None:
+    service = Service()
+    fetch = mulligan.tool(circuit_breaker=True)(service.fetch)
+    open_circuit(fetch)
     with pytest.raises(AgentError, match=r"fetch was not called: .* It is tried again in \d\.\d s"):
         fetch()
-    assert len(executed) == made
+    assert service.executed == 5
     assert played.steps[-1].failure is not None
     assert played.steps[-1].failure.kind == "tool/unavailable"
     assert [each.run.end for each in played.runs][-1] == "raised"
+    played.waits.append(5.0)
+    service.is_down = False
+    assert fetch() == "ok"  # the probe
+
+
+def test_open_circuit_blocks_a_call_that_answers_a_model(played: Rehearsal) -> None:
+    service = Service()
+    fetch = mulligan.tool(service.fetch)
+    open_circuit(fetch)
+    with first_turn() as turn:
+        answer = turn.call([fetch], "fetch")
+    assert answer["error"] == "tool/unavailable"
+    assert "fetch was not called" in answer["message"]
+    assert service.executed == 5
+
+
+def test_open_circuit_of_a_model_without_fallback_lets_its_calls_through(played: Rehearsal) -> None:
+    service = Service()
+
+    @mulligan.model
+    def chat(messages: Any) -> str:
+        return service.fetch()
+
+    for number in range(12):
+        with pytest.raises(ConnectionError):
+            chat([{"role": "user", "content": f"Question {number}?"}])
+    assert service.executed >= 12
+    blocked = mulligan.model(circuit_breaker=True)(chat.__wrapped__)
+    with pytest.raises(AgentError, match="was not called"):
+        blocked([{"role": "user", "content": "Another?"}])
+
+
+def test_open_circuit_is_ignored_where_the_policy_has_no_breaker(played: Rehearsal) -> None:
+    service = Service()
+    open_circuit(mulligan.tool(service.fetch))
+    plain = mulligan.tool(circuit_breaker=True, policy=Policy(breaker=False))(service.fetch)
+    for _ in range(9):
+        with pytest.raises(ConnectionError):
+            plain()
+    asking = mulligan.tool(circuit_breaker=True)(service.fetch)  # of the same function, and so of the same circuit
+    with pytest.raises(AgentError, match="was not called"):
+        asking()
+
+
+@pytest.mark.parametrize("wrap", [mulligan.tool, mulligan.model])
+@pytest.mark.parametrize("bad", [None, 1, "yes"])
+def test_circuit_breaker_option_that_cannot_be_meant_is_refused(wrap: Any, bad: Any) -> None:
+    with pytest.raises(SettingsError, match="circuit_breaker is true or false"):
+        wrap(circuit_breaker=bad)(lambda: None)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 0.05, 0.3, 1.0, 4.0, 25.0, 70.0]), st.booleans(), st.sampled_from([0.0, 40.0])),
+        max_size=40,
+    ),
+    st.integers(1, 2),
+)
+def test_circuit_of_real_calls_opens_only_by_the_rule_and_closes_by_any_success(events, attempts):
+    played = Rehearsal(policy=Policy(attempts=attempts), record="off")
+    now = 0.0
+    object.__setattr__(played.parts.kit, "timer", lambda: now)
+
+    def work(is_bad: bool, seconds: float) -> str:
+        nonlocal now
+        now += seconds
+        if is_bad:
+            raise ConnectionError("reset")
+        return "ok"
+
+    call = played.mulligan.tool(name="work")(work)
+    guard = call.__mulligan__.rules(played.parts.kit, None).guard
+    results: list[tuple[float, bool]] = []
+    was_open = False
+    for pause, is_bad, seconds in events:
+        now += pause
+        with contextlib.suppress(ConnectionError):
+            call(is_bad, seconds)
+        is_open = guard.is_open("", float("-inf"))
+        results.append((now, is_bad))
+        if was_open:
+            assert is_open is is_bad
+        elif is_open:
+            window = [each for at, each in results if at >= now - 30.0]
+            assert len(window) >= 5
+            assert sum(window) >= 0.5 * len(window)
+        if is_open or was_open:
+            results.clear()
+        was_open = is_open
 
 
 def test_a_call_whose_circuit_opens_is_not_waited_for_and_says_why_it_was_given_up(played: Rehearsal) -> None:
@@ -700,11 +971,11 @@ def test_a_call_whose_circuit_opens_is_not_waited_for_and_says_why_it_was_given_
     for _ in range(2):
         with pytest.raises(ConnectionError) as caught:
             fetch()
-    assert "left alone for a while" in caught.value.__notes__[0]
+    assert "its circuit breaker is open" in caught.value.__notes__[0]
     assert [step.attempt for step in played.steps] == [1, 2, 3, 1, 2]
     assert len(played.waits) == 3
     assert played.steps[-1].ending is not None
-    assert "left alone for a while" in played.steps[-1].ending.why
+    assert "its circuit breaker is open" in played.steps[-1].ending.why
 
 
 class AtOnce(ConnectionError):
@@ -718,7 +989,7 @@ def test_an_attempt_that_need_not_wait_is_let_in_once_the_circuit_may_be_tried_a
     """It is the one that decides about the circuit: to ask for admission twice would keep it out by itself."""
     begun: list[str] = []
 
-    @mulligan.tool(effects="none")
+    @mulligan.tool(effects="none", circuit_breaker=True)
     def fetch(who: str) -> str:
         begun.append(who)
         if who == "another":
@@ -742,6 +1013,41 @@ def test_an_attempt_that_need_not_wait_is_let_in_once_the_circuit_may_be_tried_a
     assert fetch("this") == "ok"  # and the circuit is closed
 
 
+@pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize("seconds", [0.1, 50.0])
+def test_circuit_counts_every_result_at_its_end(attempts: int, seconds: float) -> None:
+    """Three failures of seven results open nothing, after idle time too; four of eight do, however long calls take."""
+    played = Rehearsal(policy=Policy(attempts=attempts))
+    now = 0.0
+    object.__setattr__(played.parts.kit, "timer", lambda: now)
+
+    async def work(is_bad: bool) -> str:
+        await asyncio.sleep(0)  # all are under way together, and end within a second
+        if is_bad:
+            raise ConnectionError("reset")
+        return "ok"
+
+    tool = played.mulligan.tool(name="work")(work)
+    guard = tool.__mulligan__.rules(played.parts.kit, None).guard
+
+    async def call(*script: bool) -> None:
+        nonlocal now
+        tasks = [asyncio.ensure_future(tool(is_bad)) for is_bad in script]
+        await asyncio.sleep(0)
+        now += seconds
+        for task in tasks:
+            now += 0.1
+            with contextlib.suppress(ConnectionError):
+                await task
+
+    asyncio.run(call(False))
+    now += 60.0
+    asyncio.run(call(False, False, False, False, True, True, True))
+    assert not guard.is_open("", now)
+    asyncio.run(call(True)) if seconds < 1 else asyncio.run(call(*[False] * 4, *[True] * 4))
+    assert guard.is_open("", now)
+
+
 def test_a_models_mistakes_open_no_circuit(played: Rehearsal) -> None:
     @mulligan.tool
     def search(number: int) -> None:
@@ -755,7 +1061,7 @@ def test_a_models_mistakes_open_no_circuit(played: Rehearsal) -> None:
 def test_an_infra_error_is_not_retried_and_counts_for_the_circuit(played: Rehearsal) -> None:
     executed: list[int] = []
 
-    @mulligan.tool(effects="none")
+    @mulligan.tool(effects="none", circuit_breaker=True)
     def fetch() -> None:
         executed.append(1)
         raise InfraError("the vault is sealed")
@@ -830,7 +1136,7 @@ def test_why_is_also_recorded_where_an_attempt_was_waited_for_and_not_made(
     async def afetch() -> None:
         raise ConnectionError("reset")
 
-    tool = mulligan.tool(effects="none")(afetch if is_async else fetch)
+    tool = mulligan.tool(effects="none", circuit_breaker=True)(afetch if is_async else fetch)
     for _ in range(3):
         with pytest.raises((ConnectionError, AgentError)):
             asyncio.run(tool()) if is_async else tool()
@@ -838,7 +1144,7 @@ def test_why_is_also_recorded_where_an_attempt_was_waited_for_and_not_made(
     assert all(ending is not None and ending.why for ending in endings)
     (halted,) = [call for call in played.calls if call.last.is_unmade]
     assert halted.last.ending is not None
-    assert halted.last.ending.why == "too many of its calls have failed, and it is left alone for a while"
+    assert halted.last.ending.why == "too many of its calls have failed, and its circuit breaker is open"
     assert halted.last.after is not None
     assert halted.ending == "given up"
     assert halted.failure is not None

@@ -472,6 +472,23 @@ def test_a_fallback_model_that_is_left_alone_itself_is_passed_over(played: Rehea
     assert asked == ["gemini-2.0-flash"]
 
 
+def test_model_whose_circuit_is_open_is_asked_where_no_fallback_serves(played: Rehearsal) -> None:
+    asked: list[str] = []
+
+    @mulligan.model(fallback_models=["gpt-4.1", "claude-3-opus"])
+    def chat(messages: Any, model: str = "gpt-4o") -> str:
+        asked.append(model)
+        raise DOWN
+
+    for number in range(15):
+        with pytest.raises(ApiError):
+            chat(messages=[{"role": "user", "content": f"Question {number}?"}])
+    asked.clear()
+    with pytest.raises(ApiError):  # one is of the same provider, and the circuit of the other is open too
+        chat(messages=HELLO)
+    assert asked == ["gpt-4o"]
+
+
 def test_where_every_model_is_left_alone_the_users_fallback_answers(played: Rehearsal) -> None:
     @mulligan.model(fallback=lambda failure: f"Sorry: {failure.kind}")
     def chat(messages: Any, model: str = "gpt-4o") -> str:

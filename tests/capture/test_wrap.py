@@ -24,6 +24,7 @@ from mulligan.assembly import Mulligan
 from mulligan.capture.first import begin
 from mulligan.failure import SettingsError
 from mulligan.records import encode
+from mulligan.recover.tool import Tool
 from mulligan.remember.store import LOCAL, RunQuery
 from mulligan.success import telling
 from mulligan.testing import Rehearsal, rehearsal
@@ -706,3 +707,84 @@ def test_an_exception_that_cannot_be_written_to_leaves_as_it_is(
         fail()
     assert [step.outcome for step in played.steps] == ["failure"]
     assert caplog.records == []
+
+
+# Which tool it is
+
+
+class Shelf:
+    """Something whose methods are tools, and that can be called itself."""
+
+    def search(self, query: str) -> str:
+        return query
+
+    def __call__(self, query: str) -> str:
+        return query
+
+
+def search(query: str) -> str:
+    return query
+
+
+def key_of(function: Any, **options: Any) -> str:
+    key: str = mulligan.tool(**options)(function).__mulligan__.key
+    return key
+
+
+def test_tool_key_is_the_module_and_the_qualified_name_of_the_function() -> None:
+    def local(query: str) -> str:
+        return query
+
+    here = "test_tool_key_is_the_module_and_the_qualified_name_of_the_function.<locals>"
+    assert key_of(search) == f"{__name__}:search"
+    assert key_of(search, name="find") == f"{__name__}:search"
+    assert key_of(mulligan.tool(name="find")(search)) == f"{__name__}:search"
+    assert key_of(functools.partial(search, query="fish"), name="fish") == f"{__name__}:search"
+    assert key_of(Shelf.search) == key_of(Shelf().search) == f"{__name__}:Shelf.search"
+    assert key_of(Shelf()) == key_of(mulligan.tool(name="shelf")(Shelf())) == f"{__name__}:Shelf"
+    assert key_of(local) == f"{__name__}:{here}.local"
+    assert key_of(lambda query: query, name="search") == f"{__name__}:{here}.<lambda>"
+    assert key_of([].append) == "append"  # of which Python knows no module
+
+
+def test_tool_key_names_the_server_of_a_tool_and_is_bounded() -> None:
+    assert Tool(name="search").key == "search"
+    assert Tool(name="search", server="docs").key == "docs/search"
+    assert Tool(name="docs.search", server="docs").key == "docs/search"  # as the proxy calls it
+    assert len(Tool(name="x" * 1000, server="docs").key) == 300
+    tool = mulligan.tool(search).__mulligan__.tool("repair")
+    assert tool.key == f"{__name__}:search"
+    assert dataclasses.replace(tool, recipes=True).key == tool.key
+
+
+def test_guard_knows_whether_the_calls_of_a_tool_may_go_to_several_targets(played: Rehearsal) -> None:
+    def has_targets(function: Any, wrap: Any = mulligan.tool) -> bool:
+        is_aimed: bool = wrap(function).__mulligan__.rules(played.parts.kit, None).guard.has_targets
+        return is_aimed
+
+    def nothing() -> None: ...
+    def fetch(url: str) -> None: ...
+    def call(**arguments: Any) -> None: ...
+    def chat(messages: list[Any]) -> None: ...
+
+    functions = (nothing, search, fetch, call)
+    assert [has_targets(function) for function in functions] == [False, False, True, True]
+    assert has_targets(chat, mulligan.model)
+
+
+def test_tools_of_one_name_share_no_guard_and_wrappings_of_one_function_do(played: Rehearsal) -> None:
+    def guard_of(function: Any, **options: Any) -> Any:
+        return mulligan.tool(**options)(function).__mulligan__.rules(played.parts.kit, None).guard
+
+    def make_tool(place: str) -> Callable[[str], str]:
+        def call(query: str) -> str:
+            return f"{place} {query}"
+
+        return call
+
+    assert guard_of(search) is guard_of(search) is guard_of(search, name="find")
+    assert guard_of(search) is not guard_of(Shelf().search)
+    # Local functions of one factory have one qualified name: what they are called tells them apart.
+    weather, stocks = make_tool("weather"), make_tool("stocks")
+    assert guard_of(weather, name="weather") is not guard_of(stocks, name="stocks")
+    assert guard_of(weather, name="weather") is guard_of(make_tool("weather"), name="weather")

@@ -191,6 +191,7 @@ def _made() -> dict[str, str]:
                 spiral=WORDS.spiral(["search", "find"], "tool/not_found", 4),
             )["suggestions"]
         ),
+        "failed identically": WORDS.failed_identically(3),
         "the same call again": WORDS.repeated("orders", FOREIGN, 2),
         "out of order": WORDS.left_alone("forecast", 4.2),
         "the last turn": prompt.last_turn(),

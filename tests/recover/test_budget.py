@@ -6,12 +6,13 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mulligan.failure import Failure, Kind, Remedy
 from mulligan.recover.budget import (
     LONGEST_OPEN,
+    MAX_TALLY_ENTRIES,
     OPEN,
     TARGETS,
     TOOLS,
@@ -91,8 +92,9 @@ def test_what_many_tools_retry_together_is_bounded_by_the_process_and_the_reason
 
 def test_tools_beyond_those_that_are_counted_share_one_guard():
     budget = Budget()
-    guards = {budget.guard(f"tool {number}", Policy()) for number in range(TOOLS + 50)}
-    assert len(guards) == TOOLS + 1
+    guards = [budget.guard(f"tool {number}", Policy()) for number in range(TOOLS + 50)]
+    assert len(set(guards)) == TOOLS + 1
+    assert [guard.breaks for guard in guards[-51:]] == [True, *[False] * 50]  # one that is down would block others
 
 
 # Circuits
@@ -110,7 +112,7 @@ class Played:
         seconds, is_probe = self.guard.admit(target, self.now)
         if seconds:
             return False
-        self.guard.began(self.now)
+        self.guard.count_first_attempt()
         self.guard.result(target, is_bad, self.now, is_probe=is_probe)
         return True
 
@@ -146,12 +148,191 @@ def test_successes_that_no_failure_made_us_look_at_are_counted_too():
     """As the first attempt counts them: a number, and once a second a note of it."""
     played = Played()
     for _ in range(100):
-        played.guard.made += 1
         played.now += 0.1
-        if played.now >= played.guard.tick:
-            played.guard.ticked(played.now)
+        played.guard.count_success(played.now)
     for _ in range(9):
         played.call(True)
+    assert not played.is_open()
+
+
+def test_circuit_stays_closed_at_three_failures_of_seven_results_after_idle_time():
+    played = Played()
+    played.guard.count_success(played.now)
+    played.now += 60.0
+    for _ in range(4):
+        played.now += 0.1
+        played.guard.count_success(played.now)
+    for _ in range(3):
+        played.now += 0.1
+        played.call(True)
+    assert not played.is_open()
+    played.call(True)
+    assert played.is_open()  # four of eight
+
+
+def is_failing(results: list[tuple[float, bool]], now: float) -> bool:
+    """Apply the documented rule to a list of all results: time, and whether it is an infrastructure failure."""
+    window = [is_bad for time, is_bad in results if time >= now - 30.0]
+    return len(window) >= 5 and sum(window) >= 0.5 * len(window)
+
+
+GRID = st.integers(0, 40).map(lambda number: number * 0.05)
+OFFSETS = GRID | st.floats(0, 2) | st.floats(0, 30) | st.sampled_from([0.0, 0.001, 0.016, 0.249, 0.999, 1.0, 1.001])
+"""Seconds after the beginning of a window: what matters is which results lie just before it and just after."""
+
+
+def schedule(offsets: Any, *about: Any) -> Any:
+    """Events in order: a time in one of four windows, what happens then, and how often."""
+    at = st.tuples(st.integers(0, 3), offsets).map(lambda place: 30.0 * place[0] + place[1])
+    return st.lists(st.tuples(at, *about, st.integers(1, 8)), max_size=40).map(
+        lambda events: sorted(events, key=lambda event: event[0])
+    )
+
+
+class CheckedBreaker:
+    """A guard beside the list of all its results. Every opening is held against the list."""
+
+    def __init__(self, has_targets: bool) -> None:
+        self.guard = Guard(Policy())
+        self.guard.has_targets = has_targets
+        self.now = 100.0
+        self.results: dict[str, list[tuple[float, bool]]] = {}
+
+    def is_open(self, target: str) -> bool:
+        circuit = self.guard._circuits.get(target)
+        return circuit is not None and circuit.until is not None
+
+    def count_by_number(self, target: str) -> None:
+        """A success as most are counted: nobody looks where it went."""
+        self.guard.count_success(self.now)
+        if not self.is_open(target):
+            self.results.setdefault(target, []).append((self.now, False))
+
+    def add_result(self, target: str, is_bad: bool, *, is_let_through: bool = False) -> None:
+        """A result that is counted one by one."""
+        was_open = self.is_open(target)
+        seconds, is_probe = self.guard.admit(target, self.now)
+        self.guard.result(target, is_bad, self.now, is_probe=is_probe, is_let_through=is_let_through and bool(seconds))
+        results = self.results.setdefault(target, [])
+        if was_open:
+            assert self.is_open(target) is (is_bad or not (is_probe or is_let_through))
+        else:
+            results.append((self.now, is_bad))
+            if self.is_open(target):
+                assert is_bad
+                assert is_failing(results, self.now)
+        if self.is_open(target) is not was_open:
+            results.clear()
+
+
+RESULTS = st.sampled_from(["number", "good", "bad", "bad"])
+TARGET_NAMES = st.sampled_from(["", "a.example", "b.example"])
+
+
+@settings(max_examples=500)
+@given(schedule(OFFSETS, RESULTS, st.booleans()))
+@example([(0.1, "number", False, 1), (0.9, "number", False, 6), (30.5, "bad", False, 5)])  # which are in the window?
+@example([(0.1, "number", False, 1), (1.05, "number", False, 6), (30.95, "bad", False, 5)])
+@example([(0.0, "bad", False, 4), (0.01, "good", False, 1), (30.005, "bad", False, 1)])
+@example([(0.0, "good", False, 1), (0.01, "good", False, 6), (30.005, "bad", False, 5)])
+@example([(0.0, "number", False, 2), (0.0, "bad", False, 3), (6.0, "good", False, 1), (6.0, "bad", False, 3)])
+def test_circuit_opens_only_where_the_exact_rule_opens_it(events):
+    breaker = CheckedBreaker(has_targets=False)
+    for at, result, is_let_through, count in events:
+        breaker.now = 100.0 + at
+        for _ in range(count):
+            if result == "number":
+                breaker.count_by_number("")
+            else:
+                breaker.add_result("", result == "bad", is_let_through=is_let_through)
+
+
+@settings(max_examples=500)
+@given(schedule(OFFSETS, RESULTS, TARGET_NAMES))
+def test_circuit_of_a_target_opens_only_where_the_exact_rule_opens_it(events):
+    breaker = CheckedBreaker(has_targets=True)
+    for at, result, target, count in events:
+        breaker.now = 100.0 + at
+        for _ in range(count):
+            if result == "number":
+                breaker.count_by_number(target)
+            else:
+                breaker.add_result(target, result == "bad")
+
+
+@settings(max_examples=500)
+@given(schedule(GRID, st.booleans(), TARGET_NAMES))
+def test_circuit_opens_wherever_the_exact_rule_opens_it_if_results_come_one_by_one(events):
+    breaker = CheckedBreaker(has_targets=True)
+    for at, is_bad, target, count in events:
+        breaker.now = 100.0 + at
+        for _ in range(count):
+            was_open = breaker.is_open(target)
+            results = [*breaker.results.get(target, ()), (breaker.now, is_bad)]
+            breaker.add_result(target, is_bad)
+            if not was_open and is_bad:
+                assert breaker.is_open(target) is is_failing(results, breaker.now)
+
+
+def test_circuit_opens_by_successes_that_are_only_a_number_where_nobody_can_doubt_it():
+    """Both bounds are narrow: what lies more than a second inside or outside of the window counts exactly."""
+    played = Played()
+    for seconds, count in ((0.0, 50), (40.0, 5)):
+        played.now = 100.0 + seconds
+        for _ in range(count):
+            played.guard.count_success(played.now)
+    for _ in range(4):
+        played.call(True)
+    assert not played.is_open()
+    played.call(True)
+    assert played.is_open()  # five of ten: the fifty are over
+
+
+def test_tally_is_bounded_at_any_load_and_still_opens_the_circuit():
+    played = Played()
+    for is_bad, count in ((False, 20_000), (True, 20_000)):
+        for _ in range(count):
+            played.now += 0.0005
+            if not played.call(is_bad):
+                break
+        circuit = played.guard._circuits[""]
+        assert len(circuit.tally._entries) <= MAX_TALLY_ENTRIES
+    assert played.is_open()
+
+
+def test_successes_at_a_target_that_was_dropped_for_others_still_count():
+    played = Played()
+    for _ in range(20):
+        played.call(False, "a.example")
+    for number in range(TARGETS):
+        played.call(False, f"{number}.example")
+    assert len(played.guard._circuits) == TARGETS
+    for _ in range(9):
+        played.call(True, "a.example")
+    assert not played.is_open("a.example")
+
+
+def test_success_let_through_an_open_circuit_closes_it_and_a_failure_does_not():
+    played = Played()
+    for _ in range(5):
+        played.call(True)
+    played.guard.result("", True, played.now, is_let_through=True)
+    assert played.is_open()
+    played.guard.result("", False, played.now)  # it was begun before the circuit opened
+    assert played.is_open()
+    played.guard.result("", False, played.now, is_let_through=True)
+    assert not played.is_open()
+    assert not played.guard.is_careful
+
+
+def test_probe_of_a_circuit_that_was_closed_meanwhile_is_a_result_like_others():
+    played = Played()
+    for _ in range(5):
+        played.call(True)
+    played.now += OPEN
+    assert played.guard.admit("", played.now) == (0.0, True)
+    played.guard.result("", False, played.now, is_let_through=True)
+    played.guard.result("", True, played.now, is_probe=True)
     assert not played.is_open()
 
 

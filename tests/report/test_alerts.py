@@ -90,12 +90,14 @@ def test_calls_of_other_programs_are_given_up_when_their_run_has_ended_and_nothi
         assert overcome.heard([*of(f"r{number}", False, True), ended(f"r{number}")], 1.0) == []
 
 
-def test_an_open_circuit_is_told():
+@pytest.mark.parametrize("effects", ["once", "none"])
+@pytest.mark.parametrize("circuit_breaker", [False, True])
+def test_open_circuit_is_told_once_whether_or_not_it_blocks_calls(effects, circuit_breaker):
     m = mulligan.Mulligan(store="memory:")
     heard = []
     m.listen(heard.append, when="caller")
 
-    @m.tool
+    @m.tool(effects=effects, circuit_breaker=circuit_breaker, policy=mulligan.Policy(first_wait=0.0))
     def search():
         raise ConnectionError("connection reset by peer")
 

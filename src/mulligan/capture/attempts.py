@@ -12,7 +12,7 @@ import msgspec
 from mulligan import conversation
 from mulligan.capture.answers import Judge
 from mulligan.capture.first import First
-from mulligan.capture.guarding import Aim, Guarding, NotMade, Unfit
+from mulligan.capture.guarding import CIRCUIT_OPEN, Aim, Guarding, NotMade, Unfit
 from mulligan.capture.keeping import CHANGEABLE, Keeping, copied
 from mulligan.capture.kit import Here, Kit, reset
 from mulligan.capture.preparing import Preparing
@@ -258,7 +258,7 @@ class Attempts:
             outcome="failure",
             started=self.kit.now(),
             failure=self._keeping.failure(mended.failure, mended.arguments) if self._keeping else mended.failure,
-            key=self.tool.key or None,
+            key=self.tool.recorded_key,
         )
         self._facts = self._note_begin()
         self.run.ended(self._last, self.kit, self._facts, is_final=False)
@@ -310,7 +310,7 @@ class Attempts:
     def _admitted(self, move: Try) -> None:
         """Raises `NotMade` where the call is answered without being made."""
         try:
-            self.guarding.admit(move.arguments)
+            self.guarding.admit(move.arguments, move.has_substitute)
         except NotMade:
             raise
         except Exception:  # noqa: BLE001 - unguarded, and made
@@ -364,7 +364,7 @@ class Attempts:
             started=self.kit.now(),
             metadata=self.about,
             after=move.after if self._keeping is None else self._keeping.recovery(move.after),
-            key=self.tool.key or None,
+            key=self.tool.recorded_key,
         )
         here = self._here = Here(self.run, number or inside, self.kit.layer(), is_open=False)
         if here.layer is None and self.tool.mode != "observe" and self._policy.attempts > 1:
@@ -512,7 +512,7 @@ class Attempts:
         try:
             seconds = (self.kit.timer() if stopped is None else stopped) - self._started
             if outcome != "cancelled":
-                self.guarding.ended(self._given, self.failure, self._made, self.instead)
+                self.guarding.ended(self._given, self.failure, self.instead)
             failure, tokens = self.failure, None
             if self._keeping is not None:
                 failure = self._keeping.failure(failure, self._given)
@@ -588,9 +588,14 @@ class Attempts:
             why, offered = (self.given_up.why if self.given_up else "recovery itself failed, as the log says"), ()
         else:
             return None
+        if CIRCUIT_OPEN not in why and self.guarding.is_circuit_open():
+            why = f"{why}; {CIRCUIT_OPEN}"
         spiral = self.guarding.given_up(self._arguments, failure)
         if spiral and not self.is_answered:
             self.run.announce(spiral)
+        # Once a streak: a poller would fill its run with notes. Its exceptions have them all.
+        if self.guarding.is_note_new and not self.is_answered:
+            self.run.announce(self.guarding.repeat_note)
         left = tuple(
             Recovery(remedy=Remedy.REPAIR, changes=each.changes, source=each.source, confidence=each.confidence)
             for each in offered
@@ -735,13 +740,15 @@ class Attempts:
             attempts=0 if REFUSED in given_up.failure.evidence else self._made,
             seconds=self.kit.timer() - self._began,
             waits=self._waits,
-            why=given_up.why,
+            why=given_up.why if self.ending is None else self.ending.why,
             run="" if self.kit.is_silent else self.run.id,
         )
         offered = self.ending.offered if self.ending is not None else ()
+        spiral = self.ending.spiral if self.ending is not None else ""
         return "\n".join(
             [
                 told,
+                *filter(None, (self.guarding.repeat_note, spiral)),
                 *(f"{OURS} {each}" for each in words.suggestions(offered[:2])),
                 *(f"{OURS} {words.precedent(each)}" for each in given_up.precedents[:2]),
             ]

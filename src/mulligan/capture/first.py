@@ -103,9 +103,12 @@ class First(Here, eq=False, gc=False):
                 return False
             else:
                 kept = result if type(result) in FLAT else frozen(result)
-            guard = rules.guard
-            if now >= guard.tick:
-                guard.ticked(now)
+            # A result of its circuit, like what `Guarding` counts; nothing where a layer above retries.
+            if self.is_open or (rules.is_single and self.layer is None):
+                guard = rules.guard
+                if now >= guard.tick:
+                    guard.note_successes(now)
+                guard.successes += 1
             self.is_open = False
             try:  # noqa: SIM105 - as `reset` does, which takes a call
                 kit.here.reset(token)

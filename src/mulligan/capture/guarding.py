@@ -26,7 +26,8 @@ from mulligan.recover.tool import Tool
 Aim = Callable[[Mapping[str, Any], Callable[..., Any] | None], str]
 """Where an attempt goes, by its arguments and by the function that is called in place of the call's own."""
 OVER = "its time is over"
-LEFT_ALONE = "too many of its calls have failed, and it is left alone for a while"
+CIRCUIT_OPEN = "its circuit breaker is open"
+LEFT_ALONE = f"too many of its calls have failed, and {CIRCUIT_OPEN}"
 
 
 class NotMade(AgentError):
@@ -47,7 +48,9 @@ class Guarding:
     __slots__ = (
         "_aim",
         "_guard",
+        "_has_breaker",
         "_has_executed",
+        "_is_let_through",
         "_is_probe",
         "_key",
         "_kit",
@@ -57,8 +60,11 @@ class Guarding:
         "_target",
         "_tool",
         "_type",
+        "can_block",
         "deadline",
         "is_active",
+        "is_note_new",
+        "repeat_note",
     )
 
     def __init__(
@@ -85,9 +91,19 @@ class Guarding:
         """When the call must be over, by the kit's timer."""
         self._target = ""
         self._key: Hashable | None = None
+        self._has_breaker = policy.breaker and guard is not None and guard.breaks
         self._is_probe = False
+        self._is_let_through = False
+        """Whether the attempt is made although the circuit is open."""
         self._has_executed = False
         self.is_active = guard is not None and tool.mode != "observe" and kit.layer() is None
+        self.can_block = False
+        """Whether the call may be answered without being made. It is set before the first attempt, and only for calls
+        that answer a model in a loop of ours, or that we make ourselves: a program's own calls are always made."""
+        self.repeat_note = ""
+        """What to say of a call that failed the same way once too often, and was made all the same."""
+        self.is_note_new = False
+        """Whether this is the first note of its streak."""
 
     def bound(self, deadline: float | None) -> None:
         """The time at which the call must be over: its own, or that of a call around it."""
@@ -99,28 +115,34 @@ class Guarding:
         """Seconds until the deadline."""
         return None if self.deadline is None else self.deadline - self._kit.timer()
 
-    def admit(self, arguments: Mapping[str, Any]) -> None:
-        """Before the first attempt: raises `NotMade` where it must not be made."""
+    def admit(self, arguments: Mapping[str, Any], has_substitute: Callable[[Failure], bool] | None = None) -> None:
+        """Before the first attempt: raises `NotMade` where it must not be made.
+
+        `has_substitute` says whether something else answers in its place.
+        """
         if not self.is_active or self._guard is None:
             return
         now = self._kit.timer()
+        if self.can_block:
+            self._block_repeat(arguments, now)
         self._guard.relax(now)
-        if self._guard.is_careful:
+        if self._guard.is_careful and self._has_breaker:
             self._target = self._target_of(arguments)
-            repeats = self._run.repeats
-            if repeats is not None:
-                self._refuse_repeat(arguments, now)
             seconds, self._is_probe = self._guard.admit(self._target, now)
             if seconds:
-                raise NotMade(_out_of_order(self._kit, self._tool.name, self._type, seconds))
+                failure = _out_of_order(self._kit, self._tool.name, self._type, seconds)
+                if self.can_block or self._tool.circuit_breaker or (has_substitute and has_substitute(failure)):
+                    raise NotMade(failure)
+                self._is_let_through = True  # a program's own first attempt is always made
         if self._policy.attempts > 1:
-            self._guard.began(now)
+            self._guard.count_first_attempt()
 
-    def _refuse_repeat(self, arguments: Mapping[str, Any], now: float) -> None:
+    def _block_repeat(self, arguments: Mapping[str, Any], now: float) -> None:
+        """Raise `NotMade` where the same call, or one much like it, has failed too often in this run."""
         repeats = self._run.repeats
         if repeats is None:
             return
-        streak = repeats.blocking(self._tool.name, key_of(arguments, self._owner), now, self._policy.repeats)
+        streak = repeats.blocking(self._tool.key, key_of(arguments, self._owner), now, self._policy.repeats)
         if streak is not None:
             streak.count += 1
             raise NotMade(_repeated(self._kit, self._tool.name, streak.failure, streak.count - 1))
@@ -142,6 +164,10 @@ class Guarding:
             return "1 retry was made in this run" if made == 1 else f"{made} retries were made in this run"
         return why
 
+    def is_circuit_open(self) -> bool:
+        """Whether the circuit of the last attempt is open now."""
+        return self._has_breaker and self._guard is not None and self._guard.is_open(self._target, self._kit.timer())
+
     def _target_of(self, arguments: Mapping[str, Any], function: Callable[..., Any] | None = None) -> str:
         return target_of(arguments) if self._aim is None else self._aim(arguments, function)
 
@@ -154,7 +180,7 @@ class Guarding:
         """
         if self._is_over():
             return OVER
-        if self._guard is None or not self._guard.breaks:
+        if self._guard is None or not self._has_breaker:
             return ""
         target = self._target if arguments is None else self._target_of(arguments, function)
         return LEFT_ALONE if self._guard.is_open(target, self._kit.timer() + ahead) else ""
@@ -165,7 +191,7 @@ class Guarding:
         """Why the attempt that is about to be made may not be; it may be the one that decides about the circuit."""
         if self._is_over():
             return OVER
-        if self._guard is None or not self._guard.breaks:
+        if self._guard is None or not self._has_breaker:
             return ""
         if arguments is not None:
             self._target = self._target_of(arguments, function)
@@ -180,18 +206,18 @@ class Guarding:
         self,
         arguments: Mapping[str, Any],
         failure: Failure | None,
-        attempt: int,
         function: Callable[..., Any] | None = None,
     ) -> None:
         """An attempt has ended, of this function where it was not the call's own."""
-        if not self.is_active or self._guard is None or (failure is not None and REFUSED in failure.evidence):
+        if not self.is_active or not self._has_breaker or self._guard is None:
+            return
+        if failure is not None and REFUSED in failure.evidence:
             return
         is_probe, self._is_probe = self._is_probe, False
-        if failure is not None:
-            self._target = self._target_of(arguments, function)
-        self._guard.result(
-            self._target, is_infrastructure(failure), self._kit.timer(), is_retry=attempt > 1, is_probe=is_probe
-        )
+        is_let_through, self._is_let_through = self._is_let_through, False
+        self._target = self._target_of(arguments, function)
+        is_bad = is_infrastructure(failure)
+        self._guard.result(self._target, is_bad, self._kit.timer(), is_probe=is_probe, is_let_through=is_let_through)
 
     def cancelled(self) -> None:
         if self._is_probe and self._guard is not None:
@@ -199,17 +225,18 @@ class Guarding:
             self._guard.let_go(self._target, self._kit.timer())
 
     def given_up(self, arguments: Mapping[str, Any], failure: Failure) -> str:
-        """The call is given up; what the model should hear of it beyond its failure."""
-        run, guard = self._run, self._guard
-        if not self.is_active or guard is None or run.is_alone or not failure.counts or REFUSED in failure.evidence:
+        """The call is given up; the spiral that it is part of, in the model's words. `repeat_note` may be set, too."""
+        run = self._run
+        if not self.is_active or run.is_alone or not failure.counts or REFUSED in failure.evidence:
             return ""
         repeats = run.failing()
         now = self._kit.timer()
-        count = repeats.given_up(self._tool.name, key_of(arguments, self._owner), failure, now)
+        count = repeats.given_up(self._tool.key, key_of(arguments, self._owner), failure, now)
         spiral = None if self._type == "model" else repeats.failed_again(self._tool.name, arguments, failure)
-        if (self._policy.repeats and count >= self._policy.repeats) or (spiral and self._policy.spirals == "block"):
-            guard.watch(run.id)
-            run.at_end(self._tool.name, lambda: guard.unwatch(run.id))
+        limit = self._policy.repeats
+        if limit and count > limit:
+            self.repeat_note = self._kit.prompt.failed_identically(count)
+            self.is_note_new = count == limit + 1
         return "" if spiral is None else self._kit.prompt.spiral(spiral.tools, spiral.kind, spiral.count)
 
 

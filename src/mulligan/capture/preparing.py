@@ -54,6 +54,7 @@ class Preparing:
             return f"{before.tool}, which must come first, is not called without asking"
         made: Attempts = wrapped.attempts(self._kit, self._run, (), before.arguments)
         made.is_answered = True  # it is announced with the call that needed it
+        made.guarding.can_block = True  # nobody asked for it but us
         return made
 
     @contextlib.contextmanager

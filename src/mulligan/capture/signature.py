@@ -46,7 +46,12 @@ class Signature:
     @property
     def is_open(self) -> bool:
         """Whether it takes arguments of any name, or nobody knows which."""
-        return not self._parameters or any(each.kind is each.VAR_KEYWORD for each in self._parameters)
+        return not self._parameters or self.takes_any_name
+
+    @property
+    def takes_any_name(self) -> bool:
+        """Whether it may take names that it does not list: by `**`, or because Python knows no signature of it."""
+        return self._signature is None or any(each.kind is each.VAR_KEYWORD for each in self._parameters)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The call's arguments by name. `self` is not one; positions beyond the names go under `*`."""
@@ -159,16 +164,13 @@ def name_of(function: Callable[..., Any]) -> str:
     return name if isinstance(name, str) and name else type(function).__name__
 
 
-MAX_KEY_CHARS = 300
-
-
-def key_of(function: Callable[..., Any]) -> str:
-    """Return the identity of a function: its module and qualified name. Two functions of one name differ in it."""
+def qualified_name_of(function: Callable[..., Any]) -> str:
+    """Identify a function by `module:qualname`, an object by its class; empty where Python does not know them."""
     while isinstance(function, functools.partial):
         function = function.func
-    owner = function if inspect.isroutine(function) else type(function)
-    module = getattr(owner, "__module__", None) or ""
-    return f"{module}:{getattr(owner, '__qualname__', None) or name_of(function)}"[:MAX_KEY_CHARS]
+    owner = function if isinstance(getattr(function, "__qualname__", None), str) else type(function)
+    module = getattr(owner, "__module__", None)
+    return f"{module}:{owner.__qualname__}" if isinstance(module, str) and module else ""
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

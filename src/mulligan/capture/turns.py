@@ -128,6 +128,7 @@ class Turn:
             self._kit.answered(self._run.id)
         call.is_answered = True
         call.turn = (id(self._turns), self.number)
+        call.is_answered = call.guarding.can_block = True
         self._turns.made.append(call)
         return call
 
@@ -261,6 +262,7 @@ class Asked:
             has_effects=not call.tool.is_repeatable,
             offered=call.ending.offered if call.ending is not None else (),
             spiral=call.ending.spiral if call.ending is not None else "",
+            repeat_note=call.guarding.repeat_note,
         )
 
 

@@ -15,15 +15,15 @@ from mulligan.capture.first import First, begin
 from mulligan.capture.guarding import Unfit
 from mulligan.capture.keeping import Keeping
 from mulligan.capture.kit import LEARNS, MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording, Source, log, strictest
-from mulligan.capture.signature import Signature, code_of, key_of, name_of
+from mulligan.capture.signature import Signature, code_of, name_of, qualified_name_of
 from mulligan.capture.stream import astreaming, streaming
 from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.failure import SettingsError, one_of
 from mulligan.records import Effects, Run, StepType
 from mulligan.recover import schema as schemas
-from mulligan.recover.budget import Guard
+from mulligan.recover.budget import TARGET_ARGUMENTS, Guard
 from mulligan.recover.policy import Policy
-from mulligan.recover.tool import Learn, Mode, Tool
+from mulligan.recover.tool import Learn, Mode, Tool, make_tool_key
 from mulligan.success import Alone, Form
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class ToolOptions:
     policy: Policy | None = None
     items: Iterable[str] = ()
     learn: Learn | None = None
+    circuit_breaker: bool = False
     model: ModelOptions | None = None
 
     def __post_init__(self) -> None:
@@ -76,6 +77,8 @@ class ToolOptions:
             raise SettingsError(f"schema is a JSON schema as a dictionary, got {type(self.schema).__name__}.")
         if self.policy is not None and not isinstance(self.policy, Policy):
             raise SettingsError(f"policy is a mulligan.Policy, got {type(self.policy).__name__}.")
+        if not isinstance(self.circuit_breaker, bool):
+            raise SettingsError(f"circuit_breaker is true or false, got {self.circuit_breaker!r}.")
         if self.verify is not None and not callable(self.verify):
             raise SettingsError(f"verify is a function that takes the tool's arguments, got {self.verify!r}.")
         if self.timeout is not None and (
@@ -107,6 +110,7 @@ class Rules:
         "is_off",
         "is_plain",
         "is_retried",
+        "is_single",
         "items",
         "judge",
         "keeping",
@@ -126,6 +130,8 @@ class Rules:
         self.mode: Mode = mode
         self.learn: Learn = "tell"
         self.is_retried = is_retried
+        self.is_single = False
+        """Whether a call has one attempt and is guarded all the same."""
         self.guard = guard
         self.keeping: Keeping | None = None
         self.judge: Judge | None = None
@@ -146,7 +152,8 @@ class Wrapped:
         self.source = source
         self.options = options
         self.name = options.name or name_of(function)
-        self.key = "" if options.server else key_of(function)
+        self.key = self._make_key()
+        """Which tool it is: see `Tool.key`."""
         self.signature = Signature(function)
         self.is_method = self.signature.is_method
         self._refuse_unknown("privileged", options.privileged)
@@ -172,6 +179,18 @@ class Wrapped:
         self._closed: frozenset[str] | None = None
         self._is_told = False
         """Whether it was said that its schema is none, if it is."""
+
+    def _make_key(self) -> str:
+        """Several wrappings of one function are one tool."""
+        inner = getattr(self.function, "__mulligan__", None)
+        if isinstance(inner, Wrapped):
+            return inner.key
+        server = self.options.server
+        function = "" if server else qualified_name_of(self.function)
+        # Local functions of one factory have one qualified name: they are told apart by the names they were given.
+        if "<locals>" in function and function.rpartition(".")[2] != self.name:
+            function = f"{function} {self.name}"
+        return make_tool_key(self.name, server, function)
 
     def _refuse_unknown(self, option: str, names: Iterable[str]) -> None:
         """A misspelt name would protect nothing, and nobody would notice."""
@@ -207,6 +226,7 @@ class Wrapped:
                 released=frozenset(self.options.released),
                 destructive=self.options.destructive,
                 items=frozenset(self.options.items),
+                circuit_breaker=self.options.circuit_breaker,
             )
         return tool
 
@@ -319,7 +339,10 @@ class Wrapped:
     def _form(self) -> Form:
         """What all its calls have in common. Each kit has its own: what may be told of them is for its gate to say."""
         places, nameable = self.signature.places, self.signature.nameable
-        return Form(self.options.type, self.name, places, nameable, self.options.server, self.key or None)
+        return Form(self.options.type, self.name, places, nameable, self.options.server, self._recorded_key())
+
+    def _recorded_key(self) -> str | None:
+        return self.key if self.key != self.name else None
 
     def rules(self, kit: Kit, limits: Limits | None) -> Rules:
         """What holds for a call in a run with these limits; None stands for a call outside any run."""
@@ -337,9 +360,11 @@ class Wrapped:
         mode = strictest(MODES, options.mode, None if limits is None else limits.mode) or kit.mode
         policy = options.policy or kit.policy
         own = NO_LIMITS if record == kit.record else Limits(record=record)
-        guard = kit.budget.guard(self.name, policy)
+        is_aimed = self.signature.takes_any_name or any(name in TARGET_ARGUMENTS for name in self.signature.names)
+        guard = kit.budget.guard(self.key, policy, has_targets=self.model is not None or is_aimed)
         is_retried = mode != "observe" and policy.attempts > 1
         rules = Rules(kit.recording(record), own, mode, is_retried, guard, self._form())
+        rules.is_single = mode != "observe" and policy.attempts == 1
         if record == "shape" or options.type == "model":
             rules.is_plain, rules.form.is_reduced = False, True
             rules.keeping = Keeping(

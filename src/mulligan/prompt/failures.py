@@ -31,6 +31,7 @@ class Failures(Guard):
         has_effects: bool = True,
         offered: Sequence[Recovery] = (),
         spiral: str = "",
+        repeat_note: str = "",
     ) -> dict[str, Any]:
         """The failure in the words of a tool's answer: what happened, what to do, what may work and what worked before.
 
@@ -49,7 +50,7 @@ class Failures(Guard):
         suggestions = [f"Did you mean {self._line(name, NAME)}?" for name in names]
         suggestions += self.suggestions(offered[:CHANGES])
         suggestions += [self.precedent(each, closed) for each in precedents]
-        suggestions += [spiral] if spiral else []
+        suggestions += [note for note in (repeat_note, spiral) if note]
         if suggestions:
             told["suggestions"] = suggestions
         return told
@@ -199,6 +200,10 @@ class Failures(Guard):
             f"{self._line(tool, NAME)} was given up {times} in this run with the same arguments, each time with "
             f"{self._line(failure.kind, NAME)}, so it was not called again."
         )
+
+    def failed_identically(self, count: int) -> str:
+        """Tell of a call that failed as it did before, with the same arguments."""
+        return f"mulligan: this call failed the same way {count} times in this run."
 
     def again(self, failure: Failure, limit: int = 600) -> str:
         """What was wrong with the last request or answer, for the model that is asked once more."""

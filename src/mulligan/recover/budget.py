@@ -24,11 +24,15 @@ OPEN = 5.0
 """Seconds that a circuit stays open; it doubles with each probe that fails."""
 LONGEST_OPEN = 10.0
 TOOLS = 1000
-"""Tools that are counted one by one; any more share one count."""
+"""Tools that are counted one by one; any more share one retry budget, and have no circuit."""
 TARGETS = 100
 """Targets of one tool whose circuits are remembered."""
-KEPT = 2000
-"""Results of a target that are remembered; of more, the window begins later."""
+MAX_TALLY_ENTRIES = 2000
+"""Entries of one tally in a window. Results that come faster share an entry."""
+MAX_NOTES = int(WINDOW) + 10
+"""Notes of a guard's success count: one a second, for longer than a window."""
+CLOCK_SLACK_SECONDS = 0.25
+"""How much later than its own time a thread may count a success."""
 
 _lock = threading.Lock()
 """One for all, held for a few comparisons; a forked child is given a new one."""
@@ -67,88 +71,174 @@ class Bucket:
         self._tokens -= 1
 
 
+class Tally:
+    """Counts the results of one target in a sliding window.
+
+    Results within `WINDOW / MAX_TALLY_ENTRIES` seconds share an entry, so that memory is bounded at any load. Where the
+    window begins within such an entry, its failures do not count: in doubt a circuit stays closed.
+    """
+
+    __slots__ = ("_entries", "bad", "good")
+
+    def __init__(self) -> None:
+        self._entries: deque[TallyEntry] = deque()
+        self.good = 0
+        """Other results than infrastructure failures."""
+        self.bad = 0
+        """Infrastructure failures."""
+
+    def add_result(self, is_bad: bool, now: float) -> None:
+        """Count a result at its time."""
+        entry = self._entries[-1] if self._entries else None
+        if entry is None or now - entry.first_at >= WINDOW / MAX_TALLY_ENTRIES:
+            entry = TallyEntry(now)
+            self._entries.append(entry)
+        entry.first_at, entry.last_at = min(entry.first_at, now), max(entry.last_at, now)
+        if is_bad:
+            entry.bad += 1
+            self.bad += 1
+        else:
+            entry.good += 1
+            self.good += 1
+
+    def drop_before(self, start: float) -> None:
+        """Forget what is older than a window that begins then."""
+        while self._entries and self._entries[0].last_at < start:
+            entry = self._entries.popleft()
+            self.good -= entry.good
+            self.bad -= entry.bad
+
+    def count_surely_within(self, start: float) -> tuple[int, int]:
+        """Count good and bad results that surely lie in a window that begins then. Call `drop_before` first."""
+        entry = self._entries[0] if self._entries else None
+        if entry is None or entry.first_at >= start:
+            return self.good, self.bad
+        return self.good - entry.good, self.bad - entry.bad
+
+    def clear(self) -> None:
+        """Forget all results."""
+        self._entries.clear()
+        self.good = self.bad = 0
+
+
+class TallyEntry:
+    """Results that came within a few milliseconds."""
+
+    __slots__ = ("bad", "first_at", "good", "last_at")
+
+    def __init__(self, now: float) -> None:
+        self.first_at = self.last_at = now
+        self.good = self.bad = 0
+
+
 class Circuit:
     """The results of one tool at one target, and whether it is left alone for a while."""
 
-    __slots__ = ("failures", "made", "noted", "probe", "until", "wait")
+    __slots__ = ("probe", "since", "successes_before", "tally", "until", "wait")
 
-    def __init__(self, made: int) -> None:
-        self.made = made
-        """First attempts of the tool before it was first heard of."""
-        self.failures: deque[float] = deque(maxlen=KEPT)
-        self.noted: deque[float] = deque(maxlen=KEPT)
-        """When each result came that was counted one by one."""
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.since = float("-inf")
+        """When it last opened or closed: earlier results do not count any more."""
+        self.successes_before = 0
+        """Successes of its guard before that, known by number alone."""
         self.until: float | None = None
         """When it may be tried again; None while it is closed."""
         self.wait = OPEN
         self.probe: float | None = None
         """When the one call was let through that decides."""
 
-    def forget(self, before: float) -> None:
-        for times in (self.failures, self.noted):
-            while times and times[0] < before:
-                times.popleft()
+    def open(self, now: float, successes_before: int) -> None:
+        """Open it for as long as `wait` says."""
+        self._restart(now, successes_before)
+        self.until = now + self.wait
+
+    def close(self, now: float, successes_before: int) -> None:
+        """Close it: from now on results count anew."""
+        self._restart(now, successes_before)
+        self.until, self.wait = None, OPEN
+
+    def _restart(self, now: float, successes_before: int) -> None:
+        self.tally.clear()
+        self.since, self.successes_before, self.probe = now, successes_before, None
 
 
 class Guard:
     """What one tool may still do: its first attempts are counted here, its retries and its circuits are kept.
 
-    `made`, `tick` and `is_careful` are read and written by every call, without a lock: two threads may lose a count
-    between them, and then a little less is allowed.
+    `made`, `successes`, `tick` and `is_careful` are read and written by every call, without a lock. Python adds to an
+    attribute without letting another thread in; where it has no global lock, two threads may lose a count.
+
+    Most successes are counted by number alone, and once a second a note says how many there were. All other results
+    come one by one, with their target. A circuit opens only where both together leave no doubt.
     """
 
     __slots__ = (
         "_bucket",
         "_circuits",
-        "_retries",
-        "_seconds",
+        "_notes",
         "breaks",
+        "has_targets",
         "is_careful",
-        "looks",
         "made",
-        "runs",
+        "successes",
         "tick",
     )
 
     def __init__(self, policy: Policy) -> None:
         self.made = 0
         """First attempts since the beginning."""
-        self.tick = 0.0
-        """When the next note of the count is due: one a second says how many there were in any window."""
-        self.is_careful = policy.spirals == "block"
+        self.successes = 0
+        """Successes since the beginning whose target nobody looked at."""
+        self.tick = float("-inf")
+        """When the next note of these is due."""
+        self.is_careful = False
         """Whether a call must be looked at before it is made."""
-        self.runs: set[str] = set()
-        """Open runs in which the next call may have to be answered without being made."""
         self.breaks = policy.breaker
-        self.looks = policy.spirals == "block"
-        """Whether every call is looked at."""
-        self._seconds: deque[tuple[float, int]] = deque(maxlen=int(WINDOW) + 10)
-        self._retries: deque[float] = deque(maxlen=KEPT)
+        self.has_targets = False
+        """Whether calls may go to several targets: then nobody knows to which one a success belongs that is only a
+        number."""
+        self._notes: deque[tuple[float, int]] = deque(maxlen=MAX_NOTES)
         self._circuits: dict[str, Circuit] = {}
         self._bucket = Bucket(policy.retry_burst, policy.retry_ratio)
 
-    def ticked(self, now: float) -> None:
-        """A second has passed since the count was last noted, or more."""
-        self._seconds.append((now, self.made))
+    def note_successes(self, now: float) -> None:
+        """Note how many successes there were before one that comes now, a second or more after the last note."""
         self.tick = now + 1.0
+        self._notes.append((now, self.successes))
 
-    def began(self, now: float) -> None:
-        """A first attempt begins that was not counted on its way."""
-        self.made += 1
+    def count_success(self, now: float) -> None:
+        """Count a success by number alone. The way of every first attempt does the same in place."""
         if now >= self.tick:
-            self._seconds.append((now, self.made - 1))
-            self.tick = now + 1.0
+            self.note_successes(now)
+        self.successes += 1
 
-    def _made_before(self, time: float) -> int:
-        """How many first attempts were begun before a time, to the second; rather too few."""
-        noted = list(self._seconds)
-        before = next(((when, made) for when, made in reversed(noted) if when <= time), None)
-        if before is None:
-            return 0
-        # Those counted after a note were begun within a second of it: the first one later makes the next note.
-        if time < before[0] + 1.0:
-            return before[1]
-        return next((made for when, made in noted if when > time), self.made)
+    def count_first_attempt(self) -> None:
+        """Count a first attempt that was not counted on its way."""
+        self.made += 1
+
+    def _count_noted_successes(self, start: float) -> tuple[int, int]:
+        """Count the successes since a time that are known by number alone: at least, and at most."""
+        successes = self.successes  # before the notes: a success is noted, then counted
+        notes = self._notes.copy()
+        first_within = next((count for at, count in notes if at >= start), successes)
+        surely_before = self._count_surely_before(start - CLOCK_SLACK_SECONDS, successes, notes)
+        return max(0, successes - first_within), max(0, successes - surely_before)
+
+    @staticmethod
+    def _count_surely_before(start: float, successes: int, notes: deque[tuple[float, int]]) -> int:
+        earlier = later = None
+        for note in notes:
+            if note[0] > start:
+                later = note
+                break
+            earlier = note
+        if earlier is None:
+            return 0  # the first success of all makes a note, so there is none before; or notes were dropped
+        # Successes after a note came within a second of it: the first one later makes the next note.
+        if start < earlier[0] + 1.0:
+            return earlier[1]
+        return successes if later is None else later[1]
 
     def is_open(self, target: str, then: float) -> bool:
         """Whether calls will still be kept out then, as far as is known now."""
@@ -170,27 +260,27 @@ class Guard:
             circuit.probe = now
             return 0.0, True
 
-    def result(self, target: str, is_bad: bool, now: float, *, is_retry: bool = False, is_probe: bool = False) -> None:
-        """An attempt has ended; `is_bad` where the infrastructure failed it."""
+    def result(
+        self, target: str, is_bad: bool, now: float, *, is_probe: bool = False, is_let_through: bool = False
+    ) -> None:
+        """An attempt has ended; `is_bad` where the infrastructure failed it.
+
+        `is_let_through` says that it was begun although the circuit was open. Its success closes the circuit like that
+        of a probe. Its failure changes nothing: when the circuit may be tried again, the probe decides.
+        """
         if not self.breaks:
             return
         with _lock:
-            circuit = self._circuits.get(target)
-            if is_retry:
-                self._retries.append(now)
-            if circuit is None:
-                if not is_bad:
-                    return
-                if len(self._circuits) >= TARGETS:
-                    self._circuits.pop(next(iter(self._circuits)))
-                circuit = self._circuits[target] = Circuit(self.made - 1)
-            if is_probe:
-                self._probed(target, circuit, is_bad, now)
-            elif circuit.until is None:
-                circuit.noted.append(now)
+            circuit = self._find_circuit(target, now)
+            if circuit.until is None:
+                circuit.tally.add_result(is_bad, now)
                 if is_bad:
-                    circuit.failures.append(now)
-                    self._judge(target, circuit, now)
+                    self._open_if_failing(circuit, now)
+            elif (is_probe or is_let_through) and not is_bad:
+                circuit.close(now, self.successes)
+            elif is_probe:
+                circuit.wait = min(LONGEST_OPEN, circuit.wait * 2)
+                circuit.open(now, self.successes)
         self.relax(now)
 
     def let_go(self, target: str, now: float) -> None:
@@ -200,47 +290,52 @@ class Guard:
             if circuit is not None:
                 circuit.probe = None
 
-    def _probed(self, target: str, circuit: Circuit, is_bad: bool, now: float) -> None:
-        circuit.probe = None
-        if is_bad:
-            circuit.wait = min(LONGEST_OPEN, circuit.wait * 2)
-            circuit.until = now + circuit.wait
-        else:
-            del self._circuits[target]
+    def _find_circuit(self, target: str, now: float) -> Circuit:
+        self.has_targets = self.has_targets or bool(target)
+        circuit = self._circuits.get(target)
+        if circuit is None:
+            if len(self._circuits) >= TARGETS:
+                self._drop_circuit(now)
+            circuit = self._circuits[target] = Circuit()
+        return circuit
 
-    def _judge(self, target: str, circuit: Circuit, now: float) -> None:
+    def _drop_circuit(self, now: float) -> None:
+        """Make room for another target: one goes that never failed, else the oldest."""
+        spare = (
+            target for target, circuit in self._circuits.items() if circuit.until is None and not circuit.tally.bad
+        )
+        circuit = self._circuits.pop(next(spare, next(iter(self._circuits))))
+        # Its successes stay, as those of which nobody knows the target.
+        if circuit.tally.good:
+            self.count_success(now)
+            self.successes += circuit.tally.good - 1
+
+    def _open_if_failing(self, circuit: Circuit, now: float) -> None:
+        """Open a circuit where surely at least `RESULTS` results came and surely at least `SHARE` of them are bad.
+
+        A success of which nobody knows the target may have been at this one, or not: so it counts for the share alone.
+        """
         start = now - WINDOW
-        circuit.forget(start)
-        if target:
-            # Of the time before nobody knows to which target calls went: each may have been to this one.
-            results = len(circuit.noted) + max(0, circuit.made - self._made_before(start))
-        else:
-            results = self.made - self._made_before(start) + sum(time >= start for time in self._retries)
-        results = max(results, len(circuit.failures))
-        if results >= RESULTS and len(circuit.failures) >= SHARE * results:
-            circuit.until = now + circuit.wait
-            circuit.failures.clear()
-            circuit.noted.clear()
+        circuit.tally.drop_before(start)
+        good, bad = circuit.tally.count_surely_within(start)
+        since_restart = self.successes - circuit.successes_before
+        least, most = (min(count, since_restart) for count in self._count_noted_successes(start))
+        results = good + bad + (0 if self.has_targets else least)
+        if results >= RESULTS and bad >= SHARE * (bad + circuit.tally.good + most):
+            circuit.open(now, self.successes)
 
     def relax(self, now: float) -> None:
         """Calls need not be looked at any longer, once nothing is left to look for."""
         with _lock:
+            start = now - WINDOW
+            is_careful = False
             for target, circuit in list(self._circuits.items()):
-                if circuit.until is None:
-                    circuit.forget(now - WINDOW)
-                    if not circuit.failures:
-                        del self._circuits[target]
-            watched = any(target or circuit.until is not None for target, circuit in self._circuits.items())
-            self.is_careful = self.looks or watched or bool(self.runs)
-
-    def watch(self, run: str) -> None:
-        """In this run the same call was given up so often that the next must not be made."""
-        with _lock:  # else somebody who relaxes at this very moment would have seen no run to look at
-            self.runs.add(run)
-            self.is_careful = True
-
-    def unwatch(self, run: str) -> None:
-        self.runs.discard(run)
+                circuit.tally.drop_before(start)
+                if circuit.until is not None or (target and circuit.tally.bad):
+                    is_careful = True
+                elif not circuit.tally.good and not circuit.tally.bad and circuit.since < start:
+                    del self._circuits[target]
+            self.is_careful = is_careful
 
 
 class Budget:
@@ -251,14 +346,17 @@ class Budget:
         self._bucket = Bucket(policy.retry_burst, policy.retry_ratio)
         self._guards: dict[str, Guard] = {}
 
-    def guard(self, name: str, policy: Policy) -> Guard:
-        """The guard of a tool, by its name."""
-        guard = self._guards.get(name)
+    def guard(self, key: str, policy: Policy, *, has_targets: bool = False) -> Guard:
+        """The guard of a tool, by its key. `has_targets` says that its calls may go to several targets."""
+        guard = self._guards.get(key)
         if guard is None:
             with _lock:
-                if len(self._guards) >= TOOLS:
-                    name = ""
-                guard = self._guards.setdefault(name, Guard(policy))
+                is_shared = len(self._guards) >= TOOLS
+                guard = self._guards.setdefault("" if is_shared else key, Guard(policy))
+                if is_shared:
+                    guard.breaks = False  # a tool that is down would block others
+        guard.has_targets = guard.has_targets or has_targets
+        guard.breaks = guard.breaks or (policy.breaker and guard is not self._guards.get(""))
         return guard
 
     def spend(self, guard: Guard) -> str:
@@ -280,12 +378,12 @@ def is_infrastructure(failure: Failure | None) -> bool:
     return failure.remedy is Remedy.WAIT or "InfraError" in failure.evidence
 
 
-_TARGETS = ("url", "uri", "endpoint", "base_url", "api_base", "host", "hostname", "server")
+TARGET_ARGUMENTS = ("url", "uri", "endpoint", "base_url", "api_base", "host", "hostname", "server")
 
 
 def target_of(arguments: Mapping[str, Any]) -> str:
     """Where a call goes, if its arguments say so: the host of a `url`, the `server`. Else the tool is the target."""
-    for name in _TARGETS:
+    for name in TARGET_ARGUMENTS:
         value = arguments.get(name)
         if isinstance(value, str) and value:
             host = value[:500].partition("://")[2] or value[:500]

@@ -93,7 +93,7 @@ Choosing = Generator[Move, Any, "Step | str"]
 def recovery(arguments: Arguments, tool: Tool, policy: Policy, ask: Questions, model: Model) -> Recovering:
     """The moves that lead from a call of a model to an answer, or to the reason why it was given up."""
     way = _Way(arguments, tool, policy.for_models(), ask, model)
-    failure: Failure | None = yield Try(arguments)
+    failure: Failure | None = yield Try(arguments, has_substitute=way.has_substitute)
     while failure is not None:
         step = yield from way.next(failure)
         why = step if isinstance(step, str) else way.halted(step) or ask.spend(failure)
@@ -143,6 +143,12 @@ class _Way:
             and failure.remedy is not Remedy.STOP
             and failure.kind.code != "unknown"
         )
+
+    def has_substitute(self, failure: Failure) -> bool:
+        """Whether a fallback would answer a call that an open circuit breaker has blocked."""
+        if self._model.answer is not None and self.may_answer(failure):
+            return True
+        return self._tool.mode == "repair" and self._instead(failure, is_tried=False) is not None
 
     def next(self, failure: Failure) -> Choosing:
         """The next attempt, or why there is none."""

@@ -22,6 +22,8 @@ class Try:
     after: Recovery | None = None
     function: Callable[..., Any] | None = None
     """Called instead of the wrapped one: another model."""
+    has_substitute: Callable[[Failure], bool] | None = field(default=None, compare=False, repr=False)
+    """Whether something else would answer, if an open circuit breaker blocked this attempt with this failure."""
 
 
 @dataclass(frozen=True, slots=True)

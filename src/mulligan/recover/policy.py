@@ -32,11 +32,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     retry_burst: int = 10
     """Retries allowed before there were any first attempts, and the most that can be saved up."""
     breaker: bool = True
-    """Whether a tool whose other side is down is left alone for some seconds."""
+    """Whether an open circuit breaker stops retries, for some seconds, at a tool that keeps failing. It blocks first
+    attempts too in a loop of ours, and of tools that ask for it (`circuit_breaker=True`)."""
     repeats: int = 2
-    """Times that a call may be given up the same way in a run; the next is not made. 0 for any number."""
+    """Times that a call may be given up the same way in a run. The next one is not made where it answers a model in a
+    loop of ours; elsewhere it is made, and a note says so. 0 for any number."""
     spirals: Spirals = "report"
-    """What becomes of a strategy that failed several times in other words: report tells the model, block stops it."""
+    """What becomes of a strategy that failed several times in other words. report tells the model; block also stops it
+    in a loop of ours."""
 
     def __post_init__(self) -> None:
         for name in ("attempts", "run_retries", "retry_burst", "repeats"):

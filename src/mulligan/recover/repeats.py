@@ -76,7 +76,10 @@ class Repeats:
         self._failed: deque[tuple[str, str, frozenset[str]]] = deque(maxlen=FAILED)
 
     def given_up(self, tool: str, key: Hashable | None, failure: Failure, now: float) -> int:
-        """A call of a tool was given up; how often in a row, with the same arguments and in the same way."""
+        """A call of a tool was given up; how often in a row, with the same arguments and in the same way.
+
+        `tool` is the tool's key: two tools of one name have each their own streak.
+        """
         before = self._streaks.pop(tool, None)
         if key is None:
             return 0
@@ -92,7 +95,10 @@ class Repeats:
         return count
 
     def blocking(self, tool: str, key: Hashable | None, now: float, limit: int) -> Streak | None:
-        """What stands against making this call: that it was given up so often, in the same way, and nothing since."""
+        """What stands against making this call: that it was given up so often, in the same way, and nothing since.
+
+        `tool` is the tool's key.
+        """
         streak = self._streaks.get(tool)
         if streak is None:
             return None
@@ -106,7 +112,10 @@ class Repeats:
         self._streaks.clear()
 
     def failed_again(self, tool: str, arguments: Mapping[str, Any], failure: Failure) -> Spiral | None:
-        """Notes a strategy that has failed; the spiral it is part of, if it is one."""
+        """Notes a strategy that has failed; the spiral it is part of, if it is one.
+
+        `tool` is the tool's name: those of sibling tools have words in common.
+        """
         if failure.remedy is Remedy.WAIT or not failure.counts:
             return None  # the other side was at fault, and not the strategy
         self._failed.append((tool, str(failure.kind), words_of(arguments)))

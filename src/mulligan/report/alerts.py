@@ -44,7 +44,9 @@ PAUSES = (1.0, 5.0)
 WAITING = 100
 REMEMBERED = 10_000
 UNMADE = "it was not made"
-"""What a call says that was left alone because its circuit is open; it also says when it is tried again."""
+"""What a call says that was blocked because its circuit breaker is open; it also says when it is tried again."""
+CIRCUIT_OPEN = "its circuit breaker is open"
+"""Why other calls were given up, or not made again."""
 
 
 class Alert(Record, frozen=True):
@@ -114,10 +116,12 @@ class Watch:
         if failure is None or not step.has_failed:
             return
         name = clean(step.name, 80)
-        if UNMADE in failure.evidence:
-            if failure.retry_after is not None:
-                yield self._alert("circuit_open", f"{name} fails so often that it is left alone for a while", step, now)
-        elif failure.remedy is Remedy.STOP:
+        is_blocked = UNMADE in failure.evidence
+        if (is_blocked and failure.retry_after is not None) or (step.ending and CIRCUIT_OPEN in step.ending.why):
+            yield self._alert("circuit_open", f"{name} fails so often that {CIRCUIT_OPEN}", step, now)
+        if is_blocked:
+            return
+        if failure.remedy is Remedy.STOP:
             yield self._alert("person_needed", f"{failure.kind} in {name}: only a person can fix it", step, now)
         elif self._is_new(step):
             yield self._alert("new_pattern", f"{failure.kind} in {name}: not met before", step, now)
@@ -167,7 +171,8 @@ class Watch:
         )
 
     def _is_told(self, alert: Alert, now: float) -> bool:
-        key = (alert.what, "" if alert.what == "giving_up" else f"{alert.kind} {alert.tool}")
+        about = {"giving_up": "", "circuit_open": alert.tool}.get(alert.what, f"{alert.kind} {alert.tool}")
+        key = (alert.what, about)
         if now - self._told.get(key, float("-inf")) < AGAIN:
             return False
         while self._hour and self._hour[0] < now - 3600:

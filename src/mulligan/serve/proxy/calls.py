@@ -440,6 +440,7 @@ class Call(Entry):
             has_effects=not attempts.tool.is_repeatable,
             offered=[each for each in offered if all(change.path != TOOL for change in each.changes)],  # as in `names`
             spiral=attempts.ending.spiral if attempts.ending is not None else "",
+            repeat_note=attempts.guarding.repeat_note,
         )
 
 
