@@ -388,8 +388,13 @@ class Match(NamedTuple):
     def links(self, call: Call, is_final: bool) -> list[Link]:
         """Return one link for each failed call of the intent, that of the last one last."""
         if self.carried:
+            intent = set(self.failure.failed_calls)  # whoever sends a step may name any call in it
             return [
-                msgspec.structs.replace(link, provisional=link.provisional and not is_final) for link in self.carried
+                msgspec.structs.replace(
+                    link, run=call.first.run, overcame=call.id, provisional=link.provisional and not is_final
+                )
+                for link in self.carried
+                if link.failed in intent
             ]
         links = {failed: self._link(failed, call, is_final) for failed in self.failure.failed_calls}
         tools = self.failure.tools_since
@@ -413,7 +418,7 @@ class Match(NamedTuple):
 
     def _link_member(self, member: IntentMember, call: Call, tools: tuple[str, ...], is_final: bool) -> Link:
         link = self._link(member.call.id, call, is_final)
-        changed = diff_calls(member.call.last, call.last)
+        changed = _diff_reissue(member.call, call)
         if self.method not in ("retry", "recipe") or changed:
             return msgspec.structs.replace(link, how="agent", changes=changed)
         is_recipe = bool(tools) and (self.method == "recipe" or bool(member.tools))
@@ -503,10 +508,7 @@ def _match_conversation(failure: OpenFailure, call: Call) -> Match | None:
 def _match_changes(
     failure: OpenFailure, call: Call, evidence: tuple[LinkEvidence, ...], *, is_provisional: bool = False
 ) -> Match:
-    changed = diff_calls(failure.call.last, call.last)
-    if failure.call.name != call.name:
-        renamed = Change(path=TOOL, how="rename", before=failure.call.name, after=call.name)
-        changed = (renamed, *changed)
+    changed = _diff_reissue(failure.call, call)
     sources: dict[str, None] = {}
     marked: list[Change] = []
     for change in changed:
@@ -514,6 +516,14 @@ def _match_changes(
         sources |= dict.fromkeys(tools)
         marked.append(msgspec.structs.replace(change, from_="run") if tools else change)
     return Match(failure, "agent", tuple(marked), evidence, is_provisional, tuple(sources) or failure.tools_since)
+
+
+def _diff_reissue(failed: Call, call: Call) -> tuple[Change, ...]:
+    """Return what a re-issue changed: its arguments, and its tool where that is another one."""
+    changed = diff_calls(failed.last, call.last)
+    if failed.name == call.name:
+        return changed
+    return (Change(path=TOOL, how="rename", before=failed.name, after=call.name), *changed)
 
 
 def _is_renamed_away(failed: Call, call: Call, comparison: Comparison) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 from mulligan import figures
-from mulligan.calls import Call
+from mulligan.calls import Call, group_attempts
 from mulligan.links import RunProgress
 from mulligan.records import Compaction, History, Link, Run, Status, Step, encode
 from mulligan.remember import bodies, tallies
@@ -101,6 +101,18 @@ def steps_since(writer: Connection, tenant: str, run: str, start: int, new: list
     )
     steps = (at_hand.get(seq) or bodies.step(run, seq, name, started, body) for seq, name, started, body in rows)
     return [step for step in steps if step.call >= start]
+
+
+def read_calls(writer: Connection, tenant: str, run: str, ids: Collection[int]) -> dict[int, Call]:
+    """Read these calls of a run from its rows."""
+    if not ids:
+        return {}
+    rows = writer.execute(
+        "SELECT seq, name, started, body FROM steps WHERE tenant = ? AND run = ? AND seq >= ? ORDER BY seq",
+        (tenant, run, min(ids)),
+    )
+    steps = (bodies.step(run, seq, name, started, body) for seq, name, started, body in rows)
+    return {call.id: call for call in group_attempts(step for step in steps if step.call in ids)}
 
 
 def links_since(writer: Connection, tenant: str, run: str, start: int) -> dict[int, Link]:
