@@ -421,7 +421,7 @@ class Match(NamedTuple):
 
     def _link_member(self, member: IntentMember, call: Call, tools: tuple[str, ...], is_final: bool) -> Link:
         link = self._link(member.call.id, call, is_final)
-        changed = diff_calls(member.call.last, call.last)
+        changed = _diff_reissue(member.call, call)
         if self.method not in ("retry", "recipe") or changed:
             return msgspec.structs.replace(link, how="agent", changes=changed)
         return msgspec.structs.replace(link, how="recipe" if tools else "retry", between=tools)
@@ -510,10 +510,7 @@ def _match_conversation(failure: OpenFailure, call: Call) -> Match | None:
 def _match_changes(
     failure: OpenFailure, call: Call, evidence: tuple[LinkEvidence, ...], *, is_provisional: bool = False
 ) -> Match:
-    changed = diff_calls(failure.call.last, call.last)
-    if failure.call.name != call.name:
-        renamed = Change(path=TOOL, how="rename", before=failure.call.name, after=call.name)
-        changed = (renamed, *changed)
+    changed = _diff_reissue(failure.call, call)
     sources: dict[str, None] = {}
     marked: list[Change] = []
     for change in changed:
@@ -521,6 +518,14 @@ def _match_changes(
         sources |= dict.fromkeys(tools)
         marked.append(msgspec.structs.replace(change, from_="run") if tools else change)
     return Match(failure, "agent", tuple(marked), evidence, is_provisional, tuple(sources) or failure.tools_since)
+
+
+def _diff_reissue(failed: Call, call: Call) -> tuple[Change, ...]:
+    """Return what a re-issue changed: its arguments, and its tool where that is another one."""
+    changed = diff_calls(failed.last, call.last)
+    if failed.name == call.name:
+        return changed
+    return (Change(path=TOOL, how="rename", before=failed.name, after=call.name), *changed)
 
 
 def _is_renamed_away(failed: Call, call: Call, comparison: Comparison) -> bool:
