@@ -115,8 +115,10 @@ _ABSENT = object()
 class ArgumentVariation:
     """The successful calls of one tool in one item scope: their first arguments, and which have varied since."""
 
-    __slots__ = ("_calls", "_constant", "_constant_names", "_first", "_last", "_names", "_places", "alone", "is_settled",
-                 "key", "scope", "varying")  # fmt: skip
+    __slots__ = (
+        "_calls", "_constant", "_constant_names", "_first", "_last", "_names", "_places",
+        "alone", "is_settled", "key", "scope", "varying",
+    )  # fmt: skip
 
     def __init__(self, key: str, scope: Scope, names: Sequence[str], given: Sequence[Any], named: Mapping[str, Any]):
         self.key = key
