@@ -29,8 +29,8 @@ MAX_OPEN_FAILURES = 100
 """Open failures of a run that later calls are compared with, the latest."""
 MAX_COMPARED_FAILURES = 8
 """Open failures of one tool that a call with other arguments is compared with, the latest."""
-MAX_INTENT_CALLS = 2000
-"""Failed calls of one intent that are linked one by one, the latest."""
+MAX_INTENT_CALLS = 1000
+"""Failed calls of one intent that a success recovers, the latest."""
 MAX_INTENT_MEMBERS = 10
 """Failed calls of one intent that are compared with the success, the latest."""
 MAX_INTERMEDIATE_TOOLS = 50
@@ -127,8 +127,6 @@ class OpenFailure(msgspec.Struct, frozen=True):
     """How many failures of the run were delivered before it."""
     intent: tuple[int, ...] = ()
     """Earlier failed calls of the same intent, the oldest first."""
-    intent_size: int = 1
-    """All failed calls of the intent, this one included."""
     members: tuple[IntentMember, ...] = ()
     """The latest of the earlier failed calls, with what succeeded between them."""
     values: frozenset[str] = frozenset()
@@ -224,7 +222,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         remaining = self.open
         if match is not None:
             remaining = tuple(failure for failure in self.open if failure is not match.failure)
-            recovered += match.failure.intent_size
+            recovered += len(match.failure.failed_calls)
             links += match.links(call, is_final)
         if call.first.type != "model":
             success_values = frozenset(_scalars(call.last.arguments)) if call.last.result is not None else frozenset()
@@ -243,7 +241,6 @@ class RunProgress(msgspec.Struct, frozen=True):
     def _after_failure(self, call: Call, facts: CallFacts | None) -> tuple[RunProgress, list[Link]]:
         links: list[Link] = []
         intent: tuple[int, ...] = ()
-        intent_size = 1
         members: tuple[IntentMember, ...] = ()
         remaining = self.open
         # A re-issue that failed continues the intent of the failed call before it. Items are told apart at its end.
@@ -251,13 +248,13 @@ class RunProgress(msgspec.Struct, frozen=True):
         if match is not None:
             remaining = tuple(failure for failure in remaining if failure is not match.failure)
             before = match.failure
-            intent, intent_size = before.failed_calls, before.intent_size + 1
+            intent = before.failed_calls
             # In a plain second round of a program, what succeeded in between is no prerequisite.
             tools = match.tools if match.method == "recipe" or match.changes else ()
             members = (*before.members, IntentMember(before.call, tools))[-MAX_INTENT_MEMBERS:]
             links = match.links(call, is_final=True)[-1:]
         values = frozenset(_scalars(call.last.arguments))
-        failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, intent_size, members, values)
+        failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, members, values)
         latest_calls = {**self.latest_calls, call.first.tool_key: call.id}
         progress = msgspec.structs.replace(
             self,
@@ -457,8 +454,9 @@ def _are_related(first: tuple[int, ...] | None, second: tuple[int, ...] | None) 
     """Return whether one task is the other, or was started from it."""
     if first is None or second is None:
         return first is second
-    length = min(len(first), len(second))
-    return first[:length] == second[:length]
+    if not first or not second:
+        return first == second
+    return first[-1] in second or second[-1] in first
 
 
 def _values(step: Step) -> Any:
@@ -728,6 +726,10 @@ def _parts(path: str) -> list[str]:
 
 def _is_long_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) >= MIN_LONG_TEXT_CHARS
+
+
+def has_long_text(arguments: Any) -> bool:
+    return isinstance(arguments, Mapping) and any(map(_is_long_text, arguments.values()))
 
 
 def text_similarity(first: str, second: str) -> float:

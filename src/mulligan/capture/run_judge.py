@@ -22,6 +22,7 @@ from mulligan.links import (
     RunProgress,
     differing_names,
     differs_in,
+    has_long_text,
 )
 from mulligan.records import Link, Run, Status, Step
 from mulligan.success import Form
@@ -31,6 +32,8 @@ FAILED_CALLS = "__mulligan_calls__"
 MAX_FAILED_CALLS = 8
 MAX_EXCEPTION_CHAIN = 16
 """Exceptions of a chain that are looked at."""
+MAX_TASK_PATH = 8
+"""Tasks that a task is known to be started from, the latest: jobs may plan their successors for ever."""
 MAX_TEXT_CALLS = 50
 """Calls whose long texts are compared, the latest."""
 Scope = tuple[Any, ...]
@@ -63,7 +66,7 @@ def enter_task() -> tuple[int, ...]:
     known = _current_task.get()
     if known is not None and known.owner == owner:
         return known.path
-    path = (*(known.path if known is not None else ()), next(_task_numbers))
+    path = (*(known.path[1 - MAX_TASK_PATH :] if known is not None else ()), next(_task_numbers))
     _current_task.set(TaskPath(owner, path))
     return path
 
@@ -239,7 +242,7 @@ class RunJudge:
                 self.progress = msgspec.structs.replace(
                     self.progress,
                     open=(*self.progress.open, provisional.failure),
-                    recovered=self.progress.recovered - provisional.failure.intent_size,
+                    recovered=self.progress.recovered - len(provisional.failure.failed_calls),
                 )
 
     def _is_item(self, candidate: Candidate) -> bool:
@@ -279,7 +282,8 @@ class RunJudge:
 
         before = self.progress
         self.progress, links = before.after(call, facts, is_item)
-        self._texts = [*self._texts[1 - MAX_TEXT_CALLS :], step]
+        if has_long_text(step.arguments):
+            self._texts = [*self._texts[1 - MAX_TEXT_CALLS :], msgspec.structs.replace(step, result=None)]
         if call.has_succeeded:
             self.links += links
             provisional = next((link for link in reversed(links) if link.provisional), None)
