@@ -44,6 +44,7 @@ _NEUTRAL = re.compile(
     r"|the first arguments were rejected|was called again after|a check found that it had worked"  # repairs
     r"|^The same call may work later|made again later\.?$|when it was made again"
     r"|the same approach has failed|may have ignored it|so it was not called again|keeps failing"
+    r"|failed the same way \d+ times"
     r"|^In \d+ successful calls\b|^Did you mean\b|same arguments .* before in this run"
 )
 _LEAD = re.compile(r"^(?:This worked before|This may work|Calls of this tool that worked look like this)[^:]*: (.*)$")
@@ -56,6 +57,9 @@ _PARTS: tuple[tuple[ClaimKind, str], ...] = (
     ("drop", r"(?:leave (?P<path>[\w.-]+) out|(?P<other>[\w.-]+) left out)"),
     ("form", r"(?P<path>[\w.-]+) (?:trimmed|stripped|parsed|wrapped|quoted|in (?:lower|upper) case)\b.*"),
     ("form", r"(?P<path>[\w.-]+) (?:as|without) (?:a|an|the)? ?(?:list|JSON|object|text|spaces|blanks|whitespace)\b.*"),
+    ("form", r"(?P<path>[\w.-]+) as (?:an integer|a number|true or false)"),
+    ("form", r"(?P<path>[\w.-]+) (?:without surrounding spaces|with other quotes or escapes)"),
+    ("form", r"only the last part of (?P<path>[\w.-]+)"),
     ("value", r"(?P<path>[\w.-]+)=(?P<value>.*)"),
     ("value", r"(?P<path>[\w.-]+) as (?:the number|the text|true or false:|another type) (?P<value>.*)"),
     ("value", r"(?P<path>[\w.-]+) .*? -> (?P<value>.*)"),
@@ -117,6 +121,8 @@ def list_claims(changes: Iterable[Any], first: Iterable[Any], arguments: Argumen
             claims.append(Claim("tool" if change.path == "(tool)" else "rename", change.path, change.after))
         elif change.how == "drop":
             claims.append(Claim("drop", change.path))
+        elif arguments is None and change.how in ("cast", "trim", "parse", "wrap"):  # as it is learned: no value
+            claims.append(Claim("form", path))
         elif isinstance(change.after, str) and change.after.startswith("("):  # a value that is left open
             claims.append(Claim("vague", path))
         else:

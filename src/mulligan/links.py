@@ -29,8 +29,8 @@ MAX_OPEN_FAILURES = 100
 """Open failures of a run that later calls are compared with, the latest."""
 MAX_COMPARED_FAILURES = 8
 """Open failures of one tool that a call with other arguments is compared with, the latest."""
-MAX_INTENT_CALLS = 2000
-"""Failed calls of one intent that are linked one by one, the latest."""
+MAX_INTENT_CALLS = 1000
+"""Failed calls of one intent that a success recovers, the latest."""
 MAX_INTENT_MEMBERS = 10
 """Failed calls of one intent that are compared with the success, the latest."""
 MAX_INTERMEDIATE_TOOLS = 50
@@ -127,8 +127,6 @@ class OpenFailure(msgspec.Struct, frozen=True):
     """How many failures of the run were delivered before it."""
     intent: tuple[int, ...] = ()
     """Earlier failed calls of the same intent, the oldest first."""
-    intent_size: int = 1
-    """All failed calls of the intent, this one included."""
     members: tuple[IntentMember, ...] = ()
     """The latest of the earlier failed calls, with what succeeded between them."""
     values: frozenset[str] = frozenset()
@@ -224,7 +222,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         remaining = self.open
         if match is not None:
             remaining = tuple(failure for failure in self.open if failure is not match.failure)
-            recovered += match.failure.intent_size
+            recovered += len(match.failure.failed_calls)
             links += match.links(call, is_final)
         if call.first.type != "model":
             success_values = frozenset(_scalars(call.last.arguments)) if call.last.result is not None else frozenset()
@@ -243,7 +241,6 @@ class RunProgress(msgspec.Struct, frozen=True):
     def _after_failure(self, call: Call, facts: CallFacts | None) -> tuple[RunProgress, list[Link]]:
         links: list[Link] = []
         intent: tuple[int, ...] = ()
-        intent_size = 1
         members: tuple[IntentMember, ...] = ()
         remaining = self.open
         # A re-issue that failed continues the intent of the failed call before it. Items are told apart at its end.
@@ -251,11 +248,13 @@ class RunProgress(msgspec.Struct, frozen=True):
         if match is not None:
             remaining = tuple(failure for failure in remaining if failure is not match.failure)
             before = match.failure
-            intent, intent_size = before.failed_calls, before.intent_size + 1
-            members = (*before.members, IntentMember(before.call, before.tools_since))[-MAX_INTENT_MEMBERS:]
+            intent = before.failed_calls
+            # In a plain second round of a program, what succeeded in between is no prerequisite.
+            tools = match.tools if match.method == "recipe" or match.changes else ()
+            members = (*before.members, IntentMember(before.call, tools))[-MAX_INTENT_MEMBERS:]
             links = match.links(call, is_final=True)[-1:]
         values = frozenset(_scalars(call.last.arguments))
-        failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, intent_size, members, values)
+        failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, members, values)
         latest_calls = {**self.latest_calls, call.first.tool_key: call.id}
         progress = msgspec.structs.replace(
             self,
@@ -313,8 +312,8 @@ class RunProgress(msgspec.Struct, frozen=True):
         if call.first.type == "model":
             return _match_conversation(failure, call)
         before, after = _values(failure.call.last), _values(call.last)
-        if not isinstance(before, Mapping) or not isinstance(after, Mapping):
-            return None
+        if not isinstance(before, Mapping) or not isinstance(after, Mapping) or is_hidden(before) or is_hidden(after):
+            return None  # nothing is derived from hidden values, and an unchanged one may be of another call
         comparison = compare_arguments(before, after, failure.call.failure)
         if comparison is None or _is_renamed_away(failure.call, call, comparison):
             return None
@@ -388,16 +387,17 @@ class Match(NamedTuple):
     def links(self, call: Call, is_final: bool) -> list[Link]:
         """Return one link for each failed call of the intent, that of the last one last."""
         if self.carried:
-            intent = set(self.failure.failed_calls)  # whoever sends a step may name any call in it
+            # A client may send anything: only the calls of this intent are recovered, and by this call.
+            intent = frozenset(self.failure.failed_calls)
             return [
                 msgspec.structs.replace(
                     link, run=call.first.run, overcame=call.id, provisional=link.provisional and not is_final
                 )
-                for link in self.carried
+                for link in {link.failed: link for link in self.carried}.values()
                 if link.failed in intent
             ]
         links = {failed: self._link(failed, call, is_final) for failed in self.failure.failed_calls}
-        tools = self.failure.tools_since
+        tools = self.tools
         for member in reversed(self.failure.members):
             tools = tuple(dict.fromkeys((*member.tools, *tools)))[:MAX_INTERMEDIATE_TOOLS]
             links[member.call.id] = self._link_member(member, call, tools, is_final)
@@ -421,8 +421,7 @@ class Match(NamedTuple):
         changed = _diff_reissue(member.call, call)
         if self.method not in ("retry", "recipe") or changed:
             return msgspec.structs.replace(link, how="agent", changes=changed)
-        is_recipe = bool(tools) and (self.method == "recipe" or bool(member.tools))
-        return msgspec.structs.replace(link, how="recipe" if is_recipe else "retry", between=tools if is_recipe else ())
+        return msgspec.structs.replace(link, how="recipe" if tools else "retry", between=tools)
 
 
 def _may_be_reissue(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
@@ -455,8 +454,9 @@ def _are_related(first: tuple[int, ...] | None, second: tuple[int, ...] | None) 
     """Return whether one task is the other, or was started from it."""
     if first is None or second is None:
         return first is second
-    length = min(len(first), len(second))
-    return first[:length] == second[:length]
+    if not first or not second:
+        return first == second
+    return first[-1] in second or second[-1] in first
 
 
 def _values(step: Step) -> Any:
@@ -726,6 +726,10 @@ def _parts(path: str) -> list[str]:
 
 def _is_long_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) >= MIN_LONG_TEXT_CHARS
+
+
+def has_long_text(arguments: Any) -> bool:
+    return isinstance(arguments, Mapping) and any(map(_is_long_text, arguments.values()))
 
 
 def text_similarity(first: str, second: str) -> float:

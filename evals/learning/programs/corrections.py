@@ -67,9 +67,9 @@ write_mistake(
     "code_with_blanks",
     "Codes typed with blanks around them, which the handler removes.",
     tool="get_voucher",
-    parameters={"code": str},
-    call=lambda stage: {"code": f" V{stage.number} "},
-    cure=lambda stage, call: Cure(name="trim", changes={"code": call["code"].strip()}, rule="form"),
+    parameters={"voucher": str},
+    call=lambda stage: {"voucher": f" V{stage.number} "},
+    cure=lambda stage, call: Cure(name="trim", changes={"voucher": call["voucher"].strip()}, rule="form"),
     error=lambda call: LookupError("There is no voucher with this code."),
 )
 write_mistake(

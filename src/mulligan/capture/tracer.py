@@ -223,12 +223,10 @@ class ActiveRun:
         scopes = self.item_scopes.get() if self.item_scopes is not None else ()
         return scope_of(scopes, declared, arguments) if scopes or declared else ()
 
-    def note_success(
-        self, key: str, given: Any, named: Any, arguments: Mapping[str, Any], scope: tuple[Any, ...] = ()
-    ) -> None:
+    def note_success(self, key: str, arguments: Mapping[str, Any], scope: tuple[Any, ...] = ()) -> None:
         """Note the arguments of a successful call: they tell a loop over items from a correction."""
         judge = self.ensure_judge()
-        judge.note_success(key, scope, given, named, arguments)
+        judge.note_arguments(key, scope, arguments)
         if judge.has_provisional:
             with _lock:
                 judge.withdraw_wrong()

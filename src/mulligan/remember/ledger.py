@@ -32,6 +32,7 @@ from mulligan.remember.rows import (
     RUN,
     STEP,
     USED,
+    calls_of,
     compactions_of,
     extent,
     forget_links,
@@ -41,7 +42,6 @@ from mulligan.remember.rows import (
     links_since,
     plain_row,
     put_statuses,
-    read_calls,
     run_row,
     step_row,
     steps_since,
@@ -591,9 +591,9 @@ class Ledger:
         earlier = [] if is_new else [step for step in everything if step.seq not in new]
         before = Part(old.run if old else run, {call.id: call for call in calls.group_attempts(earlier)}, linked, set())
         after = after._replace(links=links)
-        earlier_calls = {id for id in linked.keys() | links.keys() if id < start}
+        earlier_calls = {id for id in linked.keys() | links.keys() if id not in after.calls}
         # An intent may have many failed calls, of which only the last one is at hand.
-        opened |= read_calls(writer, tenant, run.id, earlier_calls - opened.keys())
+        opened |= calls_of(writer, tenant, run.id, earlier_calls - opened.keys())
         for id in earlier_calls:
             if id in opened:
                 before.calls[id] = after.calls[id] = opened[id]

@@ -15,6 +15,8 @@ from mulligan.remember.bodies import PlainRow, Rest
 from mulligan.remember.connection import Connection, Insert, Lookup, upsert
 from mulligan.success import Success
 
+MAX_READ_CALLS = 500
+"""Calls that one statement asks for by their numbers."""
 FIRST = -(2**63)
 """Before every call."""
 
@@ -103,16 +105,19 @@ def steps_since(writer: Connection, tenant: str, run: str, start: int, new: list
     return [step for step in steps if step.call >= start]
 
 
-def read_calls(writer: Connection, tenant: str, run: str, ids: Collection[int]) -> dict[int, Call]:
-    """Read these calls of a run from its rows."""
-    if not ids:
-        return {}
-    rows = writer.execute(
-        "SELECT seq, name, started, body FROM steps WHERE tenant = ? AND run = ? AND seq >= ? ORDER BY seq",
-        (tenant, run, min(ids)),
-    )
-    steps = (bodies.step(run, seq, name, started, body) for seq, name, started, body in rows)
-    return {call.id: call for call in group_attempts(step for step in steps if step.call in ids)}
+def calls_of(writer: Connection, tenant: str, run: str, ids: Collection[int]) -> dict[int, Call]:
+    """Read some calls of a run, by their numbers."""
+    steps: list[Step] = []
+    wanted = sorted(ids)
+    for start in range(0, len(wanted), MAX_READ_CALLS):
+        some = wanted[start : start + MAX_READ_CALLS]
+        rows = writer.execute(
+            "SELECT seq, name, started, body FROM steps WHERE tenant = ? AND run = ? "
+            f"AND call IN ({', '.join('?' * len(some))})",
+            (tenant, run, *some),
+        )
+        steps += [bodies.step(run, *row) for row in rows]
+    return {call.id: call for call in group_attempts(steps)}
 
 
 def links_since(writer: Connection, tenant: str, run: str, start: int) -> dict[int, Link]:

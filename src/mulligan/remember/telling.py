@@ -64,10 +64,11 @@ def why_untold(tally: Tally, peers: Sequence[Tally], agent: str, profile: Callab
         return f"it worked in {tally.worked} of {tally.tried} runs, which is not sure enough to tell a model"
     if [worked for _, _, worked, _ in tally.recent][-2:] == [False, False]:
         return "it failed twice in a row"
-    for change in tally.form.changes:
+    # Of a prerequisite that supplies the value, the call is told and no value.
+    for change in tally.form.changes if not tally.form.names else ():
         if change.path != TOOL and is_privileged(change.path):
             return f"{change.path} is a privileged argument"
-        if change.after == OPEN and not tally.form.names:
+        if change.after == OPEN:
             return f"the value of {change.path} belongs to its run"
     for change in tally.form.changes:
         rivals = [peer for peer in peers if peer.id != tally.id and peer.worked and _contradicts(peer, change)]
