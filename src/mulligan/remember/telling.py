@@ -75,7 +75,8 @@ def why_untold(tally: Tally, peers: Sequence[Tally], agent: str, profile: Callab
         if not rivals:
             continue
         is_own = agent in tally.agents
-        is_doubtful = any(agent in rival.agents for rival in rivals) and not _is_latest(tally, [tally, *rivals])
+        is_latest = _is_latest(tally, [peer for peer in peers if _changes_path(peer, change)])
+        is_doubtful = any(agent in rival.agents for rival in rivals) and not is_latest
         if not is_own or is_doubtful:
             return f"other agents or later runs contradict it for {change.path}"
     settings = [change for change in tally.form.changes if is_concrete(change)]
