@@ -19,7 +19,9 @@ from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL
 from mulligan.report.fixes import listed, why_unapplied
 
-REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k must be at most 10", fingerprint="f-k")
+REJECTED = Failure.of(
+    Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k must be at most 10", fingerprint="f-k"
+)
 
 
 @pytest.fixture
