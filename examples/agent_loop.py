@@ -1,4 +1,4 @@
-"""An agent loop: failures come back to the model as answers, with what worked before. Run it twice."""
+"""An agent loop: failures come back to the model as answers. From the third run on they say what worked before."""
 
 import re
 from typing import Any
@@ -13,22 +13,23 @@ def forecast(city: str, days: int) -> str:
     return f"{days} days of rain in {city}"
 
 
-def model(answers: list[Any]) -> dict[str, Any]:
+def model(city: str, answers: list[Any]) -> dict[str, Any]:
     """Stands in for an LLM: it asks for too much, then follows a suggestion, or guesses."""
     if not answers:
-        return {"city": "Oslo", "days": 30}
-    told = re.search(r"days=(\d+)", " ".join(answers[-1].get("suggestions", [])))
-    return {"city": "Oslo", "days": int(told[1]) if told else 30 - 8 * len(answers)}
+        return {"city": city, "days": 30}
+    suggestion = re.search(r"days=(\d+)", " ".join(answers[-1].get("suggestions", [])))
+    return {"city": city, "days": int(suggestion[1]) if suggestion else 30 - 8 * len(answers)}
 
 
-answers: list[Any] = []
-with mulligan.run("planner", context="plan the week in Oslo") as run:
-    for turn in mulligan.turns(limit=10):
-        wanted = model(answers)
-        answer = turn.call([forecast], "forecast", wanted)
-        print(f"turn {turn.number}: {wanted} -> {answer}")
-        if isinstance(answer, str):
-            break
-        answers.append(answer)
-
-print(f"{turn.number} turns, run {run.id} is {run.status}")
+for city in ("Oslo", "Bergen", "Trondheim"):
+    answers: list[Any] = []
+    with mulligan.run("planner", context=f"plan the week in {city}") as run:
+        for turn in mulligan.turns(limit=10):
+            arguments = model(city, answers)
+            answer = turn.call([forecast], "forecast", arguments)
+            print(f"turn {turn.number}: {arguments} -> {answer}")
+            if isinstance(answer, str):
+                break
+            answers.append(answer)
+    print(f"{city}: {turn.number} turns, run {run.id} is {run.status}")
+    mulligan.flush()

@@ -1,8 +1,10 @@
-"""Twelve runs of an agent that makes the same mistakes, and what is learned from how they were overcome.
+"""Twelve runs of an agent that makes the same mistakes, and what is learned from how they were corrected.
 
 python examples/learn_from_failures.py
 mulligan fixes
 """
+
+from typing import Any
 
 import mulligan
 from mulligan import AgentError
@@ -24,32 +26,27 @@ class Car:
         return "running"
 
 
-@mulligan.tool(effects="none")
 def search(query: str, per_page: int = 10) -> str:
     if per_page > 25:
         raise AgentError(f"That is too much for one page, {query!r}.", code="too_many")
     return f"{per_page} answers to {query!r}"
 
 
-def attempt(call, *args, **kwargs):
-    """As a model does: a failed call is not the end."""
-    try:
-        return call(*args, **kwargs)
-    except AgentError as error:
-        return f"failed: {error}"
+def play(agent: str, tools: list[Any], *script: tuple[str, dict[str, Any]]) -> None:
+    """Play a model: one call a turn. A failed call comes back as an answer."""
+    with mulligan.run(agent):
+        for turn, (name, arguments) in zip(mulligan.turns(limit=len(script)), script, strict=True):
+            turn.call(tools, name, arguments)
 
 
 for number in range(12):
     car = Car()
-    press_brake = mulligan.tool(name="press_brake", effects="repeatable")(car.press_brake)
-    start = mulligan.tool(name="start")(car.start)
-    with mulligan.run("driver"):
-        attempt(start, gear="park")
-        press_brake(level=1.0)
-        start(gear="park")
-    with mulligan.run("librarian"):
-        attempt(search, f"shelf {number}", per_page=100)
-        attempt(search, f"shelf {number}", per_page=50 if number % 4 == 0 else 25)
+    tools = [mulligan.tool(effects="repeatable")(car.press_brake), car.start]
+    start = "start", {"gear": f"gear {number}"}
+    play("driver", tools, start, ("press_brake", {"level": 1.0}), start)
+    query = f"shelf {number}"
+    correction = 50 if number % 4 == 0 else 25
+    play("librarian", [search], *(("search", {"query": query, "per_page": size}) for size in (100, correction)))
 
 mulligan.flush()
-print("kept; now ask: mulligan fixes")
+print("Stored. Now ask: mulligan fixes")

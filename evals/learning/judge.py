@@ -108,6 +108,8 @@ def find_expected_status(run: RunEntry) -> str:
     """Say what a run's status is by the truth."""
     if run.has_raised:
         return "failure"
+    if run.entries and all(entry.has_failed and not entry.is_settled for entry in run.entries):
+        return "failure"  # nothing got done in the end
     if has_loss(run.entries):
         return "partial"
     return "recovered" if any(entry.has_struggled for entry in run.entries) else "success"

@@ -29,8 +29,8 @@ MAX_OPEN_FAILURES = 100
 """Open failures of a run that later calls are compared with, the latest."""
 MAX_COMPARED_FAILURES = 8
 """Open failures of one tool that a call with other arguments is compared with, the latest."""
-MAX_INTENT_CALLS = 2000
-"""Failed calls of one intent that are linked one by one, the latest."""
+MAX_INTENT_CALLS = 1000
+"""Failed calls of one intent that a success recovers, the latest."""
 MAX_INTENT_MEMBERS = 10
 """Failed calls of one intent that are compared with the success, the latest."""
 MAX_INTERMEDIATE_TOOLS = 50
@@ -39,6 +39,8 @@ MAX_RECENT_SUCCESSES = 24
 MAX_RESULTS = 8
 """Results since a failure that a new value is looked for in, the latest."""
 MAX_RESULT_CHARS = 8000
+MAX_COMPARED_VALUES = 200
+"""Values of a call that are looked at to find whether two calls share one."""
 MAX_SHORT_CHARS = 80
 """Characters of a text argument, and members of a list, beyond which a recent success does not keep it."""
 MIN_RESULT_VALUE_CHARS = 3
@@ -127,8 +129,6 @@ class OpenFailure(msgspec.Struct, frozen=True):
     """How many failures of the run were delivered before it."""
     intent: tuple[int, ...] = ()
     """Earlier failed calls of the same intent, the oldest first."""
-    intent_size: int = 1
-    """All failed calls of the intent, this one included."""
     members: tuple[IntentMember, ...] = ()
     """The latest of the earlier failed calls, with what succeeded between them."""
     values: frozenset[str] = frozenset()
@@ -224,7 +224,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         remaining = self.open
         if match is not None:
             remaining = tuple(failure for failure in self.open if failure is not match.failure)
-            recovered += match.failure.intent_size
+            recovered += len(match.failure.failed_calls)
             links += match.links(call, is_final)
         if call.first.type != "model":
             success_values = frozenset(_scalars(call.last.arguments)) if call.last.result is not None else frozenset()
@@ -243,7 +243,6 @@ class RunProgress(msgspec.Struct, frozen=True):
     def _after_failure(self, call: Call, facts: CallFacts | None) -> tuple[RunProgress, list[Link]]:
         links: list[Link] = []
         intent: tuple[int, ...] = ()
-        intent_size = 1
         members: tuple[IntentMember, ...] = ()
         remaining = self.open
         # A re-issue that failed continues the intent of the failed call before it. Items are told apart at its end.
@@ -251,13 +250,13 @@ class RunProgress(msgspec.Struct, frozen=True):
         if match is not None:
             remaining = tuple(failure for failure in remaining if failure is not match.failure)
             before = match.failure
-            intent, intent_size = before.failed_calls, before.intent_size + 1
+            intent = before.failed_calls
             # In a plain second round of a program, what succeeded in between is no prerequisite.
             tools = match.tools if match.method == "recipe" or match.changes else ()
             members = (*before.members, IntentMember(before.call, tools))[-MAX_INTENT_MEMBERS:]
             links = match.links(call, is_final=True)[-1:]
         values = frozenset(_scalars(call.last.arguments))
-        failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, intent_size, members, values)
+        failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, members, values)
         latest_calls = {**self.latest_calls, call.first.tool_key: call.id}
         progress = msgspec.structs.replace(
             self,
@@ -275,6 +274,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         """Return the one open failure whose intent this call carries out."""
         linked = {link.failed: link for link in call.last.links} if call.id not in withdrawn else {}
         judged = [failure for failure in self.open if failure.call.last.judged]
+        unjudged = [failure for failure in self.open if not failure.call.last.judged]
         if linked and judged:
             for failure in reversed(judged):
                 link = linked.get(failure.call.id)
@@ -283,11 +283,9 @@ class RunProgress(msgspec.Struct, frozen=True):
                     return Match(
                         failure, link.how, link.changes, link.evidence, link.provisional, link.between, carried
                     )
-        if len(judged) == len(self.open):
+        if not unjudged:
             return None if facts is None else self._judge(call, facts, self.open, is_item)
-        if facts is None:
-            facts = LOGGED
-        return self._judge(call, facts, [failure for failure in self.open if failure not in judged], is_item)
+        return self._judge(call, facts or LOGGED, unjudged, is_item)
 
     def _judge(self, call: Call, facts: CallFacts, failures: Sequence[OpenFailure], is_item: ItemTest) -> Match | None:
         """Apply the rules to the open failures, the surest first, then the latest."""
@@ -421,7 +419,7 @@ class Match(NamedTuple):
 
     def _link_member(self, member: IntentMember, call: Call, tools: tuple[str, ...], is_final: bool) -> Link:
         link = self._link(member.call.id, call, is_final)
-        changed = diff_calls(member.call.last, call.last)
+        changed = _diff_reissue(member.call, call)
         if self.method not in ("retry", "recipe") or changed:
             return msgspec.structs.replace(link, how="agent", changes=changed)
         return msgspec.structs.replace(link, how="recipe" if tools else "retry", between=tools)
@@ -457,8 +455,9 @@ def _are_related(first: tuple[int, ...] | None, second: tuple[int, ...] | None) 
     """Return whether one task is the other, or was started from it."""
     if first is None or second is None:
         return first is second
-    length = min(len(first), len(second))
-    return first[:length] == second[:length]
+    if not first or not second:
+        return first == second
+    return first[-1] in second or second[-1] in first
 
 
 def _values(step: Step) -> Any:
@@ -510,10 +509,7 @@ def _match_conversation(failure: OpenFailure, call: Call) -> Match | None:
 def _match_changes(
     failure: OpenFailure, call: Call, evidence: tuple[LinkEvidence, ...], *, is_provisional: bool = False
 ) -> Match:
-    changed = diff_calls(failure.call.last, call.last)
-    if failure.call.name != call.name:
-        renamed = Change(path=TOOL, how="rename", before=failure.call.name, after=call.name)
-        changed = (renamed, *changed)
+    changed = _diff_reissue(failure.call, call)
     sources: dict[str, None] = {}
     marked: list[Change] = []
     for change in changed:
@@ -521,6 +517,14 @@ def _match_changes(
         sources |= dict.fromkeys(tools)
         marked.append(msgspec.structs.replace(change, from_="run") if tools else change)
     return Match(failure, "agent", tuple(marked), evidence, is_provisional, tuple(sources) or failure.tools_since)
+
+
+def _diff_reissue(failed: Call, call: Call) -> tuple[Change, ...]:
+    """Return what a re-issue changed: its arguments, and its tool where that is another one."""
+    changed = diff_calls(failed.last, call.last)
+    if failed.name == call.name:
+        return changed
+    return (Change(path=TOOL, how="rename", before=failed.name, after=call.name), *changed)
 
 
 def _is_renamed_away(failed: Call, call: Call, comparison: Comparison) -> bool:
@@ -657,19 +661,22 @@ def _result_text(result: Any) -> str:
 _sorted = msgspec.json.Encoder(enc_hook=str, order="sorted")
 
 
-def _scalars(value: Any, depth: int = 0) -> Iterator[str]:
-    """The values of a call that are specific enough to be shared on purpose."""
-    if isinstance(value, Mapping) and depth < 4:
-        for inner in list(value.values())[:50]:
-            yield from _scalars(inner, depth + 1)
-    elif isinstance(value, list | tuple) and depth < 4:
-        for inner in value[:50]:
-            yield from _scalars(inner, depth + 1)
-    elif isinstance(value, str):
-        if value.strip():
-            yield value
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield str(value)
+def _scalars(arguments: Any) -> Iterator[str]:
+    """The values of a call that are specific enough to be shared on purpose; of very many the first."""
+    waiting = [arguments]
+    for _ in range(MAX_COMPARED_VALUES):
+        if not waiting:
+            return
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += list(value.values())[:MAX_COMPARED_VALUES]
+        elif isinstance(value, list | tuple):
+            waiting += value[:MAX_COMPARED_VALUES]
+        elif isinstance(value, str):
+            if value.strip():
+                yield value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield str(value)
 
 
 def _is_same_in_other_form(old: Any, new: Any, error: str) -> bool:
@@ -723,6 +730,10 @@ def _parts(path: str) -> list[str]:
 
 def _is_long_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) >= MIN_LONG_TEXT_CHARS
+
+
+def has_long_text(arguments: Any) -> bool:
+    return isinstance(arguments, Mapping) and any(map(_is_long_text, arguments.values()))
 
 
 def text_similarity(first: str, second: str) -> float:

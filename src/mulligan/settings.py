@@ -136,7 +136,8 @@ def read(
                     f"{path}: a project cannot send what is recorded to a server: only you can name one. "
                     f"Set {name} in {user} or as MULLIGAN_{name.upper()}."
                 )
-        for name, strictest_first in (("level", ("shared", "local")), ("record", ("off", "shape", "full"))):
+        orders = {"level": ("shared", "local"), "record": ("off", "shape", "full"), "learn": ("off", "tell", "repair")}
+        for name, strictest_first in orders.items():
             order = strictest_first.index
             if name in values and name in found and order(values[name]) > order(found[name]):
                 raise SettingsError(f"{path}: {name} cannot be loosened by a project. Remove the line, or edit {user}.")

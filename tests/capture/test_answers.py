@@ -161,9 +161,17 @@ def test_a_refusal_by_the_user_is_recorded_as_refused(played: Rehearsal) -> None
     assert played.runs[0].steps[0].has_failed is False
 
 
-def test_a_run_whose_tool_answered_with_an_error_is_partial(played: Rehearsal) -> None:
+def test_a_run_whose_tool_answered_with_an_error_is_partial_where_another_call_worked(played: Rehearsal) -> None:
+    def fetch() -> Any:
+        return BUSY
+
+    def list_orders() -> list[str]:
+        return ["A-1"]
+
     with mulligan.run("agent") as run:
-        mulligan.tool(lambda: BUSY)()
+        mulligan.tool(fetch)()
+        assert run.status == "failure"
+        mulligan.tool(list_orders)()
     assert run.status == "partial"
 
 
@@ -181,16 +189,18 @@ def test_the_model_gets_the_tools_own_answer_whole_and_a_block_of_ours(played: R
 
 
 def test_the_model_is_told_what_worked_before(played: Rehearsal) -> None:
-    def book(days: int) -> Any:
+    def book(days: int, hotel: str) -> Any:
         return {"error": "too long"} if days > 7 else {"booked": days}
 
-    for _ in range(2):
+    answers = []
+    for hotel in ("Plaza", "Ritz", "Savoy"):
         with mulligan.run("agent"):
-            for turn in mulligan.turns(limit=1):
-                told = turn.call([book], "book", {"days": 9})
-                turn.call([book], "book", {"days": 5})
-    assert "days=5" in told["mulligan"]["suggestions"][0]
-    assert told["error"] == "too long"
+            first, second = mulligan.turns(limit=2)
+            answers.append(first.call([book], "book", {"days": 9, "hotel": hotel}))
+            second.call([book], "book", {"days": 5, "hotel": hotel})
+    assert ["suggestions" in answer["mulligan"] for answer in answers] == [False, False, True]
+    assert "days=5" in answers[2]["mulligan"]["suggestions"][0]
+    assert answers[2]["error"] == "too long"
 
 
 def test_the_async_loop_tells_the_same(played: Rehearsal) -> None:

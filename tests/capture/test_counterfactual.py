@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from mulligan.capture.counterfactual import replayed
 from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.links import link_recoveries
@@ -15,7 +17,7 @@ LOCKED = Failure.of(Kind("orchestration", "precondition", Remedy.TELL), "it is l
 SLOW = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-slow")
 PROVEN = Fix(
     id="fix_1", tool="search", fingerprint="f-k", changes=(Change(path="k", how="substitute", after=10),),
-    tried=40, worked=40, state="promoted",
+    tried=40, worked=40, state="approved", tellable=True,
 )  # fmt: skip
 
 
@@ -55,6 +57,16 @@ def test_where_nothing_overcame_a_failure_the_record_cannot_tell():
     assert (one.move, one.agrees, one.overcome) == ("repair", None, False)
 
 
+def test_a_remembered_value_is_only_told_until_an_operator_approves_it_and_a_form_is_changed_once_proven():
+    failed, then = step(1, "search", {"q": "a", "k": 50}, REJECTED), step(2, "search", {"q": "a", "k": 10})
+    (value,) = replay(failed, then, known=(msgspec.structs.replace(PROVEN, state="promoted"),))
+    assert (value.move, value.agrees, value.fix) == ("suggest", True, "fix_1")
+    cast = msgspec.structs.replace(PROVEN, state="promoted", changes=(Change(path="k", how="cast", after="integer"),))
+    text = step(1, "search", {"q": "a", "k": "10"}, REJECTED, effects="none")
+    (form,) = replay(text, then, known=(cast,))
+    assert (form.move, form.agrees, form.fix) == ("repair", True, "fix_1")
+
+
 def test_what_is_not_proven_is_told_and_what_is_not_known_is_nothing():
     proposed = Fix(
         **{name: getattr(PROVEN, name) for name in ("id", "tool", "fingerprint", "changes")}, tried=1, worked=1
@@ -87,6 +99,8 @@ def test_what_passes_is_waited_for_only_where_the_call_may_be_made_again():
 
 
 def test_the_schema_of_a_tool_is_used_where_it_is_named():
-    schema = {"properties": {"k": {"type": "integer", "maximum": 10}}, "additionalProperties": False}
-    (one,) = replay(step(1, "search", {"k": 50}, REJECTED), step(2, "search", {"k": 10}), tools={"search": schema})
+    properties = {"k": {"type": "integer", "maximum": 10}, "q": {"type": "string"}}
+    schema = {"properties": properties, "additionalProperties": False}
+    steps = step(1, "search", {"k": 50, "q": "a"}, REJECTED), step(2, "search", {"k": 10, "q": "a"})
+    (one,) = replay(*steps, tools={"search": schema})
     assert (one.move, one.agrees, one.source) == ("repair", True, "schema")

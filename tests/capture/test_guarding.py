@@ -571,7 +571,7 @@ def test_third_identical_call_that_answers_a_model_is_blocked(played: Rehearsal)
         turn.call(tools, "read", {"path": "b.txt"})
     assert calls.executed == ["a.txt", "a.txt", "b.txt"]
     assert [step.outcome for step in played.steps] == ["failure", "failure", "refused", "refused", "failure"]
-    assert run.status == "partial"
+    assert run.status == "failure"  # no call succeeded
     with mulligan.run("another"), first_turn() as turn:
         turn.call(tools, "read", {"path": "a.txt"})
     assert calls.executed[-1] == "a.txt"
@@ -1090,7 +1090,7 @@ def test_why_a_call_was_given_up_is_recorded_with_what_may_work(played: Rehearsa
     assert [call.ending for call in played.calls] == ["given up with suggestions"]
 
 
-def test_a_guess_is_told_to_a_model_as_one_and_a_wild_guess_to_people_alone(played: Rehearsal) -> None:
+def test_suggestions_below_half_confidence_are_recorded_and_not_shown_to_a_model(played: Rehearsal) -> None:
     @mulligan.tool
     def search(query: str, colour: str = "") -> None:
         raise AgentError("Nothing is teal here.", code="not_found")
@@ -1101,8 +1101,7 @@ def test_a_guess_is_told_to_a_model_as_one_and_a_wild_guess_to_people_alone(play
 
     turn = next(iter(mulligan.turns(limit=2)))
     assert "suggestions" not in turn.call([search], "search", {"query": "lamp", "colour": "teal"})
-    told = turn.call([fetch], "fetch", {"name": "drawer/lamp"})["suggestions"]
-    assert told == ["This may work (25% sure): name drawer/lamp -> lamp."]
+    assert "suggestions" not in turn.call([fetch], "fetch", {"name": "drawer/lamp"})
     with pytest.raises(AgentError) as left:
         search("lamp", colour="teal")
     assert "may work" not in "\n".join(left.value.__notes__)
@@ -1110,7 +1109,7 @@ def test_a_guess_is_told_to_a_model_as_one_and_a_wild_guess_to_people_alone(play
     assert offered == [0.10, 0.25, 0.15, 0.10]
 
 
-def test_a_total_that_the_error_names_is_told_and_not_paid(played: Rehearsal) -> None:
+def test_an_amount_that_the_error_names_is_neither_paid_nor_told(played: Rehearsal) -> None:
     paid = []
 
     @mulligan.tool
@@ -1121,7 +1120,9 @@ def test_a_total_that_the_error_names_is_told_and_not_paid(played: Rehearsal) ->
     with pytest.raises(AgentError) as left:
         pay("o1", 300.0)
     assert paid == [300.0]
-    assert "This may work: amount 300.0 -> 350.0, by what the error says." in "\n".join(left.value.__notes__)
+    assert "may work" not in "\n".join(left.value.__notes__)  # a model has the error's own words
+    (offer,) = played.steps[-1].ending.offered
+    assert (offer.changes[0].after, offer.confidence) == (350.0, 0.45)  # people are shown it
 
 
 @pytest.mark.parametrize("is_async", [False, True])

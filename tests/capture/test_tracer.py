@@ -91,10 +91,23 @@ def test_a_run_whose_failed_call_was_overcome_is_recovered(played: Rehearsal) ->
 
 def test_a_run_that_finished_though_a_call_was_given_up_is_partial(played: Rehearsal) -> None:
     with mulligan.run("agent") as run:
+        with run.step("tool", "fetch"):
+            pass
         with pytest.raises(ValueError, match="no"), run.step("tool", "search"):
             raise ValueError("no")
         assert run.status == "partial"
     assert run.status == "partial"
+
+
+def test_a_run_in_which_no_call_succeeded_is_a_failure_whatever_was_planned_and_said(played: Rehearsal) -> None:
+    with mulligan.run("agent") as run:
+        with run.step("plan", "think"):
+            pass
+        with pytest.raises(ValueError, match="no"), run.step("tool", "search"):
+            raise ValueError("no")
+        with run.step("respond", "say sorry"):
+            pass
+    assert run.status == "failure"
 
 
 def test_a_run_that_an_exception_left_has_failed(played: Rehearsal) -> None:
@@ -210,7 +223,7 @@ def test_a_failure_recorded_on_a_step_is_that_steps(played: Rehearsal) -> None:
     assert kept.outcome == "failure"
     assert kept.failure is not None
     assert (kept.failure.kind, kept.failure.message, kept.failure.status) == ("tool/timeout", "30 s", 504)
-    assert run.status == "partial"
+    assert run.status == "failure"
 
 
 def test_a_second_failure_of_a_step_stands_inside_it_as_a_step(played: Rehearsal) -> None:

@@ -235,17 +235,18 @@ def test_what_is_no_failure_leaves_the_loop(played: Rehearsal) -> None:
 
 
 def test_what_worked_before_is_in_the_answer(played: Rehearsal) -> None:
-    def book(days: int) -> str:
+    def book(days: int, hotel: str) -> str:
         if days > 7:
             raise AgentError("too long", recoverable=False)
         return "booked"
 
-    with mulligan.run("first"):
-        this = turn(played)
-        assert "suggestions" not in this.call([book], "book", {"days": 9})
-        assert this.call([book], "book", {"days": 5}) == "booked"
-    with mulligan.run("second"):
-        answer = turn(played).call([book], "book", {"days": 9})
+    for hotel in ("Plaza", "Ritz"):
+        with mulligan.run(hotel):
+            first, second = played.mulligan.turns(limit=2)
+            assert "suggestions" not in first.call([book], "book", {"days": 9, "hotel": hotel})
+            assert second.call([book], "book", {"days": 5, "hotel": hotel}) == "booked"
+    with mulligan.run("third"):
+        answer = turn(played).call([book], "book", {"days": 9, "hotel": "Savoy"})
     assert "days=5" in answer["suggestions"][0]
 
 

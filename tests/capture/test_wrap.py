@@ -743,7 +743,7 @@ def test_tool_key_is_the_module_and_the_qualified_name_of_the_function() -> None
     assert key_of(Shelf.search) == key_of(Shelf().search) == f"{__name__}:Shelf.search"
     assert key_of(Shelf()) == key_of(mulligan.tool(name="shelf")(Shelf())) == f"{__name__}:Shelf"
     assert key_of(local) == f"{__name__}:{here}.local"
-    assert key_of(lambda query: query, name="search") == f"{__name__}:{here}.<lambda>"
+    assert key_of(lambda query: query, name="search") == f"{__name__}:{here}.<lambda> search"
     assert key_of([].append) == "append"  # of which Python knows no module
 
 
@@ -754,7 +754,7 @@ def test_tool_key_names_the_server_of_a_tool_and_is_bounded() -> None:
     assert len(Tool(name="x" * 1000, server="docs").key) == 300
     tool = mulligan.tool(search).__mulligan__.tool("repair")
     assert tool.key == f"{__name__}:search"
-    assert dataclasses.replace(tool, recipes=True).key == tool.key
+    assert dataclasses.replace(tool, learn="repair").key == tool.key
 
 
 def test_guard_knows_whether_the_calls_of_a_tool_may_go_to_several_targets(played: Rehearsal) -> None:

@@ -31,8 +31,8 @@ def test_failures_are_counted_by_kind_tool_and_pattern_with_what_overcame_them(t
     log = ClaudeCode()
     result = found(
         tmp_path,
-        *failing(log, "toolu_1", 0, file_path="/home/ada/shop/srv/main.py"),
-        *working(log, "toolu_2", 10, file_path="/home/ada/shop/src/main.py"),
+        *failing(log, "toolu_1", 0, file_path="/home/ada/shop/srv/main.py", limit=100),
+        *working(log, "toolu_2", 10, file_path="/home/ada/shop/src/main.py", limit=100),
         *failing(log, "toolu_3", 20, file_path="/elsewhere/entirely"),
     )
     assert (result.sessions, result.calls, result.failures, result.overcome, result.given_up) == (1, 3, 2, 1, 1)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.records import Change, Ending, History, Link, Recovery, Run, Step
-from mulligan.report import terminal
+from mulligan.records import Change, Ending, History, Link, LinkEvidence, Recovery, Run, Step
+from mulligan.report import link_evidence, terminal
 
 NOW = 1_700_000_100_000
 TIMEOUT = Kind("tool", "timeout", Remedy.WAIT, Ran.UNKNOWN)
@@ -168,3 +170,42 @@ def test_no_text_of_strangers_reaches_the_terminal_as_a_command(name, agent, mes
         assert not any(
             character < " " or "\x7f" <= character <= "\x9f" or character in "\u202e\u2066" for character in line
         )
+
+
+@pytest.mark.parametrize(
+    ("evidence", "words"),
+    [
+        (("same_arguments",), "same arguments"),
+        (("same_values",), "same values in another form"),
+        (("missing_arguments",), "the error says what was missing"),
+        (("handler",), "made while the error was handled"),
+        (("model_turn", "stated_limit"), "the model's next turn, the error states the limit"),
+        (("next_call",), "the tool's next call in the log"),
+        (("tool_result",), "the value came from a tool result"),
+        (("same_text",), "corrected text"),
+        (("explicit",), "marked by the program"),
+        ((), "not recorded"),
+    ],
+)
+def test_a_link_says_why_both_calls_belong_together(evidence, words):
+    link = Link(run="run_abcdefgh", failed=1, overcame=2, how="agent", evidence=evidence)
+    shown = text(terminal.run(history(step(1, "failure"), step(2), links=[link]), NOW))
+    assert f"> linked because: {words}\n" in shown + "\n"
+    assert "provisional" not in shown
+
+
+def test_a_link_of_a_run_that_goes_on_says_that_it_is_provisional():
+    link = Link(run="run_abcdefgh", failed=1, overcame=2, how="agent", evidence=("handler",), provisional=True)
+    running = history(step(1, "failure"), step(2), links=[link], ended=None, end=None)
+    shown = text(terminal.run(running, NOW))
+    assert "> linked because: made while the error was handled, provisional while the run goes on" in shown
+
+
+def test_an_attempt_at_the_same_call_needs_no_reason():
+    link = Link(run="run_abcdefgh", failed=1, overcame=1, how="retry", evidence=("attempt",))
+    shown = text(terminal.run(history(step(1, "failure"), step(2, call=1, attempt=2), links=[link]), NOW))
+    assert "linked because" not in shown
+
+
+def test_every_evidence_has_words():
+    assert set(link_evidence.WORDS) == set(get_args(LinkEvidence))

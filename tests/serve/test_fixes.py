@@ -14,12 +14,14 @@ import pytest
 
 from mulligan.events import RunEnded, StepEnded
 from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.records import Fix, Run, Step
+from mulligan.records import Change, Fix, Run, Step
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL
-from mulligan.report.fixes import listed, untried
+from mulligan.report.fixes import listed, why_unapplied
 
-REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
+REJECTED = Failure.of(
+    Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k must be at most 10", fingerprint="f-k"
+)
 
 
 @pytest.fixture
@@ -29,10 +31,11 @@ def store(tmp_path):
     for number, who in enumerate(["ann", "ann", "bob"]):
         at = int(time.time() * 1000) - 1000
         run = Run(id=f"run_{number}", agent="helper \x1b[2J", started=at, ended=at, end="finished")
-        shared = {"run": run.id, "name": "search", "started": at}
+        shared = {"run": run.id, "name": "search", "key": "shop:search", "started": at}
+        query = f"cats {number}"
         steps = [
-            Step(seq=1, call=1, arguments={"k": 50}, outcome="failure", failure=REJECTED, **shared),
-            Step(seq=2, call=2, arguments={"k": 10}, **shared),
+            Step(seq=1, call=1, arguments={"q": query, "k": 50}, outcome="failure", failure=REJECTED, **shared),
+            Step(seq=2, call=2, arguments={"q": query, "k": 10}, **shared),
         ]
         kept.append(LOCAL, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1, who)
     kept.close()
@@ -52,7 +55,7 @@ def told(store, *arguments):
 def test_fixes_are_listed_with_their_record(store):
     done = mulligan("--store", store)
     assert done.returncode == 0
-    assert done.stdout.startswith("1 fix, 0 of them tried without asking.")
+    assert done.stdout.startswith("1 fix: 1 told to models, 0 applied automatically.")
     assert "k=10" in done.stdout
     assert "3 of 3" in done.stdout
     (fix,) = told(store)
@@ -63,7 +66,10 @@ def test_one_is_shown_with_each_run_that_it_rests_on(store):
     (fix,) = told(store)
     done = mulligan("show", fix["id"][:8], "--store", store)
     assert "worked   3 of 3 times" in done.stdout
+    assert "  applied  no: a remembered value is applied only after a person approved it\n" in done.stdout
+    assert "  told     to models\n" in done.stdout
     assert "run_2" in done.stdout
+    assert done.stdout.count("the tool's next call in the log, the error states the limit") == 3
     assert "\x1b" not in done.stdout
     assert [each["principal"] for each in told(store, "show", fix["id"])["evidence"]].count("ann") == 2
 
@@ -71,6 +77,8 @@ def test_one_is_shown_with_each_run_that_it_rests_on(store):
 def test_one_is_approved_and_revoked(store):
     (fix,) = told(store)
     assert told(store, "approve", fix["id"])["state"] == "approved"
+    assert "  applied  automatically\n" in mulligan("show", fix["id"], "--store", store).stdout
+    assert mulligan("--store", store).stdout.startswith("1 fix: 1 told to models, 1 applied automatically.")
     assert told(store, "revoke", fix["id"])["state"] == "revoked"
     assert told(store, "--state", "approved") == []
 
@@ -83,23 +91,44 @@ def test_what_cannot_be_tried_is_not_said_to_be(tmp_path):
     run = Run(id="run_1", agent="helper", started=at, ended=at, end="finished")
     shared = {"run": run.id, "name": "weather", "started": at}
     steps = [
-        Step(seq=1, call=1, arguments={"city": "Oslo 9"}, outcome="failure", failure=REJECTED, **shared),
-        Step(seq=2, call=2, arguments={"city": "Oslo 1"}, **shared),
+        Step(seq=1, call=1, arguments={"city": "Oslo 9", "days": 3}, outcome="failure", failure=REJECTED, **shared),
+        Step(seq=2, call=2, arguments={"city": "Oslo 1", "days": 3}, **shared),
     ]
     kept.append(LOCAL, [*map(StepEnded, steps), RunEnded(run)], "journal", 1, "ann")
     kept.close()
     (fix,) = told(path)
-    why = "told, and not tried: which value it was is not kept"
+    why = "not applied: which value it was is not kept"
     assert mulligan("approve", fix["id"], "--store", path).stdout.endswith(f"another city ({why})\n")
-    assert mulligan("--store", path).stdout.startswith("1 fix, 0 of them tried without asking.")
-    assert "told     and not tried: which value it was" in mulligan("show", fix["id"], "--store", path).stdout
+    assert mulligan("--store", path).stdout.startswith("1 fix: 0 told to models, 0 applied automatically.")
+    shown = mulligan("show", fix["id"], "--store", path).stdout
+    assert "  applied  no: which value it was is not kept\n" in shown
+    assert "  told     no: it worked in 1 of 1 runs, which is not sure enough to tell a model\n" in shown
 
 
-@pytest.mark.parametrize("sort", ["recipe", "retry"])
-def test_what_is_never_tried_by_its_state_alone_is_not_counted_as_tried(sort):
-    fix = Fix(id="fix_1", tool="weather", fingerprint="f", sort=sort, state="promoted")
-    assert untried(fix)
-    assert next(listed([fix], 0, None)) == "1 fix, 0 of them tried without asking."
+VALUE, CAST = Change(path="k", how="substitute", after=10), Change(path="k", how="cast", after="integer")
+AMOUNT = Change(path="amount", how="cast", after="integer")
+
+
+@pytest.mark.parametrize(
+    ("about", "why"),
+    [
+        ({"sort": "recipe"}, 'run automatically only with learn = "repair"'),
+        ({"sort": "recipe", "changes": (VALUE,)}, "only the caller can read the value in a tool's answer"),
+        ({"sort": "retry"}, "whether a call is made again, its kind and its effects say"),
+        ({"changes": (VALUE,)}, "a remembered value is applied only after a person approved it"),
+        ({"changes": (AMOUNT,), "state": "approved"}, "amount is a privileged argument"),
+    ],
+)
+def test_a_fix_that_no_state_lets_be_applied_says_why_and_is_not_counted(about, why):
+    fix = Fix(**({"id": "fix_1", "tool": "weather", "fingerprint": "f", "state": "promoted"} | about))
+    assert why_unapplied(fix) == why
+    assert next(listed([fix], 0, None)) == "1 fix: 0 told to models, 0 applied automatically."
+
+
+@pytest.mark.parametrize(("change", "state"), [(CAST, "promoted"), (VALUE, "approved")])
+def test_a_promoted_form_and_an_approved_value_are_applied(change, state):
+    fix = Fix(id="fix_1", tool="weather", fingerprint="f", changes=(change,), state=state, tellable=True)
+    assert next(listed([fix], 0, None)) == "1 fix: 1 told to models, 1 applied automatically."
 
 
 def test_what_rests_on_somebody_is_taken_back(store):
@@ -138,9 +167,9 @@ def test_the_page_on_memory_shows_what_its_example_really_teaches(tmp_path):
         return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True).stdout
 
     said(str(root / "examples" / "learn_from_failures.py"))
-    listed, shown = said("-m", "mulligan", "fixes"), said("-m", "mulligan", "fixes", "show", "fix_89fd")
+    listed, shown = said("-m", "mulligan", "fixes"), said("-m", "mulligan", "fixes", "show", "fix_e2d4")
     page = (root / "docs" / "memory.md").read_text()
-    wanted = re.search(r"```\n\$ mulligan fixes\n(.*?)\n\$ mulligan fixes show fix_89fd\n(.*?)```", page, re.DOTALL)
+    wanted = re.search(r"```\n\$ mulligan fixes\n(.*?)\n\$ mulligan fixes show fix_e2d4\n(.*?)```", page, re.DOTALL)
     assert wanted is not None
     assert re.sub(r"\d+ s ago", "0 s ago", listed) == wanted[1]
     assert shown.startswith(wanted[2])

@@ -12,9 +12,9 @@ LEARNING = """
     for number in range(8):
         with mulligan.run("reader"):
             try:
-                search("cats", k=50)
+                search(f"cats {number}", k=50)
             except AgentError:
-                search("cats", k=10)
+                search(f"cats {number}", k=10)
     mulligan.flush(30)
 """
 TOOL = """
@@ -53,7 +53,7 @@ def test_a_correction_that_an_operator_approved_is_made_at_once_until_the_tool_c
     assert done.returncode == 0, done.stderr
     (fix,) = fixes(user)
     assert (fix["state"], fix["worked"]) == ("proposed", 8)
-    assert "told:" in user.runs_program(program(TOOL, ASKING)).stdout
+    assert "This worked before, in 8 of 8 runs: k=10." in user.runs_program(program(TOOL, ASKING)).stdout
 
     assert user.types("fixes", "approve", fix["id"]).returncode == 0
     assert user.runs_program(program(TOOL, ASKING)).stdout == "10 of dogs\n"
@@ -106,6 +106,13 @@ def test_the_library_answers_from_what_is_kept_and_notes_nothing(user: Any) -> N
     assert user.runs_program(program(TOOL, error, asking)).stdout == "10 True\n0\n"
     assert user.runs_program(program(CHANGED, error, asking)).stdout == "10 True\n0\n", "no schema was met before"
     assert fixes(user)[0]["state"] == "approved"
+
+
+def test_the_model_is_not_told_what_replaced_one_value_in_one_call_only(user: Any) -> None:
+    user.runs_program(program(TOOL, LEARNING.replace("cats {number}", "cats")))
+    (fix,) = fixes(user)
+    assert (fix["worked"], fix["why_untold"][:25]) == (8, "it replaced one value in ")
+    assert "worked before" not in user.runs_program(program(TOOL, ASKING)).stdout
 
 
 def test_the_model_hears_what_helped_against_a_failure_much_like_it(user: Any) -> None:

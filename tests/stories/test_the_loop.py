@@ -101,7 +101,7 @@ def test_a_call_with_side_effects_whose_answer_is_lost_happens_once(user, servic
     assert "may have taken effect" in note
     assert "mulligan show run_" in note
     assert told.startswith("unknown: it may have taken effect")
-    assert [run["status"] for run in user.sees("runs")] == ["partial", "failure"]
+    assert [run["status"] for run in user.sees("runs")] == ["failure", "failure"]  # nothing came of either
 
 
 FORECAST = """
@@ -120,7 +120,7 @@ FORECAST = """
 """
 
 
-def test_the_second_time_a_failure_happens_the_answer_says_what_worked_before(user):
+def test_the_third_time_a_failure_happens_the_answer_says_what_worked_before(user):
     first = user.runs_program(FORECAST.replace("DAYS", "[30, 7]"))
     told, worked = map(json.loads, first.stdout.splitlines())
     assert "suggestions" not in told
@@ -129,7 +129,7 @@ def test_the_second_time_a_failure_happens_the_answer_says_what_worked_before(us
 
     second = user.runs_program(FORECAST.replace("DAYS", "[20, 7]"))  # another process, another day
     told = json.loads(second.stdout.splitlines()[0])
-    assert told["suggestions"] == ["This worked before, once: days=7."]
+    assert "suggestions" not in told, "what worked once may be a coincidence"
 
     third = user.runs_program(FORECAST.replace("DAYS", "[14, 7]"))
     told = json.loads(third.stdout.splitlines()[0])
@@ -207,12 +207,13 @@ def test_an_async_agent_with_streams_and_methods_is_recovered_and_kept_in_one_ru
     assert shown["steps"][0]["failure"]["kind"] == "model/unavailable"
 
 
-def test_the_demo_shows_five_failures_a_second_pass_that_goes_better_and_a_lesson(user):
+def test_the_demo_shows_five_failures_a_third_pass_that_goes_better_and_a_lesson(user):
     facts = user.sees("demo", "--fast")
-    first, second = facts["passes"]
-    assert second["turns"] < first["turns"]
-    assert second["failed_attempts"] < first["failed_attempts"]
-    assert facts["payments"] == ["INV-1", "INV-2"]  # each once, although both answers were lost
+    first, second, third = facts["passes"]
+    assert second["turns"] == first["turns"], "what worked once may be a coincidence"
+    assert third["turns"] < second["turns"]
+    assert third["failed_attempts"] < second["failed_attempts"]
+    assert facts["payments"] == ["INV-1", "INV-2", "INV-3"]  # each once, although all answers were lost
     assert {"tool/invalid_arguments", "tool/rate_limit", "tool/timeout", "tool/unknown_tool"} <= first["kinds"].keys()
     assert (facts["lesson"]["tool"], facts["lesson"]["runs"]) == ("search_docs", 3)
     assert "top_k=10 (worked in 3 of 3 runs)" in facts["lesson"]["told"]
@@ -230,8 +231,8 @@ def test_the_demo_shows_five_failures_a_second_pass_that_goes_better_and_a_lesso
         "repair: top_k 50 -> 10",
         "it may have taken effect",
         "Did you mean forecast?",
-        "This worked before, once: call forecast instead; days=7.",
-        "A third run makes a lesson of it",
+        "This worked before, in 2 of 2 runs: call forecast instead; days=7.",
+        "What helped in three runs becomes a lesson",
         "search_docs: Use top_k=10.",
         "Where to look",
     ):

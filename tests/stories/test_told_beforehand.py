@@ -19,9 +19,9 @@ def search(query: str, top_k: int = 5) -> str:
 
 with mulligan.run("agent"):
     try:
-        search("a customer's own words", top_k=50)
+        search("NUMBER: a customer's own words", top_k=50)
     except mulligan.AgentError:
-        search("a customer's own words", top_k=10)
+        search("NUMBER: a customer's own words", top_k=10)
 """
 NEXT = """
 import mulligan
@@ -44,8 +44,8 @@ def test_what_three_agents_learned_is_told_to_the_fourth_once_a_person_has_appro
     file = user.folder / "AGENTS.md"
     file.write_text("# Ours\n")
     keep = ("prompt", "--tool", "search", "--no-seeds", "--file", str(file))
-    for _ in range(3):
-        user.runs_program(AGENT)
+    for number in range(3):
+        user.runs_program(AGENT.replace("NUMBER", str(number)))
     types("consolidate")
     (lesson,) = json.loads(types("lessons", "--source", "learned", "--json"))
     assert lesson["state"] == "proposed"

@@ -109,18 +109,23 @@ class Maker:
         self._add(0.4 + self.chance.expovariate(1), type="model", name="planner-large", tokens=spent,
                   arguments={"model": "planner-large"}, result="ok")  # fmt: skip
         tool = self.chance.choice(("find_orders", "fetch_forecast", "search_notes", "send_letter"))
-        self._add(0.2 + self.chance.expovariate(2), name=tool, arguments={"query": "a thing"}, result={"found": 3})
+        arguments = {"customer": "Lindqvist", "limit": 25} if tool == "find_orders" else {"query": "a thing"}
+        self._add(0.2 + self.chance.expovariate(2), name=tool, arguments=arguments, result={"found": 3})
 
     def _failed(self, trouble: Trouble, **fields: Any) -> Step:
         kind = KINDS[trouble.kind]
-        message = trouble.message.format(n=self.chance.randrange(30, 100))
+        number = self.chance.randrange(30, 100)
+        message = trouble.message.format(n=number)
+        arguments = trouble.arguments
+        if "got {n}" in trouble.message:
+            arguments = {**arguments, "limit": number}
         failure = Failure.of(
-            kind, message, fingerprint=fingerprint(trouble.kind, trouble.tool, message, trouble.arguments),
+            kind, message, fingerprint=fingerprint(trouble.kind, trouble.tool, message, arguments),
             evidence=("text",), confidence=0.92, status=503 if message.startswith("503") else None,
         )  # fmt: skip
         sort = "model" if trouble.kind.startswith("model") else "tool"
         return self._add(trouble.took + self.chance.random() / 5, type=sort, name=trouble.tool,
-                         arguments=trouble.arguments, outcome="failure", failure=failure, **fields)  # fmt: skip
+                         arguments=arguments, outcome="failure", failure=failure, **fields)  # fmt: skip
 
     def overcome(self) -> None:
         trouble = TROUBLES[self.chance.choice((0, 0, 1, 2, 3, 5, 6))]
@@ -131,7 +136,10 @@ class Maker:
             self._failed(trouble, call=first.seq, attempt=number, after=Recovery(remedy=Remedy.WAIT, seconds=0.7))
             number += 1
         if trouble.changes:
-            after = Recovery(remedy=Remedy.REPAIR, changes=trouble.changes, source="schema", confidence=0.95)
+            (change,) = trouble.changes
+            if change.how == "clamp":
+                change = msgspec.structs.replace(change, before=first.arguments["limit"])
+            after = Recovery(remedy=Remedy.REPAIR, changes=(change,), source="schema", confidence=0.95)
             arguments = {"customer": "Lindqvist", "limit": 25}
         else:
             after, arguments = Recovery(remedy=Remedy.WAIT, seconds=1.1), trouble.arguments

@@ -43,7 +43,10 @@ def week(folder: Path, now: int = NOW, **more: Any) -> Iterator[Shown]:
     """140 runs of three agents, by a clock that stands still."""
     with served(folder, groups=(group,), clock=lambda: now, **more) as running:
         fill(running.store, earlier(now), journal="earlier")
-        running.store.consolidate(LOCAL, now - 7 * DAY)  # so that there is something to say of before and since
+        week_ago = now - 7 * DAY  # so that there is something to say of before and since
+        running.store.consolidate(LOCAL, week_ago)
+        for lesson in running.store.lessons(LOCAL, LessonQuery(source="learned", now=week_ago)):
+            running.store.decide_lesson(LOCAL, lesson.id, "approve", week_ago)
         fill(running.store, histories(now))
         running.store.consolidate(LOCAL, now)
         running.store.keep_lesson(LOCAL, taught.seed())

@@ -17,11 +17,13 @@ WRITTEN, SEED, PROPOSED = (lesson_id("any", name) for name in ("written", "seed"
 
 
 def clamped(id: str, at: int, tool: str = "search", agent: str = "ann", seconds: int = 1) -> list[AnyEvent]:
-    """A run in which k=50 was rejected, and the same call with k=10 worked."""
+    """A run in which k=50 was rejected, and the same call with k=10 worked. Each asks for something else."""
     run = Run(id=id, started=at, agent=agent)
-    failed = Step(run=id, seq=1, call=1, name=tool, arguments={"q": "cats", "k": 50}, outcome="failure",
-                  failure=TOO_MANY, started=at, seconds=0.1)  # fmt: skip
-    worked = Step(run=id, seq=2, call=2, name=tool, arguments={"q": "cats", "k": 10}, started=at + 1000 * seconds)
+    about = {"run": id, "name": tool, "key": f"tools:{tool}"}
+    question = f"cats of {id}"
+    failed = Step(seq=1, call=1, arguments={"q": question, "k": 50}, outcome="failure", failure=TOO_MANY, started=at,
+                  seconds=0.1, **about)  # fmt: skip
+    worked = Step(seq=2, call=2, arguments={"q": question, "k": 10}, started=at + 1000 * seconds, **about)
     ended = Run(id=id, started=at, agent=agent, ended=at + 2000 * seconds, end="finished")
     return [RunStarted(run), StepEnded(failed), StepEnded(worked), RunEnded(ended)]
 

@@ -696,7 +696,7 @@ class Attempts:
         if step.outcome == "success" and self._type != "model" and not self.run.is_alone:
             scope = self._facts.item if self._facts is not None else ()
             arguments = step.arguments if isinstance(step.arguments, Mapping) else {}
-            self.run.note_success(step.tool_key, None, None, arguments, scope)
+            self.run.note_success(step.tool_key, arguments, scope)
 
     def ended(self) -> Any:
         """The result, or the original exception with a note of what was tried.

@@ -126,13 +126,13 @@ class First(Here, eq=False, gc=False):
             if run is None:
                 self.is_over = True
             else:
-                # Inlined `note_success`: mostly a tool is called with the same arguments, or all of them vary.
+                # Inlined `note_success`: mostly every argument of a tool has varied, and nothing is left to note.
                 judge = run.judge
-                known = None if judge is None else judge.variations.get((rules.form.tool_key, ()))
-                if known is None or not (
-                    known.is_settled or (known.last_given == made.given and known.last_named == made.named)
-                ):
-                    run.note_success(rules.form.tool_key, made.given, made.named, made.arguments)
+                known = None if judge is None else judge.variations.get(made.form)
+                if known is None:
+                    run.ensure_judge().note_success(made.form, made.given, made.named)
+                elif not known.is_settled:
+                    known.add(made.given, made.named)
                 recent = run.recent
                 if recent is not None and type(kept) is dict:
                     recent.append(made)
@@ -178,7 +178,7 @@ class First(Here, eq=False, gc=False):
             if self.made.form.type != "model":
                 values = self.values or self.made.arguments
                 scope = run.scope_of_call(rules.items, values)
-                run.note_success(rules.form.tool_key, None, None, dict(values), scope)
+                run.note_success(rules.form.tool_key, values, scope)
         if step is not None and step.links:
             rules.kit.tell(StepEnded(step))
         elif not rules.is_off:

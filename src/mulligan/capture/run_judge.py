@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -22,14 +22,18 @@ from mulligan.links import (
     RunProgress,
     differing_names,
     differs_in,
+    has_long_text,
 )
 from mulligan.records import Link, Run, Status, Step
+from mulligan.success import Form
 
 FAILED_CALLS = "__mulligan_calls__"
 """Where an exception names the failed calls that it left: run and number of each."""
 MAX_FAILED_CALLS = 8
 MAX_EXCEPTION_CHAIN = 16
 """Exceptions of a chain that are looked at."""
+MAX_TASK_PATH = 8
+"""Tasks that a task is known to be started from, the latest: jobs may plan their successors for ever."""
 MAX_TEXT_CALLS = 50
 """Calls whose long texts are compared, the latest."""
 Scope = tuple[Any, ...]
@@ -62,7 +66,7 @@ def enter_task() -> tuple[int, ...]:
     known = _current_task.get()
     if known is not None and known.owner == owner:
         return known.path
-    path = (*(known.path if known is not None else ()), next(_task_numbers))
+    path = (*(known.path[1 - MAX_TASK_PATH :] if known is not None else ()), next(_task_numbers))
     _current_task.set(TaskPath(owner, path))
     return path
 
@@ -106,33 +110,77 @@ def find_marked_calls(error: BaseException | None) -> tuple[tuple[str, int], ...
 # Items
 
 
+MAX_LEARNING_CALLS = 8
+"""Calls of a tool in a run after which only arguments that never varied are still compared."""
+_ABSENT = object()
+
+
 class ArgumentVariation:
     """The successful calls of one tool in one item scope: their first arguments, and which have varied since."""
 
-    __slots__ = ("_first", "_last", "alone", "is_settled", "last_given", "last_named", "varying")
+    __slots__ = (
+        "_calls", "_constant", "_constant_names", "_first", "_last", "_names", "_places",
+        "alone", "is_settled", "key", "scope", "varying",
+    )  # fmt: skip
 
-    def __init__(self, given: Any, named: Any, arguments: Mapping[str, Any]) -> None:
-        self.last_given = given
-        self.last_named = named
-        self._first = self._last = arguments
+    def __init__(self, key: str, scope: Scope, names: Sequence[str], given: Sequence[Any], named: Mapping[str, Any]):
+        self.key = key
+        self.scope = scope
+        self._names = names
+        """Of the arguments that have a place."""
+        self._first = self._last = self._by_name(given, named)
+        self._calls = 1
+        self._places = len(given)
+        self._constant = list(enumerate(given))
+        """Of the values given by place, those that never varied."""
+        self._constant_names = list(named.items())
         self.varying: set[str] = set()
         """Arguments in which two successes differ."""
         self.alone: set[str] = set()
         """Arguments in which alone two successes differ: they name items."""
         self.is_settled = False
-        """Whether every argument has varied alone, so that nothing more can be learned."""
+        """Whether every argument has varied, so that nothing more can be learned."""
 
-    def add(self, given: Any, named: Any, arguments: Mapping[str, Any]) -> None:
-        self.last_given, self.last_named = given, named
-        changed = differing_names(self._first, arguments)
+    @property
+    def first(self) -> Mapping[str, Any]:
+        return self._first
+
+    def add(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
+        """Compare a further success. On the path of every call: after a few, only what never varied is looked at."""
+        if self._calls >= MAX_LEARNING_CALLS and len(given) == self._places:
+            for place, value in self._constant:
+                if given[place] != value:
+                    return self._compare(given, named)
+            for name, value in self._constant_names:
+                if named.get(name, _ABSENT) != value:
+                    return self._compare(given, named)
+            return None
+        return self._compare(given, named)
+
+    def _compare(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
+        self._calls += 1
+        current, last = self._by_name(given, named), self._last
+        self._last = current
+        changed = _differing(self._first, current)
         self.varying |= changed
         if len(changed) == 1:
             self.alone |= changed
-        last, self._last = self._last, arguments
-        changed = differing_names(last, arguments)
+        changed = _differing(last, current)
         if len(changed) == 1:
             self.alone |= changed
-        self.is_settled = self.alone.issuperset(arguments) and self.alone.issuperset(self._first)
+        varying, names = self.varying, self._names
+        self._constant = [(place, value) for place, value in self._constant if names[place] not in varying]
+        self._constant_names = [(name, value) for name, value in self._constant_names if name not in varying]
+        all_vary = not self._constant and not self._constant_names
+        self.is_settled = all_vary and self._calls >= MAX_LEARNING_CALLS
+
+    def _by_name(self, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        return {**dict(zip(self._names, given)), **named}  # noqa: B905 - not every name is given by place
+
+
+def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
+    """The arguments that differ. Values are compared as Python does: 1 and True are one here."""
+    return {name for name in first.keys() | second.keys() if first.get(name, _ABSENT) != second.get(name, _ABSENT)}
 
 
 class Provisional(NamedTuple):
@@ -145,9 +193,11 @@ class Provisional(NamedTuple):
 class RunJudge:
     """Decides which later call recovers which failed call of a live run. Its caller holds the lock of runs."""
 
-    def __init__(self, item_arguments: Callable[[str], Collection[str]]) -> None:
-        self._item_arguments = item_arguments
-        self.variations: dict[tuple[str, Scope], ArgumentVariation] = {}
+    def __init__(self) -> None:
+        self.item_arguments: dict[str, Collection[str]] = {}
+        """By tool key: arguments that named items in earlier runs, of tools that have failed in this one."""
+        self.variations: dict[Hashable, ArgumentVariation] = {}
+        """By the form of a call, or by tool key and item scope."""
         self.progress = RunProgress()
         self.links: list[Link] = []
         self._attempts: dict[int, list[Step]] = {}
@@ -161,16 +211,27 @@ class RunJudge:
     def has_provisional(self) -> bool:
         return bool(self._provisional)
 
-    def note_success(self, key: str, scope: Scope, given: Any, named: Any, arguments: Mapping[str, Any]) -> None:
-        """Note the arguments of a successful call."""
+    def note_success(self, form: Form, given: Sequence[Any], named: Mapping[str, Any]) -> None:
+        """Note the arguments of a successful call outside any item scope."""
+        known = self.variations.get(form)
+        if known is None:
+            first = ArgumentVariation(form.tool_key, (), form.names, given, named)
+            known = self.variations.setdefault(form, first)
+            if known is first:
+                return
+        if not known.is_settled:
+            known.add(given, named)
+
+    def note_arguments(self, key: str, scope: Scope, arguments: Mapping[str, Any]) -> None:
+        """Note the arguments of a successful call, by name."""
         known = self.variations.get((key, scope))
         if known is None:
-            first = ArgumentVariation(given, named, arguments)
+            first = ArgumentVariation(key, scope, (), (), dict(arguments))
             known = self.variations.setdefault((key, scope), first)
             if known is first:
                 return
         if not known.is_settled:
-            known.add(given, named, arguments)
+            known.add((), arguments)
 
     def withdraw_wrong(self) -> None:
         """Withdraw provisional links that a later success has shown to be a loop over items."""
@@ -182,21 +243,24 @@ class RunJudge:
                 self.progress = msgspec.structs.replace(
                     self.progress,
                     open=(*self.progress.open, provisional.failure),
-                    recovered=self.progress.recovered - provisional.failure.intent_size,
+                    recovered=self.progress.recovered - len(provisional.failure.failed_calls),
                 )
 
     def _is_item(self, candidate: Candidate) -> bool:
         key = candidate.call.first.tool_key
         roots = {path.partition(".")[0] for path in candidate.paths}
-        known = self.variations.get((key, candidate.facts.item))
-        if known is not None and not roots.isdisjoint(known.varying):
-            return True
         own = candidate.call.last.arguments
-        if known is not None and isinstance(own, Mapping) and not roots.isdisjoint(differing_names(known._first, own)):
-            return True  # a call that is judged before it is noted
+        for known in list(self.variations.values()):
+            if known.key != key or known.scope != candidate.facts.item:
+                continue
+            if not roots.isdisjoint(known.varying):
+                return True
+            # It is judged before it is noted; and a tool that is called in two ways is noted twice.
+            if isinstance(own, Mapping) and not roots.isdisjoint(differing_names(known.first, own)):
+                return True
         if candidate.texts and differs_in(candidate._replace(paths=()), self._texts):
             return True
-        return bool(roots) and not roots.isdisjoint(self._item_arguments(key))
+        return bool(roots) and not roots.isdisjoint(self.item_arguments.get(key, ()))
 
     def judge(self, step: Step, facts: CallFacts, *, is_final: bool = True) -> Step:
         """Judge an attempt that has ended. Return its step with the links of its call.
@@ -219,7 +283,8 @@ class RunJudge:
 
         before = self.progress
         self.progress, links = before.after(call, facts, is_item)
-        self._texts = [*self._texts[1 - MAX_TEXT_CALLS :], step]
+        if has_long_text(step.arguments):
+            self._texts = [*self._texts[1 - MAX_TEXT_CALLS :], msgspec.structs.replace(step, result=None)]
         if call.has_succeeded:
             self.links += links
             provisional = next((link for link in reversed(links) if link.provisional), None)
@@ -240,9 +305,9 @@ class RunJudge:
     def items(self) -> dict[str, tuple[str, ...]]:
         """Return the arguments that name items, by tool key."""
         items: dict[str, set[str]] = {}
-        for (key, scope), variation in self.variations.items():
-            if variation.alone and not scope:
-                items.setdefault(key, set()).update(variation.alone)
+        for variation in list(self.variations.values()):
+            if variation.alone and not variation.scope:
+                items.setdefault(variation.key, set()).update(variation.alone)
         return {key: tuple(sorted(names)) for key, names in items.items()}
 
 

@@ -257,6 +257,8 @@ def is_shareable(path: str, value: Any) -> bool:
 
 def _is_run_specific(name: str) -> bool:
     words = [word.casefold() for word in split_words(name)]
+    if words[:1] == ["per"]:
+        return False  # `per_page` is a size, not a page
     return bool(words) and words[-1] in _RUN_SPECIFIC_NAMES
 
 

@@ -591,15 +591,14 @@ class Ledger:
         earlier = [] if is_new else [step for step in everything if step.seq not in new]
         before = Part(old.run if old else run, {call.id: call for call in calls.group_attempts(earlier)}, linked, set())
         after = after._replace(links=links)
-        opened |= self._read_calls(
-            writer, tenant, run, (linked.keys() | links.keys()) - after.calls.keys() - opened.keys()
-        )
-        for id in (linked.keys() | links.keys()) & opened.keys():
-            before.calls[id] = after.calls[id] = opened[id]
-        # Earlier calls of a chain are open no longer, and are recovered with its last one.
-        chained = (linked.keys() | links.keys()) - after.calls.keys()
-        for id, call in calls_of(writer, tenant, run.id, chained).items() if chained else ():
-            before.calls[id] = after.calls[id] = call
+        earlier_calls = {id for id in linked.keys() | links.keys() if id not in after.calls}
+        # An intent may have many failed calls, of which only the last one is at hand.
+        opened |= calls_of(writer, tenant, run.id, earlier_calls - opened.keys())
+        for id in earlier_calls:
+            if id in opened:
+                before.calls[id] = after.calls[id] = opened[id]
+            else:
+                links.pop(id, None)
         if compactions:
             after = after._replace(again=_again(run, after, compactions))
             before = before._replace(again=_again(run, before, compactions))
@@ -619,13 +618,6 @@ class Ledger:
         if is_whole:
             account.add_used(run, earlier, tracked.used)
         return tracked
-
-    def _read_calls(self, writer: Connection, tenant: str, run: Run, ids: Collection[int]) -> dict[int, Call]:
-        """Read the earlier failed calls of an intent, which its latest failure knows by number only."""
-        if not ids:
-            return {}
-        steps = steps_since(writer, tenant, run.id, min(ids), [])
-        return {call.id: call for call in calls.group_attempts(steps) if call.id in ids}
 
     def _needs_final_links(self, writer: Connection, tenant: str, old: Known, run: Run) -> bool:
         """Return whether a run ends now whose links must all be judged again."""

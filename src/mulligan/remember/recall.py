@@ -57,7 +57,14 @@ class Recall:
             return () if opened is None else self._find_precedents(opened, tool, key, failure)
 
     def _find_precedents(self, store: Store, tool: str, key: str, failure: Failure) -> Sequence[Precedent]:
-        return [to_precedent(fix) for fix in self._known(store, tool, key, failure, tellable=True)]
+        precedents: list[Precedent] = []
+        changes: set[tuple[str, str]] = set()
+        for fix in self._known(store, tool, key, failure, tellable=True):
+            named = {(change.path, repr(change.after)) for change in fix.changes}
+            if not named or named.isdisjoint(changes):  # one value has one count
+                precedents.append(to_precedent(fix))
+                changes |= named
+        return precedents
 
     def fixes(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
         """Return what memory knows to have helped in other runs."""

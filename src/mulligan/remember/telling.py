@@ -75,7 +75,8 @@ def why_untold(tally: Tally, peers: Sequence[Tally], agent: str, profile: Callab
         if not rivals:
             continue
         is_own = agent in tally.agents
-        is_doubtful = any(agent in rival.agents for rival in rivals) and not _is_latest(tally, [tally, *rivals])
+        is_latest = _is_latest(tally, [peer for peer in peers if _changes_path(peer, change)])
+        is_doubtful = any(agent in rival.agents for rival in rivals) and not is_latest
         if not is_own or is_doubtful:
             return f"other agents or later runs contradict it for {change.path}"
     settings = [change for change in tally.form.changes if is_concrete(change)]
@@ -108,14 +109,25 @@ def _contradicts(tally: Tally, change: Change) -> bool:
     """Return whether a fix changes the same argument to something else."""
     return any(
         other.path == change.path
-        and (other.how, hash_value(other.after)) != (change.how, hash_value(change.after))
+        and _result_of(other) != _result_of(change)
         and OPEN not in (other.after, change.after)
         for other in tally.form.changes
     )
 
 
+def _result_of(change: Change) -> tuple[str, str]:
+    """What a change comes to: one value is the same, whether it was clamped or chosen."""
+    return "value" if is_concrete(change) else change.how, hash_value(change.after)
+
+
 def _is_latest(tally: Tally, tallies: Sequence[Tally]) -> bool:
     """Return whether the last corrections of an argument all led to this one."""
-    votes = sorted((at, peer.id) for peer in tallies for at, _, worked, _ in peer.recent if worked)
+    own = {(change.path, *_result_of(change)) for change in tally.form.changes}
+    votes = sorted(
+        (at, peer.id, {(change.path, *_result_of(change)) for change in peer.form.changes} == own)
+        for peer in tallies
+        for at, _, worked, _ in peer.recent
+        if worked
+    )
     latest = votes[-LAST_CORRECTIONS:]
-    return len(latest) == LAST_CORRECTIONS and all(id == tally.id for _, id in latest)
+    return len(latest) == LAST_CORRECTIONS and all(is_equal for _, _, is_equal in latest)

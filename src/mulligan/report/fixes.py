@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mulligan.calls import TOOL
-from mulligan.records import LAST_PART, OPEN, Change, Fix, builtins
+from mulligan.privileged_arguments import is_privileged
+from mulligan.records import LAST_PART, OPEN, REQUOTED, Change, Fix, builtins
 from mulligan.redaction import clean
 from mulligan.remember.store import Evidence
 from mulligan.report.tables import ago, columns, count
@@ -22,22 +23,44 @@ def does(fix: Fix) -> str:
     if fix.sort == "retry":
         return "make the same call again later"
     if fix.sort == "recipe":
-        return "first " + ", then ".join(_call(each.tool, each.arguments, each.open) for each in fix.first)
+        sequence = "first " + ", then ".join(_call(call.tool, call.arguments, call.open) for call in fix.first)
+        names = ", ".join(clean(change.path, 40) for change in fix.changes)
+        return f"{sequence}, then use its {names}" if names else sequence
     return ", ".join(map(_change, fix.changes))
 
 
-def untried(fix: Fix) -> str:
-    """Why it is only told, whatever its state; empty where it is tried without asking once that allows it."""
+def why_unapplied(fix: Fix) -> str:
+    """Return why a fix is not applied automatically, whatever its record; empty where its state decides."""
     if fix.sort == "recipe":
+        if fix.changes:
+            return "only the caller can read the value in a tool's answer"
         return 'run automatically only with learn = "repair"'
     if fix.sort == "retry":
         return "whether a call is made again, its kind and its effects say"
-    return "which value it was is not kept" if any(each.after == OPEN for each in fix.changes) else ""
+    if any(change.after == OPEN for change in fix.changes):
+        return "which value it was is not kept"
+    privileged = [change.path for change in fix.changes if change.path != TOOL and is_privileged(change.path)]
+    if privileged:
+        return f"{clean(privileged[0], 40)} is a privileged argument"
+    if fix.state != "approved" and any(map(sets_value, fix.changes)):
+        return "a remembered value is applied only after a person approved it"
+    return ""
 
 
-def is_tried(fix: Fix) -> bool:
-    """Whether it is tried without asking, where safety allows it for the call in hand."""
-    return fix.state in ("promoted", "approved") and not untried(fix)
+def sets_value(change: Change) -> bool:
+    """Return whether a change sets a value, and does not only give the call's own value another form."""
+    return change.how in ("substitute", "clamp", "default") and change.after not in (OPEN, LAST_PART, REQUOTED)
+
+
+def is_applied(fix: Fix) -> bool:
+    """Return whether a fix is applied automatically, where safety allows it for the call in hand."""
+    return fix.state in ("promoted", "approved") and not why_unapplied(fix)
+
+
+def describe_use(fix: Fix) -> Iterator[tuple[str, str]]:
+    """Yield what a fix is used for: whether it is applied and told, and why not."""
+    yield "applied", "automatically" if is_applied(fix) else f"no: {why_unapplied(fix) or f'it is {fix.state}'}"
+    yield "told", "to models" if fix.tellable else f"no: {clean(fix.why_untold or 'it is not told to models', 120)}"
 
 
 def _call(tool: str, arguments: dict[str, Any], open: Sequence[str]) -> str:
@@ -68,25 +91,37 @@ def _change(change: Change) -> str:
 
 
 def listed(found: Sequence[Fix], now: int, width: int | None) -> Iterator[str]:
-    tried = sum(map(is_tried, found))
-    yield f"{count(len(found), 'fix').replace('fixs', 'fixes')}, {tried} of them tried without asking."
+    applied, tellable = sum(map(is_applied, found)), sum(fix.tellable for fix in found)
+    fixes = count(len(found), "fix").replace("fixs", "fixes")
+    yield f"{fixes}: {tellable} told to models, {applied} applied automatically."
     yield ""
     rows = [
-        (fix.id, fix.state, f"{fix.worked} of {fix.tried}", ago(fix.last, now), clean(fix.tool, 30), does(fix))
+        (
+            fix.id,
+            fix.state,
+            "yes" if fix.tellable else "no",
+            f"{fix.worked} of {fix.tried}",
+            ago(fix.last, now),
+            clean(fix.tool, 30),
+            does(fix),
+        )
         for fix in found
     ]
-    yield from columns([("fix", "state", "worked", "last", "tool", "what to do"), *rows], width=width)
+    yield from columns([("fix", "state", "told", "worked", "last", "tool", "what to do"), *rows], width=width)
 
 
-def shown(fix: Fix, evidence: Sequence[Evidence], now: int, width: int | None) -> Iterator[str]:
+def shown(
+    fix: Fix, evidence: Sequence[Evidence], reasons: Mapping[str, str], now: int, width: int | None
+) -> Iterator[str]:
+    """Show a fix with the runs that it rests on. `reasons` say why the calls of a run belong together."""
     yield f"{clean(fix.tool, 60)}: {does(fix)}"
     yield ""
     who = f"for {fix.principals} of those who write here, on {count(fix.days, 'day')}"
     logs = f", {fix.imported} tries in imported logs" if fix.imported else ""
     yield f"  worked   {fix.worked} of {fix.tried} times; {who}{logs}"
     yield f"  state    {fix.state}" + (f": {clean(fix.why, 120)}" if fix.why else "")
-    if why := untried(fix):
-        yield f"  told     and not tried: {why}"
+    for name, use in describe_use(fix):
+        yield f"  {name:<7}  {use}"
     yield ""
     rows = [
         (
@@ -96,7 +131,8 @@ def shown(fix: Fix, evidence: Sequence[Evidence], now: int, width: int | None) -
             clean(each.principal, 20),
             clean(each.agent, 30),
             ago(each.at, now),
+            reasons.get(each.run, ""),
         )
         for each in evidence
     ]
-    yield from columns([("run", "came out", "", "by", "agent", "when"), *rows], width=width)
+    yield from columns([("run", "came out", "", "by", "agent", "when", "linked because"), *rows], width=width)

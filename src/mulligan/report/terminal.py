@@ -14,6 +14,7 @@ from mulligan.failure import Remedy
 from mulligan.figures import Cell
 from mulligan.links import derive_status
 from mulligan.records import VERIFY, Change, End, Ending, History, Link, Recovery, Run, Status, Step
+from mulligan.report.link_evidence import describe_evidence
 from mulligan.report.tables import Column, pairs, table, wrapped
 from mulligan.report.tables import ago as ago
 from mulligan.report.tables import columns as columns
@@ -216,6 +217,8 @@ def _call(call: calls.Call, numbers: dict[int, int], link: Link | None, frame: F
         yield frame.under(f"> what changed: {_changes(link.changes)}")
     elif link is not None and is_overcome and link.between:
         yield frame.under(f"> what came between: {line(', '.join(link.between))}")
+    if link is not None and is_overcome:
+        yield frame.under(f"> linked because: {describe_evidence(link)}")
 
 
 def _overcome(link: Link, by: int) -> str:

@@ -24,7 +24,7 @@ def row(run: str, seq: int, tool: str, error: str | None = None, **parameters: A
 def test_rows_become_runs_with_failures_classified_and_linked(tmp_path):
     path = write(
         tmp_path / "calls.jsonl",
-        row("a", 0, "order", "order_id must be an integer", order_id="7x"),
+        row("a", 0, "order", "order_id must be an integer", order_id="7"),
         row("a", 1, "order", order_id=7),
         row("b", 0, "order", order_id=8),
     )
@@ -32,9 +32,22 @@ def test_rows_become_runs_with_failures_classified_and_linked(tmp_path):
     assert [step.seq for step in first.steps] == [1, 2]
     assert (first.run.agent, first.run.session) == ("shop", "a")
     assert first.run.metadata == {"format": "calls", "model": "m-1"}
-    assert [link.how for link in first.links] == ["agent"]
+    assert [(link.how, link.evidence) for link in first.links] == [("agent", ("same_values",))]
     assert first.steps[1].result == "fine"
     assert second.run.session == "b"
+
+
+def test_another_value_is_a_correction_only_beside_an_argument_that_stays(tmp_path):
+    path = write(
+        tmp_path / "calls.jsonl",
+        row("a", 0, "order", "there is no such size", size="XXXL", color="red"),
+        row("a", 1, "order", size="XL", color="red"),
+        row("b", 0, "order", "there is no such size", size="XXXL"),
+        row("b", 1, "order", size="XL"),
+    )
+    first, second = read(path, Reading())
+    assert [link.evidence for link in first.links] == [("next_call",)]
+    assert second.links == ()
 
 
 def test_a_row_that_cannot_be_read_is_counted_and_passed_over(tmp_path):

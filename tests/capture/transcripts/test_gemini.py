@@ -26,18 +26,15 @@ def message(type: str, text: str, *calls: Any, id: str = "m1", second: float = 1
     return made
 
 
+NO_MAK = "Command exited with code: 127\nsh: mak: command not found"
 META = {"sessionId": "9a-1", "projectHash": "abc", "startTime": at(0), "lastUpdated": at(9)}
 
 
 def test_a_session_document_is_a_run(tmp_path):
     messages = [
         message("user", "build it"),
-        message(
-            "gemini",
-            "",
-            call("c1", "error", {"error": "Command exited with code: 127\nsh: mak: command not found"}, command="mak"),
-            call("c2", "success", {"output": "built"}, command="make"),
-        ),
+        message("gemini", "", call("c1", "error", {"error": NO_MAK}, command="mak", directory="src")),
+        message("gemini", "", call("c2", "success", {"output": "built"}, command="make", directory="src"), second=10),
         message("info", "Chat history compressed from 90000 to 9000 tokens."),
     ]
     path = tmp_path / "session-2026-9a.json"
@@ -48,7 +45,7 @@ def test_a_session_document_is_a_run(tmp_path):
     failure = history.steps[0].failure
     assert failure is not None
     assert failure.kind == "tool/command_not_found"
-    assert len(history.links) == 1
+    assert [(link.failed, link.overcame, link.evidence) for link in history.links] == [(1, 2, ("next_call",))]
     assert len(history.compactions) == 1
 
 

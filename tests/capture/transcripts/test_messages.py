@@ -16,34 +16,50 @@ OPENAI = [
         "role": "assistant",
         "content": None,
         "tool_calls": [
-            {"id": "call_1", "type": "function", "function": {"name": "book", "arguments": '{"seats": "two"}'}}
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "book", "arguments": '{"film": "Jaws", "seats": "two"}'},
+            }
         ],
     },
     {"role": "tool", "tool_call_id": "call_1", "content": "Error: seats must be a number"},
     {
         "role": "assistant",
         "content": None,
-        "tool_calls": [{"id": "call_2", "type": "function", "function": {"name": "book", "arguments": '{"seats": 2}'}}],
+        "tool_calls": [
+            {
+                "id": "call_2",
+                "type": "function",
+                "function": {"name": "book", "arguments": '{"film": "Jaws", "seats": 2}'},
+            }
+        ],
     },
     {"role": "tool", "tool_call_id": "call_2", "content": "booked"},
 ]
 ANTHROPIC = [
     {"role": "user", "content": "book it"},
-    {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "book", "input": {"seats": "two"}}]},
+    {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": "t1", "name": "book", "input": {"film": "Jaws", "seats": "two"}}],
+    },
     {
         "role": "user",
         "content": [
             {"type": "tool_result", "tool_use_id": "t1", "content": "seats must be a number", "is_error": True}
         ],
     },
-    {"role": "assistant", "content": [{"type": "tool_use", "id": "t2", "name": "book", "input": {"seats": 2}}]},
+    {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": "t2", "name": "book", "input": {"film": "Jaws", "seats": 2}}],
+    },
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t2", "content": "booked"}]},
 ]
 RESPONSES = [
     {"role": "user", "content": "book it"},
-    {"type": "function_call", "call_id": "c1", "name": "book", "arguments": '{"seats": "two"}'},
+    {"type": "function_call", "call_id": "c1", "name": "book", "arguments": '{"film": "Jaws", "seats": "two"}'},
     {"type": "function_call_output", "call_id": "c1", "output": "Error: seats must be a number"},
-    {"type": "function_call", "call_id": "c2", "name": "book", "arguments": '{"seats": 2}'},
+    {"type": "function_call", "call_id": "c2", "name": "book", "arguments": '{"film": "Jaws", "seats": 2}'},
     {"type": "function_call_output", "call_id": "c2", "output": "booked"},
 ]
 
@@ -62,6 +78,7 @@ def test_a_conversation_is_a_run_in_whatever_form_it_is_kept(tmp_path, conversat
     assert history.run.context == "book it"
     (link,) = history.links
     assert [(change.path, change.after) for change in link.changes] == [("seats", 2)]
+    assert link.evidence == ("next_call",)
     assert history.run.started  # the file's, where no message has one
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from session_logs import otlp, read, span, write
 
 from mulligan import calls
@@ -68,9 +69,11 @@ def test_traces_that_are_mixed_come_apart_and_a_document_over_many_lines_is_read
     assert {history.run.session for history in histories} == {"t0", "t1", "t2"}
 
 
-def test_what_is_called_again_for_its_own_sake_has_not_overcome_what_was_given_up(tmp_path):
-    """Three attempts at one call fail, the agent goes on, and later asks the same once more: another call."""
+@pytest.mark.parametrize(("city", "status"), [("Bergen", "recovered"), ("Oslo", "partial")])
+def test_a_call_that_was_given_up_is_recovered_by_another_only_with_the_same_arguments(tmp_path, city, status):
+    """Three attempts at one call fail, the agent goes on, and later asks once more: another call."""
     asked = {**TOOL, "gen_ai__tool__call__arguments": '{"city": "Bergen"}'}
+    again = {**TOOL, "gen_ai__tool__call__arguments": json.dumps({"city": city})}
     busy = "503 Service Unavailable (request id req_"
     spans = [
         *(
@@ -78,10 +81,12 @@ def test_what_is_called_again_for_its_own_sake_has_not_overcome_what_was_given_u
             for n, id in enumerate(("fadeca", "4f40c7", "decade"), 1)
         ),
         span("t1", "b", "root", "execute_tool fetch", 5, 6, gen_ai__operation__name="execute_tool", tool__id="c2"),
-        span("t1", "c", "root", "execute_tool search", 7, 8, **asked, tool__id="c3"),
+        span("t1", "c", "root", "execute_tool search", 7, 8, **again, tool__id="c3"),
     ]
     (history,) = read(write(tmp_path / "t.jsonl", otlp(agent("t1"), *spans)))
     assert [len(call.steps) for call in calls.group_attempts(history.steps)] == [3, 1, 1]
-    assert history.links == ()
-    assert derive_status(history.run, history.steps, history.links) == "partial"
+    retry = (1, 5, "retry", ("same_arguments",))
+    links = [(link.failed, link.overcame, link.how, link.evidence) for link in history.links]
+    assert links == ([retry] if status == "recovered" else [])
+    assert derive_status(history.run, history.steps, history.links) == status
     assert len({step.failure.fingerprint for step in history.steps if step.failure}) == 1

@@ -15,7 +15,7 @@ from mulligan import calls
 from mulligan.classify.taxonomy import KINDS
 from mulligan.failure import Failure, Remedy
 from mulligan.links import link_recoveries
-from mulligan.records import Change, History, Recovery, Run, Step
+from mulligan.records import Change, History, Link, Recovery, Run, Step
 from mulligan.serve.dashboard import timeline
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
@@ -80,3 +80,27 @@ def test_a_clock_that_is_wrong_leaves_every_bar_within_the_lane(moments, began):
             assert 0 <= float(left) <= 98.61
             assert 0 < float(wide) <= 100
             assert float(left) + float(wide) <= 100.02
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("finished", "the model's next turn, the error states the limit"),
+        (None, "the model's next turn, the error states the limit, provisional while the run goes on"),
+    ],
+)
+def test_a_later_call_is_shown_with_why_it_belongs_to_the_failed_one(end, words):
+    steps = (
+        Step(run="run_a", seq=1, call=1, name="search", arguments={"k": 50}, outcome="failure", failure=REJECTED),
+        Step(run="run_a", seq=2, call=2, name="search", arguments={"k": 10}),
+    )
+    evidence = ("model_turn", "stated_limit")
+    link = Link(run="run_a", failed=1, overcame=2, how="agent", evidence=evidence, provisional=end is None)
+    failed, worked = timeline.told(History(run=Run(id="run_a", end=end), steps=steps, links=(link,)))["lanes"]
+    assert (failed["by"], failed["linked"]) == (2, words)
+    assert worked["linked"] == ""
+
+
+def test_attempts_at_one_call_need_no_reason():
+    (lane,) = timeline.told(repaired())["lanes"]
+    assert lane["linked"] == ""

@@ -9,7 +9,7 @@ import msgspec
 
 from mulligan.capture.transcripts.gathering import Reading
 from mulligan.capture.transcripts.lines import Lines, Unreadable, decoded
-from mulligan.links import attach_links
+from mulligan.links import attach_links, link_recoveries
 from mulligan.records import History, decode
 
 NAME = "mulligan"
@@ -61,4 +61,8 @@ def read(lines: Lines, reading: Reading) -> Iterator[History]:
         if any(step.run != history.run.id for step in history.steps):
             reading.unknown += 1  # somebody has put it together by hand
             continue
+        if not all(link.evidence for link in history.links):
+            # An older version linked similar calls, which are often different items.
+            links = link_recoveries(history.steps, history.run)
+            history = msgspec.structs.replace(history, links=tuple(links))
         yield attach_links(history)

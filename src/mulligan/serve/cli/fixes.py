@@ -8,6 +8,7 @@ from mulligan.failure import SettingsError
 from mulligan.records import Fix, FixState, builtins
 from mulligan.remember.store import LOCAL, FixQuery, Revocation, Store
 from mulligan.report import fixes as told
+from mulligan.report.link_evidence import explain_trials
 from mulligan.report.tables import count
 from mulligan.serve.cli.groups import Group
 from mulligan.serve.cli.options import (
@@ -44,7 +45,7 @@ STATES = ("proposed", "promoted", "approved", "demoted", "expired", "paused", "r
 def fixes(
     context: click.Context, /, tool: str | None, state: FixState | None, limit: int, store: str | None, as_json: bool
 ) -> None:
-    """What turned failures into successes, how often, and what is tried without asking."""
+    """What turned failures into successes, how often, and which of it is told to models or applied."""
     if context.invoked_subcommand is not None:
         context.obj = store
         return
@@ -77,14 +78,14 @@ def _found(kept: Store, id: str) -> Fix:
 @as_json
 @click.pass_context
 def show(context: click.Context, fix: str, store: str | None, as_json: bool) -> None:
-    """One fix: what to do, its record, and each run that it rests on."""
+    """One fix: what to do, whether it is applied and told, its record, and each run that it rests on."""
     kept = _opened(context, store)
     found = _found(kept, fix)
     evidence = kept.evidence(LOCAL, found.id)
     if as_json:
         print_json(told.facts(found) | {"evidence": builtins(evidence)})
     else:
-        print_lines(told.shown(found, evidence, now(), width()))
+        print_lines(told.shown(found, evidence, explain_trials(kept, LOCAL, found, evidence), now(), width()))
 
 
 @fixes.command(epilog="Examples:\n\n  mulligan fixes approve fix_8f2c")
@@ -93,7 +94,7 @@ def show(context: click.Context, fix: str, store: str | None, as_json: bool) -> 
 @as_json
 @click.pass_context
 def approve(context: click.Context, fix: str, store: str | None, as_json: bool) -> None:
-    """Lets a fix be tried without asking, however little it is proven. What safety forbids stays forbidden."""
+    """Apply a fix automatically from now on, however little it is proven. What safety forbids stays forbidden."""
     kept = _opened(context, store)
     found = _found(kept, fix)
     kept.decide(LOCAL, found.id, approved=True, at=now())
@@ -104,8 +105,8 @@ def _tell(fix: Fix, as_json: bool) -> None:
     if as_json:
         print_json(told.facts(fix))
     else:
-        why = told.untried(fix) if fix.state == "approved" else ""
-        click.echo(f"{fix.id} is {fix.state}: {told.does(fix)}" + (f" (told, and not tried: {why})" if why else ""))
+        why = told.why_unapplied(fix) if fix.state == "approved" else ""
+        click.echo(f"{fix.id} is {fix.state}: {told.does(fix)}" + (f" (not applied: {why})" if why else ""))
 
 
 @fixes.command(

@@ -1,35 +1,38 @@
-"""Fixes: what turned failures into successes, on what that rests, and which of it is tried without asking."""
+"""Fixes: what turned failures into successes, on what that rests, and which of it is applied or told."""
 
 from __future__ import annotations
 
 from typing import Any, get_args
 
+import msgspec
+
 from mulligan.failure import SettingsError
 from mulligan.records import Fix, FixState, pattern_id
 from mulligan.remember.store import FixQuery, Store
-from mulligan.report.fixes import is_tried, untried
+from mulligan.report.fixes import describe_use, is_applied, why_unapplied
+from mulligan.report.link_evidence import explain_trials
 from mulligan.serve.dashboard import lessons, patterns
 from mulligan.serve.dashboard.asked import Asked
 
 SHOWN = 100
 EVERY = 100_000
 STATES: dict[str, str] = {
-    "proposed": "seen to work; not proven yet, so it is offered and not tried",
+    "proposed": "seen to work; not proven yet",
     "promoted": "proven",
     "approved": "approved by a person",
-    "demoted": "failed twice in a row: offered, not tried",
+    "demoted": "failed twice in a row",
     "expired": "not used for 30 days",
     "paused": "used so often, or failing so often, that a person should look",
     "revoked": "taken back by a person",
 }
 
 
-def standing(fix: Fix) -> str:
-    """What its state means for this one: of what is proven, some can only be told."""
+def describe_state(fix: Fix) -> str:
+    """Return what the state of a fix means for this one: whether it is applied, and why not."""
     if fix.state not in ("promoted", "approved"):
         return STATES[fix.state]
-    why = untried(fix)
-    return f"{STATES[fix.state]}: " + (f"told, not tried: {why}" if why else "tried without asking")
+    why = why_unapplied(fix)
+    return f"{STATES[fix.state]}: " + (f"not applied: {why}" if why else "applied automatically")
 
 
 def fixes(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
@@ -42,10 +45,11 @@ def fixes(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
     )
     return {
         "rows": [
-            patterns.fix(each) | {"pattern": pattern_id(each.tool, each.fingerprint), "standing": standing(each)}
+            patterns.fix(each) | {"pattern": pattern_id(each.tool, each.fingerprint), "standing": describe_state(each)}
             for each in found
         ],
-        "tried": sum(map(is_tried, found)),
+        "applied": sum(map(is_applied, found)),
+        "told": sum(fix.tellable for fix in found),
         "state": state,
         "states": STATES,
         "is_cut": len(found) == SHOWN,
@@ -57,13 +61,16 @@ def fix(store: Store, tenant: str, asked: Asked, id: str) -> dict[str, Any] | No
     found = [each for each in every if each.id == id] or [each for each in every if each.id.startswith(id)]
     if len(found) != 1:
         return None
-    pattern = store.pattern(tenant, pattern_id(found[0].tool, found[0].fingerprint))
-    return patterns.fix(found[0]) | {
-        "pattern": pattern,
-        "evidence": store.evidence(tenant, found[0].id),
-        "lesson": lessons.of_fix(store, tenant, found[0], asked.now),
-        "standing": standing(found[0]),
-        "untried": untried(found[0]),
+    (one,) = found
+    evidence = store.evidence(tenant, one.id)
+    return patterns.fix(one) | {
+        "pattern": store.pattern(tenant, pattern_id(one.tool, one.fingerprint)),
+        "evidence": evidence,
+        "reasons": explain_trials(store, tenant, one, evidence),
+        "lesson": lessons.of_fix(store, tenant, one, asked.now),
+        "standing": describe_state(one),
+        "uses": list(describe_use(one)),
+        "unapplied": why_unapplied(msgspec.structs.replace(one, state="approved")),
     }
 
 

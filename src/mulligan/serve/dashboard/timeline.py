@@ -15,6 +15,7 @@ from mulligan.failure import Ran
 from mulligan.links import derive_status
 from mulligan.prompt import Prompt
 from mulligan.records import VERIFY, Change, History, Link, Recovery, Step, encode, pattern_id
+from mulligan.report.link_evidence import describe_evidence
 from mulligan.serve.dashboard import shown
 
 MARKS = {"success": "✓", "failure": "✕", "cancelled": "\u2013", "refused": "\u2013"}
@@ -140,6 +141,7 @@ def _call(
         "ending": "the run's own failure" if call.first.type == "run" else call.ending,
         "by": numbers.get(later.overcame) if later is not None else None,
         "by_id": f"call-{later.overcame}" if later is not None else None,
+        "linked": describe_evidence(later) if later is not None else "",
         "between": later.between if later is not None and not later.changes else (),
         "changes": [change(each) for each in changes],
         "by_model": bool(later is not None and later.changes),

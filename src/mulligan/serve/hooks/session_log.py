@@ -82,7 +82,9 @@ def _judge_by_log(success: Step, arguments: dict[str, Any], steps: Sequence[Step
     if not is_written or calls[-1].outcome != "success":
         seq = calls[-1].seq + 1 if calls else 1
         run = calls[-1].run if calls else success.run
-        last = msgspec.structs.replace(success, run=run, seq=seq, call=seq, arguments=arguments, links=())
+        last = msgspec.structs.replace(
+            success, run=run, seq=seq, call=seq, arguments=arguments, links=(), key=None, started=0
+        )
         calls = [*(calls[:-1] if is_written else calls), last]
     by_call = {step.call: step for step in calls}
     link = next((link for link in link_recoveries(calls) if link.overcame == calls[-1].call), None)

@@ -1,4 +1,4 @@
-"""mulligan demo: failures of each sort travel the whole loop, twice, while you watch; then what helped is a lesson."""
+"""mulligan demo: failures of each sort travel the whole loop while you watch, until what helped is told beforehand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from mulligan.records import Lesson
 from mulligan.remember.store import LOCAL, LessonQuery, RunQuery
 from mulligan.remember.urls import open_store, refuge
 from mulligan.report.terminal import columns, duration, line
-from mulligan.serve.cli.demo.agent import Asked, Work, is_failure, once_more, script, work
+from mulligan.serve.cli.demo.agent import Asked, Wish, Work, forewarned, is_failure, script, work
 from mulligan.serve.cli.demo.world import World, tools
 from mulligan.serve.cli.options import as_json, now, print_json, print_lines
 
@@ -33,7 +34,7 @@ from mulligan.serve.cli.options import as_json, now, print_json, print_lines
 @click.option("--fast", is_flag=True, help="Without the pauses that make it readable.")
 @as_json
 def demo(fast: bool, as_json: bool) -> None:
-    """Watch failing calls being recovered, told or stopped; see the second pass go better, and what is learned.
+    """Watch failing calls being recovered, told or stopped; see the third pass go better, and what is learned.
 
     A scripted agent works against a small HTTP service on this machine, which fails in five ways. Nothing leaves the
     machine, and what is recorded goes into a file of its own.
@@ -47,28 +48,29 @@ def demo(fast: bool, as_json: bool) -> None:
     try:
         able = tools(mulligan, world)
         narrator.say(_OPENING)
-        narrator.title("First pass: nothing is known yet")
-        first = work(mulligan, able, script("INV-1"), _WISH.format("INV-1"), narrator.watch)
-        narrator.answer(first)
-        middle = now() + 1
-        time.sleep(0.002)  # so that the two passes are begun at different milliseconds
-        world.be_busy()
-        narrator.title("Second pass: the same work, by a model that has forgotten the first")
-        second = work(mulligan, able, script("INV-2"), _WISH.format("INV-2"), narrator.watch)
-        narrator.answer(second)
-        over = now() + 1
-        time.sleep(0.002)
+        passes: list[Work] = []
+        times = [began]
+        for title, wish, is_silent in _PASSES:
+            narrator.title(title)
+            narrator.is_silent = is_silent
+            world.be_busy(wish.city)
+            passes.append(work(mulligan, able, script(wish), wish.text, narrator.watch))
+            narrator.is_silent = False
+            narrator.answer(passes[-1])
+            times.append(now() + 1)
+            time.sleep(0.002)  # so that two passes are begun at different milliseconds
         lesson, told = _learned(mulligan, place, able, narrator)
     finally:
         world.close()
     mulligan.flush()
     store = open_store(str(place))
-    before = figures.stats(store.runs(LOCAL, RunQuery(since=began, until=middle))).total
-    after = figures.stats(store.runs(LOCAL, RunQuery(since=middle, until=over))).total
+    cells = [
+        figures.stats(store.runs(LOCAL, RunQuery(since=since, until=until))).total for since, until in pairwise(times)
+    ]
     if as_json:
         print_json(
             {
-                "passes": [_facts(first, before), _facts(second, after)],
+                "passes": [_facts(done, cell) for done, cell in zip(passes, cells, strict=True)],
                 "payments": world.payments,
                 "lesson": {"id": lesson.id, "tool": lesson.tool, "runs": lesson.worked, "told": told}
                 if lesson
@@ -78,12 +80,12 @@ def demo(fast: bool, as_json: bool) -> None:
         )
         return
     narrator.title("What it came to")
-    print_lines(_comparison(first, second, before, after))
-    made = f"2 invoices, {len(world.payments)} payments"
+    print_lines(_comparison(passes, cells))
+    made = f"{len(passes)} invoices, {len(world.payments)} payments"
     click.echo(f"\n  {made}: the calls that timed out were not repeated.")
     narrator.title("Where to look")
     command = _command()
-    click.echo(f"  {command} show {second.run[:12]} --store {place}")
+    click.echo(f"  {command} show {passes[-1].run[:12]} --store {place}")
     click.echo(f"  {command} runs --store {place}")
     click.echo(f"  {command} lessons --store {place}")
     click.echo(f"  {command} serve --open --store {place}{_for_pages()}")
@@ -95,8 +97,7 @@ def _learned(
 ) -> tuple[Lesson | None, str]:
     """What overcame the same failure in three runs becomes a lesson, and what a model is told of it beforehand."""
     tool = "search_docs"
-    narrator.title("A third run makes a lesson of it")
-    work(mulligan, able, once_more(), "What is the refund policy?", narrator.watch)
+    narrator.title("What helped in three runs becomes a lesson")
     mulligan.flush()
     store = open_store(str(place))
     try:
@@ -105,7 +106,7 @@ def _learned(
         if not found:
             return None, ""
         lesson = found[0]
-        narrator.say(f"\n       {lesson.id[:12]} {tool}: {line(lesson.correction, 90)}", fg="cyan")
+        narrator.say(f"       {lesson.id[:12]} {tool}: {line(lesson.correction, 90)}", fg="cyan")
         narrator.say(
             f"       worked in {lesson.worked} of {lesson.tried} runs; proposed until it is proven or approved"
         )
@@ -117,7 +118,7 @@ def _learned(
     told = next((each for each in reversed(known.splitlines()) if "top_k" in each), "")
     narrator.title("A fourth run, whose prompt begins with what is known")
     narrator.say(f'     " {line(told, 160)}', fg="cyan")
-    work(mulligan, able, once_more(known), "What is the refund policy?", narrator.watch)
+    work(mulligan, able, forewarned(known), "How long do deliveries take?", narrator.watch)
     return lesson, told
 
 
@@ -127,7 +128,20 @@ def _for_pages() -> str:
     return "" if has_it else "    (the dashboard; it needs: pip install 'mulligan[server]')"
 
 
-_WISH = "Pay {}, then tell me about the weather and ticket 7."
+_PASSES = (
+    ("First pass: nothing is known yet", Wish("INV-1", "Oslo", "refunds"), False),
+    (
+        "Second pass, not shown: another user, the same mistakes. What worked once may be a coincidence",
+        Wish("INV-2", "Bergen", "invoices"),
+        True,
+    ),
+    (
+        "Third pass: the same work again, by a model that has forgotten the others",
+        Wish("INV-3", "Trondheim", "vouchers"),
+        False,
+    ),
+)
+"""A title, what is wanted, and whether it happens without a word."""
 _OPENING = (
     "An agent with six tools pays an invoice and asks about the weather. Its service fails in five ways.\n"
     '  x  an attempt failed     >  what mulligan does next     +  an attempt worked     "  what the model is told'
@@ -139,11 +153,13 @@ class Narrator:
 
     def __init__(self, is_quiet: bool, pause: float) -> None:
         self._is_quiet = is_quiet
+        self.is_silent = False
+        """Whether nothing is told for now."""
         self._pause = pause
         self._number = 0
 
     def say(self, text: str, **style: Any) -> None:
-        if not self._is_quiet:
+        if not (self._is_quiet or self.is_silent):
             plainly = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
             click.echo(text if plainly else click.style(text, **style))
 
@@ -162,7 +178,7 @@ class Narrator:
             if asked.moral:
                 self.say(f"     > {asked.moral}", fg="yellow")
             self._tell(answer)
-        time.sleep(self._pause)
+        time.sleep(0 if self.is_silent else self._pause)
         return answer
 
     def _tell(self, answer: dict[str, Any]) -> None:
@@ -237,12 +253,10 @@ def _failed_attempts(cell: Cell) -> int:
     return sum(kind.failures for kind in cell.kinds.values())
 
 
-def _comparison(first: Work, second: Work, before: Cell, after: Cell) -> Any:
+def _comparison(passes: Sequence[Work], cells: Sequence[Cell]) -> Any:
     rows = [
-        ("", "first", "second"),
-        ("turns of the model", str(first.turns), str(second.turns)),
-        ("failed attempts", str(_failed_attempts(before)), str(_failed_attempts(after))),
-        ("failed calls overcome", str(before.recovered), str(after.recovered)),
-        ("failed calls given up", str(before.given_up), str(after.given_up)),
+        ("", "first", "second", "third"),
+        ("turns of the model", *(str(done.turns) for done in passes)),
+        ("failed attempts", *(str(_failed_attempts(cell)) for cell in cells)),
     ]
-    return columns(rows, right=(1, 2))
+    return columns(rows, right=(1, 2, 3))

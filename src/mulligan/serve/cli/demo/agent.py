@@ -31,10 +31,23 @@ class Work(NamedTuple):
     answer: str
 
 
-def script(invoice: str) -> Script:
+class Wish(NamedTuple):
+    """What the user of a pass wants. Each wants something else, as users do."""
+
+    invoice: str
+    city: str
+    topic: str
+
+    @property
+    def text(self) -> str:
+        return f"Pay {self.invoice}, then tell me about {self.topic}, the weather in {self.city} and ticket 7."
+
+
+def script(wish: Wish) -> Script:
     """What the model does, one tool call a turn. It forgets everything between two passes, as models do."""
-    yield Asked("search_docs", {"query": "refund policy", "top_k": 50}, "A rejected argument")
-    yield Asked("weather", {"city": "Oslo"}, "A rate limit that says how long to wait")
+    invoice = wish.invoice
+    yield Asked("search_docs", {"query": wish.topic, "top_k": 50}, "A rejected argument")
+    yield Asked("weather", {"city": wish.city}, "A rate limit that says how long to wait")
     answer = yield Asked(
         "pay_invoice",
         {"invoice": invoice, "amount": 120},
@@ -45,30 +58,30 @@ def script(invoice: str) -> Script:
     if is_failure(answer) and "outcome" in answer:
         payments = yield Asked("list_payments", {}, "The model was told to check, so it does")
         paid = "paid once" if payments.count(invoice) == 1 else "not known to be paid"
-    forecast = yield from _forecast()
+    forecast = yield from _forecast(wish.city)
     answer = yield Asked(
         "read_ticket",
         {"number": 7},
         "A hostile error text",
-        "given up: the backend stays broken. Its text is cleaned, cut and marked as data; nothing in it is obeyed",
+        "given up: the backend stays broken. What it says is cut and marked as data; nothing in it is obeyed",
     )
     ticket = "the ticket could not be read" if is_failure(answer) else "the ticket was read"
     return f"{invoice} is {paid}, the outlook is {forecast}, {ticket}."
 
 
-def once_more(known: str = "") -> Script:
-    """The first question alone. What is known of its tools, if it is told, the model has read."""
+def forewarned(known: str) -> Script:
+    """The first question alone, by a model whose prompt says what is known of its tools."""
     wanted = re.search(r"top_k=(\d+)", known)
-    why = "The prompt says what helped, so the model asks for that" if wanted else "The same mistake in a third run"
-    found = yield Asked("search_docs", {"query": "refund policy", "top_k": int(wanted[1]) if wanted else 50}, why)
+    why = "The prompt says what helped, so the model asks for that" if wanted else "The prompt says nothing of it"
+    found = yield Asked("search_docs", {"query": "delivery times", "top_k": int(wanted[1]) if wanted else 50}, why)
     return f"{len(found if isinstance(found, list) else found['result'])} pages were found."
 
 
-def _forecast() -> Generator[Asked, Any, str]:
+def _forecast(city: str) -> Generator[Asked, Any, str]:
     name, why = "get_forecast", "A tool that does not exist"
     days = 30
     for guess in (14, 10, 7, 3):
-        answer = yield Asked(name, {"city": "Oslo", "days": days}, why)
+        answer = yield Asked(name, {"city": city, "days": days}, why)
         if not is_failure(answer):
             return str(answer["outlook"])
         told = " ".join(answer.get("suggestions", ()))

@@ -33,7 +33,7 @@ class World:
     def __init__(self) -> None:
         self.payments: list[str] = []
         self.requests: list[str] = []
-        self._busy = {"Oslo"}
+        self._busy: set[str] = set()
         self._release = threading.Event()
         world = self
 
@@ -83,9 +83,9 @@ class World:
         request.end_headers()
         request.wfile.write(data)
 
-    def be_busy(self) -> None:
-        """Turns the next question about the weather away once."""
-        self._busy = {"Oslo"}
+    def be_busy(self, city: str) -> None:
+        """Turns the next question about the weather there away once."""
+        self._busy = {city}
 
     def close(self) -> None:
         self._release.set()

@@ -1,0 +1,57 @@
+"""Why a later call counts as the recovery of a failed one, in words for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from mulligan.calls import group_attempts
+from mulligan.records import Fix, History, Link, LinkEvidence
+from mulligan.remember.store import Evidence, Store
+
+MAX_EXPLAINED_RUNS = 20
+"""Runs of a fix that are read to explain it, the latest."""
+PROVISIONAL = "provisional while the run goes on"
+WORDS: dict[LinkEvidence, str] = {
+    "same_arguments": "same arguments",
+    "same_values": "same values in another form",
+    "missing_arguments": "the error says what was missing",
+    "conversation": "the conversation went on",
+    "attempt": "another attempt at the same call",
+    "handler": "made while the error was handled",
+    "model_turn": "the model's next turn",
+    "next_call": "the tool's next call in the log",
+    "stated_limit": "the error states the limit",
+    "tool_result": "the value came from a tool result",
+    "same_text": "corrected text",
+    "explicit": "marked by the program",
+}
+
+
+def describe_evidence(link: Link) -> str:
+    """Return why both calls of a link have the same intent."""
+    reasons = [WORDS[evidence] for evidence in link.evidence] or ["not recorded"]
+    if link.provisional:
+        reasons.append(PROVISIONAL)
+    return ", ".join(reasons)
+
+
+def explain_trials(store: Store, tenant: str, fix: Fix, trials: Iterable[Evidence]) -> dict[str, str]:
+    """Return the evidence of the links that a fix rests on, by run. Only the latest runs are read."""
+    reasons: dict[str, str] = {}
+    for trial in islice(trials, MAX_EXPLAINED_RUNS):
+        history = store.run(tenant, trial.run)
+        if history is not None and (links := _links_of(history, fix)):
+            reasons[trial.run] = "; ".join(dict.fromkeys(map(describe_evidence, links)))
+    return reasons
+
+
+def _links_of(history: History, fix: Fix) -> list[Link]:
+    """The links from calls that failed in the way that a fix is about."""
+    failed_calls = {
+        call.id
+        for call in group_attempts(history.steps)
+        if call.name == fix.tool
+        and any(step.failure is not None and step.failure.fingerprint == fix.fingerprint for step in call.steps)
+    }
+    return [link for link in history.links if link.failed in failed_calls]
