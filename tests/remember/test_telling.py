@@ -20,7 +20,7 @@ def tally_of(value: int, how: How = "substitute", agents: str = "a", start: int 
 
 
 def reason(tally: Tally, *peers: Tally, agent: str = "a") -> str:
-    return why_untold(tally, [tally, *peers], agent, lambda: {})
+    return why_untold(tally, [tally, *peers], agent, dict)
 
 
 @pytest.mark.parametrize("how", ["clamp", "default"])

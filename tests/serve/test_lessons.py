@@ -29,7 +29,7 @@ def fill(path: Path, runs: int, days: int = 5) -> None:
     for number in range(runs):
         at = now - (number % days) * DAY - 1000
         run = Run(id=f"run_{number}", agent="helper \x1b[2J", started=at, ended=at, end="finished")
-        shared = {"run": run.id, "name": "search", "started": at}
+        shared = {"run": run.id, "name": "search", "key": "shop:search", "started": at}
         steps = [
             Step(seq=1, call=1, arguments={"q": f"secret words {number}", "k": 50}, outcome="failure",
                  failure=REJECTED, **shared),

@@ -15,7 +15,7 @@ from mulligan.events import RunEnded, StepEnded
 from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.records import Run, Step
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, LOCAL
+from mulligan.remember.store import DAY, LOCAL, FixQuery
 
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is too much", fingerprint="f-k")
 
@@ -28,11 +28,13 @@ def store(tmp_path: Path) -> str:
     for number in range(8):
         at = int(time.time() * 1000) - 10_000 - (number % 2) * DAY
         run = Run(id=f"run_{number}", started=at, ended=at, end="finished")
-        shared: dict[str, Any] = {"run": run.id, "name": "search", "started": at, "seconds": 0.1}
+        shared: dict[str, Any] = {"run": run.id, "name": "search", "key": "shop:search", "seconds": 0.1}
+        query = f"cats {number}"
         failed = Step(
-            seq=1, call=1, arguments={"q": "a", "k": 50}, outcome="failure", failure=REJECTED, effects="none", **shared
-        )
-        then = Step(seq=2, call=2, arguments={"q": "a", "k": 10}, **shared)
+            seq=1, call=1, arguments={"q": query, "k": 50}, outcome="failure", failure=REJECTED, effects="none",
+            started=at, **shared,
+        )  # fmt: skip
+        then = Step(seq=2, call=2, arguments={"q": query, "k": 10}, started=at + 1000, **shared)
         kept.append(LOCAL, [StepEnded(failed), StepEnded(then), RunEnded(run)], f"journal_{number}", 1)
     kept.close()
     return str(path)
@@ -51,7 +53,21 @@ def facts(*arguments: str) -> dict[str, Any]:
     return found
 
 
+def approve(store: str) -> None:
+    kept = SqliteStore(Path(store))
+    (fix,) = kept.fixes(LOCAL, FixQuery(now=int(time.time() * 1000)))
+    kept.decide(LOCAL, fix.id, approved=True, at=int(time.time() * 1000))
+    kept.close()
+
+
+def test_a_remembered_value_is_only_told_until_a_person_approves_it(store):
+    found = facts("--store", store)
+    assert (found["failures"], found["repaired"], found["suggested_right"]) == (8, 0, 8)
+    assert "would not have made a difference" in found["verdict"]
+
+
 def test_what_memory_would_have_repaired_is_counted_without_what_a_run_taught_about_itself(store):
+    approve(store)
     found = facts("--store", store)
     assert (found["failures"], found["repaired"], found["unlike"]) == (8, 8, 0)
     assert found["tools"][0]["tool"] == "search"
@@ -91,6 +107,7 @@ def test_a_log_is_replayed_with_what_is_remembered_elsewhere(store, tmp_path):
 
 
 def test_each_failure_can_be_had_as_a_line(store):
+    approve(store)
     done = mulligan("replay", "--store", store, "--cases")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(lines) == 8

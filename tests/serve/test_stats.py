@@ -55,14 +55,14 @@ def test_the_last_week_on_one_page(store):
     code, out, err = typed("--store", store)
     assert (code, err) == (0, "")
     assert out.startswith("2 runs since ")
-    assert "1 success, 1 partial" in out
+    assert "1 success, 1 failure" in out
     assert "tool/timeout" in out
     assert "\x1b" not in out
 
 
 def test_all_of_it(store):
     _, out, _ = typed("--store", store, "--since", "all")
-    assert out.startswith("3 runs ever: 2 success, 1 partial.")
+    assert out.startswith("3 runs ever: 2 success, 1 failure.")
 
 
 @pytest.mark.parametrize("by", ["agent", "tool", "kind", "model", "version", "environment", "step", "attempt", "time"])
@@ -101,7 +101,7 @@ def test_json_holds_every_figure(store):
     facts = json.loads(out)
     assert facts["grain"] == "day"
     assert (facts["total"]["total_runs"], facts["total"]["calls"], facts["total"]["given_up"]) == (2, 2, 1)
-    assert facts["total"]["success_rate"] == 100.0  # a run that gave up a call has finished
+    assert facts["total"]["success_rate"] == 50.0  # in the other run no call succeeded
     assert facts["total"]["kinds"]["tool/timeout"]["failures"] == 1
 
 

@@ -97,8 +97,9 @@ def test_a_text_from_stdin_is_in_no_file_afterwards(store):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "one thing at a time"),
-        (["--run", "x", "--tool", "y"], "one thing at a time"),
+        ([], "Name one thing to forget: --run, --tool, --session, --text or --learned."),
+        (["--run", "x", "--tool", "y"], "Name one thing to forget: --run, --tool, --session, --text or --learned."),
+        (["--run", "x", "--learned"], "Name one thing to forget: --run, --tool, --session, --text or --learned."),
         (["--text", ""], "--text is empty"),
         (["--run", "run_a"], "more than one run begins with 'run_a'"),
     ],

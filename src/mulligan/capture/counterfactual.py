@@ -20,8 +20,9 @@ from mulligan.recover.repair import Suggestion
 
 TOLD = 3
 """Suggestions that a model hears of."""
-Known = Callable[[str, Failure, Mapping[str, Any], str, str], Sequence[Fix]]
-"""Of a tool, its failure, the arguments, the digest of its schema, and the run that must not teach about itself."""
+Known = Callable[[str, str, Failure, Mapping[str, Any], str, str], Sequence[Fix]]
+"""Of a tool and its key, its failure, the arguments, the digest of its schema, and the run that must not teach about
+itself."""
 Schemas = Mapping[str, Mapping[str, Any] | None]
 
 
@@ -90,6 +91,7 @@ class _One:
             effects=effects,
             policy=self.policy,
             recall=None if known is None else partial(_recalled, known, failed.run),
+            key=failed.tool_key if failed.key or failed.server else "",
         )
         chosen = next((each for each in advice.suggestions if each.automatic), None)
         if chosen is not None and self.policy.attempts > 1:
@@ -130,7 +132,7 @@ class _One:
 def _recalled(
     known: Known, run: str, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str
 ) -> Sequence[Fix]:
-    return known(tool, failure, arguments, schema, run)
+    return known(tool, key, failure, arguments, schema, run)
 
 
 def _is(call: Call, tool: str, arguments: Mapping[str, Any]) -> bool:

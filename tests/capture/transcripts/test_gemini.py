@@ -63,6 +63,12 @@ def test_a_session_of_lines_may_write_a_message_again_as_its_calls_end(tmp_path)
     assert [(step.name, step.outcome) for step in history.steps] == [("run_shell_command", "success")]
 
 
+def test_a_tool_of_a_server_has_the_name_that_the_server_gave_it(tmp_path):
+    made = {**call("c1", "success", {"output": "3 items"}, limit=5), "name": "mcp__crm__list"}
+    (history,) = read(write(tmp_path / "session-1.jsonl", META, message("gemini", "", made)))
+    assert [(step.name, step.server) for step in history.steps] == [("list", "crm")]
+
+
 def test_a_call_that_the_user_cancelled_is_no_failure(tmp_path):
     path = write(
         tmp_path / "session-1.jsonl", META, message("gemini", "", call("c1", "cancelled", {"error": "no"}, command="x"))

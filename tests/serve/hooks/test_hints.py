@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import taught
+from session_logs import at, write
 
 from mulligan.remember.seeds import corpus
 from mulligan.remember.store import LOCAL, FixQuery, LessonQuery, PatternQuery
@@ -60,12 +61,29 @@ def list_items(gemini, limit, response):
     )
 
 
+def write_log(gemini, limit):
+    """Write the log of a session in which the call failed: with it the next call is known to be a correction."""
+    response = {"functionResponse": {"id": "c1", "name": "mcp__crm__list", "response": {"error": BAD["llmContent"]}}}
+    call = {
+        "id": "c1",
+        "name": "mcp__crm__list",
+        "args": {"limit": limit, "query": "tea"},
+        "result": [response],
+        "status": "error",
+        "timestamp": at(2),
+    }
+    meta = {"sessionId": gemini.session, "projectHash": "abc", "startTime": at(0), "lastUpdated": at(2)}
+    message = {"id": "m1", "timestamp": at(1), "type": "gemini", "content": "", "toolCalls": [call]}
+    write(gemini.log, meta, message)
+
+
 @pytest.fixture
 def learned(another):
     """A correction that worked in five sessions, and that an operator approved."""
     for number in range(5):
         gemini = another(name="gemini", session=f"g{number}")
-        list_items(gemini, 500, BAD)
+        write_log(gemini, 500 + number)
+        list_items(gemini, 500 + number, BAD)
         list_items(gemini, 100, {"llmContent": "items"})
     store = another().store
     (fix,) = [fix for fix in store.fixes(LOCAL, FixQuery(now=2**42, limit=100)) if fix.changes]

@@ -39,9 +39,10 @@ def filled(failure: Failure | None = None, tool: str = "search", runs: int = 3) 
         at = NOW - (number + 1) * 60_000
         run = Run(id=f"run_{number}", agent="helper", started=at, ended=at, end="finished")
         shared = {"run": run.id, "name": tool, "started": at}
+        failed, corrected = ({"q": f"cats {number}", "k": k} for k in (50, 10))
         steps = [
-            Step(seq=1, call=1, arguments={"k": 50}, outcome="failure", failure=failure or failing(), **shared),
-            Step(seq=2, call=2, arguments={"k": 10}, **shared),
+            Step(seq=1, call=1, arguments=failed, outcome="failure", failure=failure or failing(), **shared),
+            Step(seq=2, call=2, arguments=corrected, **shared),
         ]
         store.append(LOCAL, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1, "ann")
     return store
@@ -103,11 +104,14 @@ def test_a_suggestion_comes_from_the_schema_and_nothing_is_called():
     assert "k as the number 5" in asking(None).call("suggest_fix", asked)
 
 
-def test_who_asks_is_told_how_sure_a_guess_is_and_of_no_wild_one():
-    asked = {"tool": "fetch", "error": "not found", "arguments": {"name": "drawer/lamp"}}
-    told = asking(None).call("suggest_fix", asked)
-    assert "(25% sure): name drawer/lamp -> lamp" in told
-    assert "-> drawer" not in told
+def test_who_asks_is_told_how_sure_a_guess_is_and_of_none_that_is_less_than_half_sure():
+    question = {"tool": "search", "error": "k is 10 at most, got 50", "arguments": {"q": "dogs", "k": 50}}
+    failure = classify(source="tool", tool="search", text=question["error"], arguments=question["arguments"])
+    answers = [asking(filled(failure, runs=runs)).call("suggest_fix", question) for runs in (1, 2)]
+    assert "k=10" not in answers[0]
+    assert "This worked before, in 2 of 2 runs: k=10" in answers[1]
+    guess = {"tool": "fetch", "error": "not found", "arguments": {"name": "drawer/lamp"}}
+    assert "lamp" not in asking(None).call("suggest_fix", guess), "a quarter sure is not sure enough"
 
 
 def test_an_unknown_outcome_is_told():

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from mulligan.capture.transcripts.gathering import Gathering, Reading, milliseconds
+from mulligan.capture.transcripts.gathering import Gathering, Reading, milliseconds, split_server
 from mulligan.capture.transcripts.lines import Lines, decoded, is_object
 from mulligan.records import History
 
@@ -136,7 +136,7 @@ def _entry(entry: _Line, run: Gathering, reading: Reading) -> None:
     for block in content or ():
         if block.type == "tool_use":
             run.model_answered(moment)
-            name, server = _named(block.name)
+            name, server = split_server(block.name)
             run.called(block.id, name, block.input, moment, server=server)
             if block.id.startswith("toolu_") and reading.is_copy(block.id):
                 run.passes_over(block.id)
@@ -150,12 +150,3 @@ def _entry(entry: _Line, run: Gathering, reading: Reading) -> None:
             elif not entry.is_summary and not entry.is_meta:
                 run.says(block.text)
                 run.at(moment)
-
-
-def _named(name: str) -> tuple[str, str | None]:
-    """`mcp__SERVER__TOOL` is a tool of a server."""
-    if name.startswith("mcp__"):
-        server, _, tool = name[5:].partition("__")
-        if server and tool:
-            return tool, server
-    return name, None

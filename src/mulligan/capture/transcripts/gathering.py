@@ -274,6 +274,15 @@ def run_id(*key: str) -> str:
     return f"run_{base64.b32encode(digest[:10]).decode().lower()}"
 
 
+def split_server(name: str) -> tuple[str, str | None]:
+    """Split `mcp__SERVER__TOOL`, a tool of a server, into its tool and its server."""
+    if name.startswith("mcp__"):
+        server, _, tool = name[5:].partition("__")
+        if server and tool:
+            return tool, server
+    return name, None
+
+
 def milliseconds(moment: object) -> int:
     """A moment as a log writes it, ISO 8601 or seconds or milliseconds since 1970; 0 if it cannot be read."""
     if isinstance(moment, str) and moment:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from mulligan.capture.transcripts.gathering import Gathering, Reading, milliseconds
+from mulligan.capture.transcripts.gathering import Gathering, Reading, milliseconds, split_server
 from mulligan.capture.transcripts.lines import Lines, decoded, opened_value
 from mulligan.records import History
 
@@ -106,7 +106,8 @@ def _message(message: _Message, run: Gathering, seen: set[str], keeps_results: b
             continue  # still under way: it will be written again
         seen.add(call.id)
         ended = milliseconds(call.timestamp) or moment
-        run.called(call.id, call.name, call.args, moment)
+        name, server = split_server(call.name)
+        run.called(call.id, name, call.args, moment, server=server)
         if call.status == "cancelled":
             run.answered(call.id, None, False, ended, outcome="refused")
         else:

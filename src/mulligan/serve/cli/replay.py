@@ -106,12 +106,12 @@ def replay(
 
 def _known(source: Store) -> Known:
     def known(
-        tool: str, failure: Failure, arguments: Mapping[str, Any], schema: str, run: str
+        tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str, run: str
     ) -> Sequence[Fix]:  # fmt: skip
         if not failure.fingerprint:
             return ()
         return source.fixes(
-            LOCAL, FixQuery.about(tool, failure, arguments, schema=schema, without=run, now=now())
+            LOCAL, FixQuery.about(tool, failure, arguments, key=key, schema=schema, without=run, now=now())
         )  # fmt: skip
 
     return known
