@@ -112,7 +112,8 @@ class Failures(Guard):
             return f"{path or 'an argument'} is called {self._name(changed.after) or 'something else'}"
         if changed.how == "drop":
             return f"leave {path or 'an argument'} out"
-        if path and (form := _FORMS.get((changed.how, changed.after)) or _FORMS.get((changed.how, None))):
+        learned = changed.after if isinstance(changed.after, str) else None
+        if path and (form := _FORMS.get((changed.how, learned)) or _FORMS.get((changed.how, None))):
             return form.format(path)
         if path and changed.after not in (OPEN, LAST_PART, REQUOTED) and self._may_tell(path, changed.after, closed):
             return f"{path}={self._shown(changed.after)}"
