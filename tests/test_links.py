@@ -994,7 +994,7 @@ def test_stored_link_of_a_withdrawn_call_recovers_nothing():
     failed = step(1, arguments={"order": 7}, failure=BROKEN, judged=True)
     later = step(2, arguments={"order": 8}, links=(stored,))
     assert link_recoveries([failed, later], Run(id="run_a", end="finished"))
-    assert link_recoveries([failed, later], Run(id="run_a", end="finished", withdrawn=((2, 1),))) == []
+    assert link_recoveries([failed, later], Run(id="run_a", end="finished", withdrawn=(2,))) == []
 
 
 def test_links_of_a_whole_run_can_be_written_into_its_steps_before_values_are_hidden():

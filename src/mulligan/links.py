@@ -104,8 +104,6 @@ class Candidate(NamedTuple):
     """The failed calls that it re-issues."""
 
 
-Withdrawal = tuple[int, int]
-"""A link that turned out to be wrong: the recovering call and the failed call."""
 ItemTest = Callable[[Candidate], bool]
 """Returns whether other calls of the run show that a changed argument names an item."""
 
@@ -120,7 +118,6 @@ class IntentMember(msgspec.Struct, frozen=True):
 
     call: Call
     tools: tuple[str, ...]
-    task: tuple[int, ...] | None
 
 
 class OpenFailure(msgspec.Struct, frozen=True):
@@ -188,14 +185,14 @@ class RunProgress(msgspec.Struct, frozen=True):
         call: Call,
         facts: CallFacts | None = None,
         is_item: ItemTest = has_no_items,
-        withdrawn: Collection[Withdrawal] = (),
+        withdrawn: Collection[int] = (),
         *,
         is_final: bool = False,
     ) -> tuple[RunProgress, list[Link]]:
         """Return where the run stands after its next call, and the links from failed calls to it.
 
         A link of a failed call leads to a re-issue that failed too: it closes nothing and shows what was tried.
-        `withdrawn` are links that turned out to be wrong. `is_final` says that the run has ended.
+        `withdrawn` are calls whose links turned out to be wrong. `is_final` says that the run has ended.
         """
         if call.has_succeeded:
             return self._after_success(call, facts, is_item, withdrawn, is_final)
@@ -210,7 +207,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         call: Call,
         facts: CallFacts | None,
         is_item: ItemTest,
-        withdrawn: Collection[Withdrawal],
+        withdrawn: Collection[int],
         is_final: bool,
     ) -> tuple[RunProgress, list[Link]]:
         has_failed = call.has_failed
@@ -227,9 +224,8 @@ class RunProgress(msgspec.Struct, frozen=True):
         remaining = self.open
         if match is not None:
             remaining = tuple(failure for failure in self.open if failure is not match.failure)
-            found = match.links(call, facts or LOGGED, is_item, is_final)
-            recovered += len(found)
-            links += found
+            recovered += len(match.failure.failed_calls)
+            links += match.links(call, is_final)
         if call.first.type != "model":
             success_values = frozenset(_scalars(call.last.arguments)) if call.last.result is not None else frozenset()
             remaining = tuple(_note_success(failure, call, success_values) for failure in remaining)
@@ -257,9 +253,8 @@ class RunProgress(msgspec.Struct, frozen=True):
             intent = before.failed_calls
             # In a plain second round of a program, what succeeded in between is no prerequisite.
             tools = match.tools if match.method == "recipe" or match.changes else ()
-            member = IntentMember(before.call, tools, before.facts.task)
-            members = (*before.members, member)[-MAX_INTENT_MEMBERS:]
-            links = match.links(call, facts or LOGGED, has_no_items, is_final=True)[-1:]
+            members = (*before.members, IntentMember(before.call, tools))[-MAX_INTENT_MEMBERS:]
+            links = match.links(call, is_final=True)[-1:]
         values = frozenset(_scalars(call.last.arguments))
         failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, members, values)
         latest_calls = {**self.latest_calls, call.first.tool_key: call.id}
@@ -274,17 +269,17 @@ class RunProgress(msgspec.Struct, frozen=True):
         return progress, links
 
     def _find_recovered(
-        self, call: Call, facts: CallFacts | None, is_item: ItemTest, withdrawn: Collection[Withdrawal]
+        self, call: Call, facts: CallFacts | None, is_item: ItemTest, withdrawn: Collection[int]
     ) -> Match | None:
         """Return the one open failure whose intent this call carries out."""
-        linked = {link.failed: link for link in call.last.links if (call.id, link.failed) not in withdrawn}
+        linked = {link.failed: link for link in call.last.links} if call.id not in withdrawn else {}
         judged = [failure for failure in self.open if failure.call.last.judged]
         unjudged = [failure for failure in self.open if not failure.call.last.judged]
         if linked and judged:
             for failure in reversed(judged):
                 link = linked.get(failure.call.id)
                 if link is not None:
-                    carried = tuple(linked.values())
+                    carried = call.last.links
                     return Match(
                         failure, link.how, link.changes, link.evidence, link.provisional, link.between, carried
                     )
@@ -390,11 +385,8 @@ class Match(NamedTuple):
     carried: tuple[Link, ...] = ()
     """The links as the recording process judged them."""
 
-    def links(self, call: Call, facts: CallFacts, is_item: ItemTest, is_final: bool) -> list[Link]:
-        """Return one link for each failed call of the intent, that of the last one last.
-
-        An earlier call of the chain that turns out to name another item stays unrecovered.
-        """
+    def links(self, call: Call, is_final: bool) -> list[Link]:
+        """Return one link for each failed call of the intent, that of the last one last."""
         if self.carried:
             # A client may send anything: only the calls of this intent are recovered, and by this call.
             intent = frozenset(self.failure.failed_calls)
@@ -409,13 +401,7 @@ class Match(NamedTuple):
         tools = self.tools
         for member in reversed(self.failure.members):
             tools = tuple(dict.fromkeys((*member.tools, *tools)))[:MAX_INTERMEDIATE_TOOLS]
-            link = self._link_member(member, call, tools, is_final)
-            paths = changed_values(link.changes)
-            is_unrelated = bool(link.changes) and not _are_related(member.task, facts.task)
-            if is_unrelated or (paths and is_item(Candidate(call, facts, paths, (), self.failure.failed_calls))):
-                del links[member.call.id]
-            else:
-                links[member.call.id] = link
+            links[member.call.id] = self._link_member(member, call, tools, is_final)
         return list(links.values())
 
     def _link(self, failed: int, call: Call, is_final: bool) -> Link:
@@ -435,18 +421,8 @@ class Match(NamedTuple):
         link = self._link(member.call.id, call, is_final)
         changed = _diff_reissue(member.call, call)
         if self.method not in ("retry", "recipe") or changed:
-            is_provisional = not is_final and (self.is_provisional or bool(changed_values(changed)))
-            return msgspec.structs.replace(link, how="agent", changes=changed, provisional=is_provisional)
+            return msgspec.structs.replace(link, how="agent", changes=changed)
         return msgspec.structs.replace(link, how="recipe" if tools else "retry", between=tools)
-
-
-def changed_values(changed: Iterable[Change]) -> tuple[str, ...]:
-    """Return the paths of changes to another value, long texts apart: they may name an item."""
-    return tuple(
-        change.path
-        for change in changed
-        if change.how == "substitute" and not (_is_long_text(change.before) and _is_long_text(change.after))
-    )
 
 
 def _may_be_reissue(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:

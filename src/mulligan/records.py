@@ -160,8 +160,8 @@ class Run(Record, frozen=True):
     end: End | None = None
     traceparent: str | None = None
     """Which span of another program it was begun under, as that one said (W3C)."""
-    withdrawn: tuple[tuple[int, int], ...] = ()
-    """Provisional links that turned out to cross items: the recovering call and the failed call of each."""
+    withdrawn: tuple[int, ...] = ()
+    """Calls whose provisional links turned out to be a loop over items before the run ended."""
     items: dict[str, tuple[str, ...]] | None = None
     """By tool key: arguments in which alone two successful calls of the run differ, so that they name items."""
 

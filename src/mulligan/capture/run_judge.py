@@ -20,8 +20,6 @@ from mulligan.links import (
     Candidate,
     OpenFailure,
     RunProgress,
-    Withdrawal,
-    changed_values,
     differing_names,
     differs_in,
     has_long_text,
@@ -189,8 +187,7 @@ class Provisional(NamedTuple):
     """A link that a later success may still show to be wrong."""
 
     candidate: Candidate
-    failure: OpenFailure | None
-    """The failure to open again; None of an earlier call of its chain."""
+    failure: OpenFailure
 
 
 class RunJudge:
@@ -206,9 +203,9 @@ class RunJudge:
         self._attempts: dict[int, list[Step]] = {}
         self._texts: list[Step] = []
         """Calls since the first failure, for comparing long texts; the latest."""
-        self._provisional: dict[Withdrawal, Provisional] = {}
-        """By recovering call and failed call."""
-        self._withdrawn: set[Withdrawal] = set()
+        self._provisional: dict[int, Provisional] = {}
+        """By recovering call."""
+        self._withdrawn: set[int] = set()
 
     @property
     def has_provisional(self) -> bool:
@@ -238,14 +235,15 @@ class RunJudge:
 
     def withdraw_wrong(self) -> None:
         """Withdraw provisional links that a later success has shown to be a loop over items."""
-        for pair, provisional in list(self._provisional.items()):
+        for number, provisional in list(self._provisional.items()):
             if self._is_item(provisional.candidate):
-                del self._provisional[pair]
-                self._withdrawn.add(pair)
-                self.links = [link for link in self.links if (link.overcame, link.failed) != pair]
-                reopened = () if provisional.failure is None else (provisional.failure,)
+                del self._provisional[number]
+                self._withdrawn.add(number)
+                self.links = [link for link in self.links if link.overcame != number]
                 self.progress = msgspec.structs.replace(
-                    self.progress, open=(*self.progress.open, *reopened), recovered=self.progress.recovered - 1
+                    self.progress,
+                    open=(*self.progress.open, provisional.failure),
+                    recovered=self.progress.recovered - len(provisional.failure.failed_calls),
                 )
 
     def _is_item(self, candidate: Candidate) -> bool:
@@ -277,18 +275,23 @@ class RunJudge:
             return step
         del self._attempts[step.call]
         call = Call(steps=tuple(attempts))
+        candidates: list[Candidate] = []
+
+        def is_item(candidate: Candidate) -> bool:
+            candidates.append(candidate)
+            return self._is_item(candidate)
+
         before = self.progress
-        self.progress, links = before.after(call, facts, self._is_item)
+        self.progress, links = before.after(call, facts, is_item)
         if has_long_text(step.arguments):
             self._texts = [*self._texts[1 - MAX_TEXT_CALLS :], msgspec.structs.replace(step, result=None)]
         if call.has_succeeded:
             self.links += links
-            for link in links:
-                if link.provisional:
-                    failure = next((failure for failure in before.open if failure.call.id == link.failed), None)
-                    self._provisional[link.overcame, link.failed] = Provisional(
-                        make_candidate(link, links, call, facts), failure
-                    )
+            provisional = next((link for link in reversed(links) if link.provisional), None)
+            if provisional is not None:
+                failure = next(failure for failure in before.open if failure.call.id == provisional.failed)
+                candidate = next(candidate for candidate in candidates if provisional.failed in candidate.intent)
+                self._provisional[call.id] = Provisional(candidate, failure)
         own = tuple(link for link in links if link.failed != call.id)
         return msgspec.structs.replace(step, links=own) if own else step
 
@@ -296,7 +299,7 @@ class RunJudge:
         return self.progress.status(run)
 
     @property
-    def withdrawn(self) -> tuple[Withdrawal, ...]:
+    def withdrawn(self) -> tuple[int, ...]:
         return tuple(sorted(self._withdrawn))
 
     def items(self) -> dict[str, tuple[str, ...]]:
@@ -306,14 +309,6 @@ class RunJudge:
             if variation.alone and not variation.scope:
                 items.setdefault(variation.key, set()).update(variation.alone)
         return {key: tuple(sorted(names)) for key, names in items.items()}
-
-
-def make_candidate(link: Link, links: Sequence[Link], call: Call, facts: CallFacts) -> Candidate:
-    """Return what later calls must not contradict, if a link is to hold. `links` are all of its call."""
-    values = changed_values(link.changes)
-    texts = tuple(change.path for change in link.changes if change.how == "substitute" and change.path not in values)
-    drops = tuple(change.path for change in link.changes if change.how == "drop")
-    return Candidate(call, facts, (*values, *drops), texts, tuple(other.failed for other in links))
 
 
 def scope_of(items: Iterable[Any], declared: Collection[str], arguments: Mapping[str, Any]) -> Scope:
