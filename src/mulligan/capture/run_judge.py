@@ -20,6 +20,7 @@ from mulligan.links import (
     Candidate,
     OpenFailure,
     RunProgress,
+    are_alike,
     differing_names,
     differs_in,
     has_long_text,
@@ -145,6 +146,10 @@ class ArgumentVariation:
     def first(self) -> Mapping[str, Any]:
         return self._first
 
+    @property
+    def last(self) -> Mapping[str, Any]:
+        return self._last
+
     def add(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
         """Compare a further success. On the path of every call: after a few, only what never varied is looked at."""
         if self._calls >= MAX_LEARNING_CALLS and len(given) == self._places:
@@ -184,9 +189,10 @@ def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
 
 
 class Provisional(NamedTuple):
-    """A link that a later success may still show to be wrong."""
+    """Links that a later success may still show to be wrong."""
 
-    candidate: Candidate
+    candidates: tuple[Candidate, ...]
+    """The changes on which they rest."""
     failure: OpenFailure
 
 
@@ -236,7 +242,7 @@ class RunJudge:
     def withdraw_wrong(self) -> None:
         """Withdraw provisional links that a later success has shown to be a loop over items."""
         for number, provisional in list(self._provisional.items()):
-            if self._is_item(provisional.candidate):
+            if any(map(self._is_item, provisional.candidates)):
                 del self._provisional[number]
                 self._withdrawn.add(number)
                 self.links = [link for link in self.links if link.overcame != number]
@@ -258,9 +264,31 @@ class RunJudge:
             # It is judged before it is noted; and a tool that is called in two ways is noted twice.
             if isinstance(own, Mapping) and not roots.isdisjoint(differing_names(known.first, own)):
                 return True
-        if candidate.texts and differs_in(candidate._replace(paths=()), self._texts):
+        if candidate.texts and self._has_like(candidate):
             return True
-        return bool(roots) and not roots.isdisjoint(self.item_arguments.get(key, ()))
+        names = roots | {mark_text_item(path.partition(".")[0]) for path in candidate.texts}
+        return bool(names) and not names.isdisjoint(self.item_arguments.get(key, ()))
+
+    def _has_like(self, candidate: Candidate) -> bool:
+        """Return whether another call of the run has a text like one that was changed."""
+        if differs_in(candidate._replace(paths=()), self._texts):
+            return True
+        own = candidate.call.last.arguments
+        if not isinstance(own, Mapping):
+            return False
+        # Of the calls before the first failure, the first and the last success of each tool are known.
+        others = [
+            success
+            for known in list(self.variations.values())
+            if known.key == candidate.call.first.tool_key and known.scope == candidate.facts.item
+            for success in (known.first, known.last)
+        ]
+        texts = {root: own.get(root) for root in (path.partition(".")[0] for path in candidate.texts)}
+        return any(
+            text != other.get(root) and are_alike(text, other.get(root))
+            for other in others
+            for root, text in texts.items()
+        )
 
     def judge(self, step: Step, facts: CallFacts, *, is_final: bool = True) -> Step:
         """Judge an attempt that has ended. Return its step with the links of its call.
@@ -278,8 +306,10 @@ class RunJudge:
         candidates: list[Candidate] = []
 
         def is_item(candidate: Candidate) -> bool:
+            if self._is_item(candidate):
+                return True
             candidates.append(candidate)
-            return self._is_item(candidate)
+            return False
 
         before = self.progress
         self.progress, links = before.after(call, facts, is_item)
@@ -290,10 +320,12 @@ class RunJudge:
             provisional = next((link for link in reversed(links) if link.provisional), None)
             if provisional is not None:
                 failure = next(failure for failure in before.open if failure.call.id == provisional.failed)
-                candidate = next(candidate for candidate in candidates if provisional.failed in candidate.intent)
-                self._provisional[call.id] = Provisional(candidate, failure)
-        own = tuple(link for link in links if link.failed != call.id)
-        return msgspec.structs.replace(step, links=own) if own else step
+                linked = {link.failed for link in links}
+                cut = sum(member.call.id not in linked for member in failure.members)
+                own = tuple(candidate for candidate in candidates if provisional.failed in candidate.intent)
+                self._provisional[call.id] = Provisional(own, failure.after_cut(cut) if cut else failure)
+        recovering = tuple(link for link in links if link.failed != call.id)
+        return msgspec.structs.replace(step, links=recovering) if recovering else step
 
     def status(self, run: Run) -> Status:
         return self.progress.status(run)
@@ -307,8 +339,15 @@ class RunJudge:
         items: dict[str, set[str]] = {}
         for variation in list(self.variations.values()):
             if variation.alone and not variation.scope:
-                items.setdefault(variation.key, set()).update(variation.alone)
+                first, last = variation.first, variation.last
+                texts = [name for name in variation.alone if are_alike(first.get(name), last.get(name))]
+                items.setdefault(variation.key, set()).update(variation.alone, map(mark_text_item, texts))
         return {key: tuple(sorted(names)) for key, names in items.items()}
+
+
+def mark_text_item(name: str) -> str:
+    """Return the name under which an argument is known that holds like texts for different items, such as letters."""
+    return f"{name} (texts)"
 
 
 def scope_of(items: Iterable[Any], declared: Collection[str], arguments: Mapping[str, Any]) -> Scope:
