@@ -18,6 +18,7 @@ from mulligan.calls import Call
 from mulligan.links import (
     CallFacts,
     Candidate,
+    ItemTest,
     OpenFailure,
     RunProgress,
     differing_names,
@@ -203,7 +204,7 @@ class RunJudge:
         self._attempts: dict[int, list[Step]] = {}
         self._texts: list[Step] = []
         """Calls since the first failure, for comparing long texts; the latest."""
-        self._provisional: dict[int, Provisional] = {}
+        self._provisional: dict[int, list[Provisional]] = {}
         """By recovering call."""
         self._withdrawn: set[int] = set()
 
@@ -235,15 +236,27 @@ class RunJudge:
 
     def withdraw_wrong(self) -> None:
         """Withdraw provisional links that a later success has shown to be a loop over items."""
+        self._withdraw(self._is_item)
+
+    def _withdraw_refuted(self, success: Step, facts: CallFacts) -> None:
+        """Withdraw what a success refutes before it is judged: it may itself recover the failed call."""
+        self._withdraw(
+            lambda candidate: (
+                candidate.facts.item == facts.item and differs_in(candidate._replace(texts=()), (success,))
+            )
+        )
+
+    def _withdraw(self, is_item: ItemTest) -> None:
         for number, provisional in list(self._provisional.items()):
-            if self._is_item(provisional.candidate):
+            if any(is_item(link.candidate) for link in provisional):
                 del self._provisional[number]
                 self._withdrawn.add(number)
-                self.links = [link for link in self.links if link.overcame != number]
+                self.links = [link for link in self.links if link.overcame != number or not link.provisional]
+                reopened = sorted((link.failure for link in provisional), key=lambda failure: failure.number)
                 self.progress = msgspec.structs.replace(
                     self.progress,
-                    open=(*self.progress.open, provisional.failure),
-                    recovered=self.progress.recovered - len(provisional.failure.failed_calls),
+                    open=(*self.progress.open, *reopened),
+                    recovered=self.progress.recovered - sum(len(failure.failed_calls) for failure in reopened),
                 )
 
     def _is_item(self, candidate: Candidate) -> bool:
@@ -281,17 +294,22 @@ class RunJudge:
             candidates.append(candidate)
             return self._is_item(candidate)
 
+        if call.has_succeeded and self._provisional:
+            self._withdraw_refuted(step, facts)
         before = self.progress
         self.progress, links = before.after(call, facts, is_item)
         if has_long_text(step.arguments):
             self._texts = [*self._texts[1 - MAX_TEXT_CALLS :], msgspec.structs.replace(step, result=None)]
         if call.has_succeeded:
             self.links += links
-            provisional = next((link for link in reversed(links) if link.provisional), None)
-            if provisional is not None:
-                failure = next(failure for failure in before.open if failure.call.id == provisional.failed)
-                candidate = next(candidate for candidate in candidates if provisional.failed in candidate.intent)
-                self._provisional[call.id] = Provisional(candidate, failure)
+            provisional = {link.failed for link in links if link.provisional}
+            tested = {candidate.failed: candidate for candidate in candidates}
+            if provisional:
+                self._provisional[call.id] = [
+                    Provisional(tested[failure.call.id], failure)
+                    for failure in before.open
+                    if failure.call.id in provisional
+                ]
         own = tuple(link for link in links if link.failed != call.id)
         return msgspec.structs.replace(step, links=own) if own else step
 
