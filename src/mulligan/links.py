@@ -301,15 +301,15 @@ class RunProgress(msgspec.Struct, frozen=True):
     def _follow_intent(self, match: Match, call: Call, facts: CallFacts, is_item: ItemTest) -> list[Match]:
         """Return a match with those of the earlier failures of its intent, as far as no argument names an item."""
         matches = [match]
+        intent = self._intent_of(match.failure)
         if match.carried:
             linked = {link.failed: link for link in match.carried}
-            for failure in reversed(self.open):
+            for failure in intent[1:]:
                 link = linked.get(failure.call.id) if failure.call.last.judged else None
-                if link is not None and failure is not match.failure:
+                if link is not None:
                     fields = (link.how, link.changes, link.evidence, link.provisional, link.between, match.carried)
                     matches.append(Match(failure, *fields))
             return matches
-        intent = self._intent_of(match.failure)
         calls = tuple(number for failure in intent for number in failure.failed_calls)
         for failure in intent[1:]:
             before, after = _values(failure.call.last), _values(call.last)
