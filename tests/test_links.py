@@ -37,7 +37,7 @@ from mulligan.links import (
     link_recoveries,
 )
 from mulligan.records import Change, History, Link, Recovery, Run, Step
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import LOCAL, FixQuery
 from mulligan.remember.urls import open_store
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-timeout")
@@ -427,23 +427,45 @@ def test_item_test_is_applied_to_the_success_and_not_to_the_reissues_before_it()
     assert link_recoveries([*steps, another_length]) == []
 
 
-@pytest.mark.parametrize("place", ["before", "after"])
-@pytest.mark.parametrize("mode", ["fast", "slow"])
-def test_chain_over_two_items_is_cut_where_another_success_shows_the_items(place, mode):
-    """A handler goes on with the next item, which fails too and is then done."""
-    run = LiveRun()
-    if place == "before":
-        run.end_call({"order": 1, "mode": mode})
-    first = run.fail_call({"order": 2, "mode": "fast"})
-    second = run.fail_call({"order": 3, "mode": "fast"}, facts=run.begin_call(handled=(first,)))
-    links = run.end_call({"order": 3, "mode": mode}, facts=run.begin_call(handled=(second, first)))
-    if place == "before":
-        assert [link.failed for link in links] == [second]
-        assert [failure.call.id for failure in run.progress.open] == [first]
-        assert run.end_call({"order": 2, "mode": "fast"})[0].failed == first
-        assert run.progress.status(Run(id="run_a", end="finished")) == "recovered"
-    else:
-        assert [(link.failed, link.provisional) for link in links] == [(first, True), (second, True)]
+@pytest.mark.parametrize("other", [{"order": 3, "full": True}, {"order": 4, "full": False}])
+@pytest.mark.parametrize("place", [0, 3])
+def test_item_that_failed_before_the_retried_one_is_not_recovered_by_the_retry(place, other):
+    """Two items of a loop fail one after another, and the second is tried again."""
+    made: list[tuple[dict[str, Any], Failure | None]] = [
+        ({"order": 1, "full": True}, BROKEN),
+        ({"order": 2, "full": True}, BROKEN),
+        ({"order": 2, "full": True}, None),
+    ]
+    made.insert(place, (other, None))
+    steps = [step(n, arguments=arguments, failure=failure) for n, (arguments, failure) in enumerate(made, start=1)]
+    links = link_recoveries(steps)
+    assert [(link.evidence, link.changes) for link in links] == [(("same_arguments",), ())]
+    assert get_status(steps) == "partial"
+
+
+def test_items_that_failed_one_after_another_are_recovered_by_their_own_retries():
+    made = [(1, BROKEN), (2, BROKEN), (1, None), (2, None)]
+    steps = [
+        step(n, arguments={"order": order, "full": True}, failure=cause) for n, (order, cause) in enumerate(made, 1)
+    ]
+    links = link_recoveries(steps)
+    assert [(link.failed, link.overcame, link.evidence) for link in links] == [
+        (1, 3, ("same_arguments",)),
+        (2, 4, ("same_arguments",)),
+    ]
+    assert get_status(steps) == "recovered"
+
+
+def test_chain_is_followed_back_as_far_as_no_value_names_an_item():
+    steps = [
+        step(1, arguments={"order": 1, "days": 30}, failure=BROKEN),
+        step(2, arguments={"order": 2, "days": 30}, failure=BROKEN),
+        step(3, arguments={"order": 2, "days": 14}, failure=BROKEN),
+        step(4, arguments={"order": 2, "days": 7}),
+    ]
+    assert [link.failed for link in link_recoveries(steps)] == [1, 2, 3]
+    another_order = step(5, arguments={"order": 5, "days": 7})
+    assert [link.failed for link in link_recoveries([*steps, another_order])] == [2, 3]
 
 
 # Rule 3 (a): the same arguments
@@ -1609,6 +1631,64 @@ def check_stored_links(mulligan: Mulligan, url: str, run: Any, truth: Truth) -> 
         }
         is_recovered = truth.deliveries.keys() == {link.failed for link in history.links}
         assert (run.status in ("success", "recovered")) is is_recovered
+
+
+def test_later_success_withdraws_a_provisional_link_and_recovers_its_failure_itself(tmp_path):
+    """Until the first order is tried again, the second looks like its correction."""
+    mulligan = Mulligan(store=f"sqlite:///{tmp_path}/a.db")
+    outcomes = iter([ValueError("it broke"), None, None])
+
+    @mulligan.tool(mode="observe")
+    def look_up(order: int, full: bool) -> str:
+        error = next(outcomes)
+        if error is not None:
+            raise error
+        return "shipped"
+
+    with mulligan.run() as run:
+        try:
+            look_up(101, True)
+        except ValueError:
+            look_up(102, True)
+        assert [(link.overcame, link.provisional) for link in run.links()] == [(2, True)]
+        look_up(101, True)
+        assert [(link.overcame, link.evidence) for link in run.links()] == [(3, ("same_arguments",))]
+    assert run.status == "recovered"
+    mulligan.close()
+    with closing(open_store(f"sqlite:///{tmp_path}/a.db")) as store:
+        history = store.run(LOCAL, run.id)
+        assert history is not None
+        assert [(link.failed, link.overcame, link.evidence) for link in history.links] == [(1, 3, ("same_arguments",))]
+        assert history.run.withdrawn == (2,)
+        fixes = store.fixes(LOCAL, FixQuery(now=history.run.started))
+        assert [(fix.sort, fix.changes) for fix in fixes] == [("retry", ())]
+
+
+def test_argument_that_names_items_in_one_run_names_them_in_later_runs(tmp_path):
+    mulligan = Mulligan(store=f"sqlite:///{tmp_path}/a.db")
+
+    @mulligan.tool(mode="observe")
+    def look_up(order: int, full: bool) -> str:
+        if order < 0:
+            raise ValueError("it broke")
+        return "shipped"
+
+    def correct() -> str:
+        with mulligan.run() as run:
+            try:
+                look_up(-1, True)
+            except ValueError:
+                look_up(102, True)
+        mulligan.flush()
+        return run.status
+
+    assert correct() == "recovered"
+    with mulligan.run():
+        look_up(101, True)
+        look_up(102, True)
+    mulligan.flush()
+    assert correct() == "partial"
+    mulligan.close()
 
 
 @given(PROGRAMS, DECLARED, SCHEDULES)

@@ -102,6 +102,8 @@ class Candidate(NamedTuple):
     """Arguments that hold a long text, of which no other call of the run may have the like."""
     intent: tuple[int, ...] = ()
     """The failed calls that it re-issues."""
+    failed: int = 0
+    """The one of them that it is compared with."""
 
 
 ItemTest = Callable[[Candidate], bool]
@@ -118,8 +120,6 @@ class IntentMember(msgspec.Struct, frozen=True):
 
     call: Call
     tools: tuple[str, ...]
-    facts: CallFacts
-    number: int
 
 
 class OpenFailure(msgspec.Struct, frozen=True):
@@ -130,9 +130,11 @@ class OpenFailure(msgspec.Struct, frozen=True):
     number: int
     """How many failures of the run were delivered before it."""
     intent: tuple[int, ...] = ()
-    """Earlier failed calls of the same intent, the oldest first."""
+    """Earlier failed calls of the same intent with the same values, the oldest first."""
     members: tuple[IntentMember, ...] = ()
-    """The latest of the earlier failed calls, with what succeeded between them."""
+    """The latest of these, with what succeeded between them."""
+    previous: int = 0
+    """The open failure that it issued again with other values: the same intent, unless these name items."""
     values: frozenset[str] = frozenset()
     """Its values as text."""
     tools_since: tuple[str, ...] = ()
@@ -143,22 +145,6 @@ class OpenFailure(msgspec.Struct, frozen=True):
     @property
     def failed_calls(self) -> tuple[int, ...]:
         return (*self.intent, self.call.id)[-MAX_INTENT_CALLS:]
-
-    def after_cut(self, count: int) -> OpenFailure:
-        """Return the failure without the first `count` of its members, and all calls before them."""
-        kept = self.members[count:]
-        calls = {member.call.id for member in kept}
-        return msgspec.structs.replace(self, intent=tuple(id for id in self.intent if id in calls), members=kept)
-
-    def before_cut(self, linked: Collection[int]) -> OpenFailure | None:
-        """Return what stays open of the intent where a success recovers only the `linked` calls of it."""
-        rest = [member for member in self.members if member.call.id not in linked]
-        if not rest:
-            return None
-        last = rest[-1]
-        intent = tuple(id for id in self.intent if id < last.call.id and id not in linked)
-        values = frozenset(_scalars(last.call.last.arguments))
-        return OpenFailure(last.call, last.facts, last.number, intent, tuple(rest[:-1]), values)
 
 
 class RecentSuccess(msgspec.Struct, frozen=True):
@@ -241,14 +227,11 @@ class RunProgress(msgspec.Struct, frozen=True):
         match = self._find_recovered(call, facts, is_item, withdrawn)
         remaining = self.open
         if match is not None:
-            found = match.links(call, is_final)
-            linked = {link.failed for link in found}
-            reopened = ((failure, failure.before_cut(linked)) for failure in self.open if failure.call.id in linked)
-            rest = {failure.call.id: again for failure, again in reopened}
-            remaining = tuple(
-                again for failure in self.open if (again := rest.get(failure.call.id, failure)) is not None
-            )
-            recovered += len(linked)
+            matches = self._follow_intent(match, call, facts or LOGGED, is_item)
+            closed = {match.failure.call.id for match in matches}
+            remaining = tuple(failure for failure in self.open if failure.call.id not in closed)
+            found = [link for match in reversed(matches) for link in match.links(call, is_final)]
+            recovered += len(found)
             links += found
         if call.first.type != "model":
             success_values = frozenset(_scalars(call.last.arguments)) if call.last.result is not None else frozenset()
@@ -268,20 +251,22 @@ class RunProgress(msgspec.Struct, frozen=True):
         links: list[Link] = []
         intent: tuple[int, ...] = ()
         members: tuple[IntentMember, ...] = ()
+        previous = 0
         remaining = self.open
         # A re-issue that failed continues the intent of the failed call before it. Items are told apart at its end.
         match = self._find_recovered(call, facts, has_no_items, ())
         if match is not None:
-            remaining = tuple(failure for failure in remaining if failure is not match.failure)
+            links = match.links(call, is_final=True)[-1:]
+            previous = match.failure.call.id
+        if match is not None and match.keeps_values:
             before = match.failure
-            intent = before.failed_calls
+            remaining = tuple(failure for failure in remaining if failure is not before)
+            intent, previous = before.failed_calls, before.previous
             # In a plain second round of a program, what succeeded in between is no prerequisite.
             tools = match.tools if match.method == "recipe" or match.changes else ()
-            member = IntentMember(before.call, tools, before.facts, before.number)
-            members = (*before.members, member)[-MAX_INTENT_MEMBERS:]
-            links = match.links(call, is_final=True)[-1:]
+            members = (*before.members, IntentMember(before.call, tools))[-MAX_INTENT_MEMBERS:]
         values = frozenset(_scalars(call.last.arguments))
-        failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, members, values)
+        failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, members, previous, values)
         latest_calls = {**self.latest_calls, call.first.tool_key: call.id}
         progress = msgspec.structs.replace(
             self,
@@ -297,20 +282,57 @@ class RunProgress(msgspec.Struct, frozen=True):
         self, call: Call, facts: CallFacts | None, is_item: ItemTest, withdrawn: Collection[int]
     ) -> Match | None:
         """Return the one open failure whose intent this call carries out."""
-        linked = {link.failed: link for link in call.last.links} if call.id not in withdrawn else {}
+        is_withdrawn = call.id in withdrawn
+        carried = tuple(link for link in call.last.links if not (is_withdrawn and link.provisional))
+        linked = {link.failed: link for link in carried}
         judged = [failure for failure in self.open if failure.call.last.judged]
         unjudged = [failure for failure in self.open if not failure.call.last.judged]
         if linked and judged:
             for failure in reversed(judged):
                 link = linked.get(failure.call.id)
                 if link is not None:
-                    carried = call.last.links
                     return Match(
                         failure, link.how, link.changes, link.evidence, link.provisional, link.between, carried
                     )
         if not unjudged:
             return None if facts is None else self._judge(call, facts, self.open, is_item)
         return self._judge(call, facts or LOGGED, unjudged, is_item)
+
+    def _follow_intent(self, match: Match, call: Call, facts: CallFacts, is_item: ItemTest) -> list[Match]:
+        """Return a match with those of the earlier failures of its intent, as far as no argument names an item."""
+        matches = [match]
+        intent = self._intent_of(match.failure)
+        if match.carried:
+            linked = {link.failed: link for link in match.carried}
+            for failure in intent[1:]:
+                link = linked.get(failure.call.id) if failure.call.last.judged else None
+                if link is not None:
+                    fields = (link.how, link.changes, link.evidence, link.provisional, link.between, match.carried)
+                    matches.append(Match(failure, *fields))
+            return matches
+        calls = tuple(number for failure in intent for number in failure.failed_calls)
+        for failure in intent[1:]:
+            before, after = _values(failure.call.last), _values(call.last)
+            if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+                break
+            comparison = compare_arguments(before, after, failure.call.failure)
+            if comparison is None:
+                break
+            paths = (*comparison.item_paths, *comparison.doubtful)
+            texts = tuple(path for path in comparison.values if path not in comparison.item_paths)
+            is_changed = bool(paths or texts)
+            if is_changed and is_item(Candidate(call, facts, paths, texts, calls, failure.call.id)):
+                break
+            matches.append(_match_changes(failure, call, match.evidence, is_provisional=is_changed))
+        return matches
+
+    def _intent_of(self, failure: OpenFailure) -> list[OpenFailure]:
+        """Return an open failure and those before it that were issued again with other values, the latest first."""
+        by_number = {failure.call.id: failure for failure in self.open}
+        intent = [failure]
+        while (previous := by_number.get(intent[-1].previous)) is not None:
+            intent.append(previous)
+        return intent
 
     def _judge(self, call: Call, facts: CallFacts, failures: Sequence[OpenFailure], is_item: ItemTest) -> Match | None:
         """Apply the rules to the open failures, the surest first, then the latest."""
@@ -328,8 +350,7 @@ class RunProgress(msgspec.Struct, frozen=True):
                 matches.append(rule)
                 if rule.evidence[0] == "explicit":
                     return rule
-        best = min(matches, key=lambda match: _RANKS.get(match.evidence[0], len(_RANKS)), default=None)
-        return _cut_chain(best, call, facts, is_item) if best is not None and call.has_succeeded else best
+        return min(matches, key=lambda match: _RANKS.get(match.evidence[0], len(_RANKS)), default=None)
 
     def _compare(self, failure: OpenFailure, call: Call, facts: CallFacts, is_item: ItemTest) -> Match | None:
         if failure.call.id in facts.corrected:
@@ -349,15 +370,18 @@ class RunProgress(msgspec.Struct, frozen=True):
             evidence: LinkEvidence = "missing_arguments" if comparison.has_additions else "same_values"
             # A path that became longer or shorter may be that of another file of the same name.
             is_doubtful = bool(comparison.doubtful)
-            candidate = Candidate(call, facts, comparison.doubtful, (), failure.failed_calls)
+            candidate = Candidate(call, facts, comparison.doubtful, (), failure.failed_calls, failure.call.id)
             if is_doubtful and is_item(candidate):
                 return None
             return _match_changes(failure, call, (evidence,), is_provisional=is_doubtful)
         if any(_root(path) in facts.item_arguments for path in comparison.values):
             return None
         evidences = self._find_evidence(failure, call, facts, comparison)
+        if not evidences:
+            return None
         texts = tuple(path for path in comparison.values if path not in comparison.item_paths)
-        if not evidences or is_item(Candidate(call, facts, comparison.item_paths, texts, failure.failed_calls)):
+        calls = tuple(number for failure in self._intent_of(failure) for number in failure.failed_calls)
+        if is_item(Candidate(call, facts, comparison.item_paths, texts, calls, failure.call.id)):
             return None
         return _match_changes(failure, call, evidences, is_provisional=True)
 
@@ -399,6 +423,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         return ()
 
 
+_KEPT_VALUES = frozenset({"same_arguments", "same_values", "missing_arguments", "conversation", "explicit"})
 _RANKS: dict[str, int] = {"same_arguments": 0, "same_values": 1, "missing_arguments": 2, "conversation": 2}
 
 
@@ -413,6 +438,11 @@ class Match(NamedTuple):
     tools: tuple[str, ...]
     carried: tuple[Link, ...] = ()
     """The links as the recording process judged them."""
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether both calls have the same values, or the program says that they have the same intent."""
+        return all(evidence in _KEPT_VALUES for evidence in self.evidence)
 
     def links(self, call: Call, is_final: bool) -> list[Link]:
         """Return one link for each failed call of the intent, that of the last one last."""
@@ -452,27 +482,6 @@ class Match(NamedTuple):
         if self.method not in ("retry", "recipe") or changed:
             return msgspec.structs.replace(link, how="agent", changes=changed)
         return msgspec.structs.replace(link, how="recipe" if tools else "retry", between=tools)
-
-
-def _cut_chain(match: Match, call: Call, facts: CallFacts, is_item: ItemTest) -> Match:
-    """Leave out the earlier failed calls of an intent that were about another item than the success."""
-    failure = match.failure
-    is_provisional = match.is_provisional
-    for place in reversed(range(len(failure.members))):
-        member = failure.members[place]
-        before, after = _values(member.call.last), _values(call.last)
-        if not isinstance(before, Mapping) or not isinstance(after, Mapping) or is_hidden(before) or is_hidden(after):
-            continue
-        comparison = compare_arguments(before, after, member.call.failure)
-        if comparison is not None and not comparison.values:
-            continue
-        if comparison is not None:
-            texts = tuple(path for path in comparison.values if path not in comparison.item_paths)
-            if not is_item(Candidate(call, facts, comparison.item_paths, texts, failure.failed_calls)):
-                is_provisional = True
-                continue
-        return match._replace(failure=failure.after_cut(place + 1), is_provisional=is_provisional)
-    return match._replace(is_provisional=is_provisional)
 
 
 def _may_be_reissue(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:

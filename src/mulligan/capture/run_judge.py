@@ -18,6 +18,7 @@ from mulligan.calls import Call
 from mulligan.links import (
     CallFacts,
     Candidate,
+    ItemTest,
     OpenFailure,
     RunProgress,
     are_alike,
@@ -191,8 +192,7 @@ def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
 class Provisional(NamedTuple):
     """Links that a later success may still show to be wrong."""
 
-    candidates: tuple[Candidate, ...]
-    """The changes on which they rest."""
+    candidate: Candidate
     failure: OpenFailure
 
 
@@ -209,7 +209,7 @@ class RunJudge:
         self._attempts: dict[int, list[Step]] = {}
         self._texts: list[Step] = []
         """Calls since the first failure, for comparing long texts; the latest."""
-        self._provisional: dict[int, Provisional] = {}
+        self._provisional: dict[int, list[Provisional]] = {}
         """By recovering call."""
         self._withdrawn: set[int] = set()
 
@@ -241,15 +241,27 @@ class RunJudge:
 
     def withdraw_wrong(self) -> None:
         """Withdraw provisional links that a later success has shown to be a loop over items."""
+        self._withdraw(self._is_item)
+
+    def _withdraw_refuted(self, success: Step, facts: CallFacts) -> None:
+        """Withdraw what a success refutes before it is judged: it may itself recover the failed call."""
+        self._withdraw(
+            lambda candidate: (
+                candidate.facts.item == facts.item and differs_in(candidate._replace(texts=()), (success,))
+            )
+        )
+
+    def _withdraw(self, is_item: ItemTest) -> None:
         for number, provisional in list(self._provisional.items()):
-            if any(map(self._is_item, provisional.candidates)):
+            if any(is_item(link.candidate) for link in provisional):
                 del self._provisional[number]
                 self._withdrawn.add(number)
-                self.links = [link for link in self.links if link.overcame != number]
+                self.links = [link for link in self.links if link.overcame != number or not link.provisional]
+                reopened = sorted((link.failure for link in provisional), key=lambda failure: failure.number)
                 self.progress = msgspec.structs.replace(
                     self.progress,
-                    open=(*self.progress.open, provisional.failure),
-                    recovered=self.progress.recovered - len(provisional.failure.failed_calls),
+                    open=(*self.progress.open, *reopened),
+                    recovered=self.progress.recovered - sum(len(failure.failed_calls) for failure in reopened),
                 )
 
     def _is_item(self, candidate: Candidate) -> bool:
@@ -311,21 +323,24 @@ class RunJudge:
             candidates.append(candidate)
             return False
 
+        if call.has_succeeded and self._provisional:
+            self._withdraw_refuted(step, facts)
         before = self.progress
         self.progress, links = before.after(call, facts, is_item)
         if has_long_text(step.arguments):
             self._texts = [*self._texts[1 - MAX_TEXT_CALLS :], msgspec.structs.replace(step, result=None)]
         if call.has_succeeded:
             self.links += links
-            provisional = next((link for link in reversed(links) if link.provisional), None)
-            if provisional is not None:
-                failure = next(failure for failure in before.open if failure.call.id == provisional.failed)
-                linked = {link.failed for link in links}
-                cut = sum(member.call.id not in linked for member in failure.members)
-                own = tuple(candidate for candidate in candidates if provisional.failed in candidate.intent)
-                self._provisional[call.id] = Provisional(own, failure.after_cut(cut) if cut else failure)
-        recovering = tuple(link for link in links if link.failed != call.id)
-        return msgspec.structs.replace(step, links=recovering) if recovering else step
+            provisional = {link.failed for link in links if link.provisional}
+            tested = {candidate.failed: candidate for candidate in candidates}
+            if provisional:
+                self._provisional[call.id] = [
+                    Provisional(tested[failure.call.id], failure)
+                    for failure in before.open
+                    if failure.call.id in provisional
+                ]
+        own = tuple(link for link in links if link.failed != call.id)
+        return msgspec.structs.replace(step, links=own) if own else step
 
     def status(self, run: Run) -> Status:
         return self.progress.status(run)
