@@ -39,6 +39,8 @@ MAX_RECENT_SUCCESSES = 24
 MAX_RESULTS = 8
 """Results since a failure that a new value is looked for in, the latest."""
 MAX_RESULT_CHARS = 8000
+MAX_COMPARED_VALUES = 200
+"""Values of a call that are looked at to find whether two calls share one."""
 MAX_SHORT_CHARS = 80
 """Characters of a text argument, and members of a list, beyond which a recent success does not keep it."""
 MIN_RESULT_VALUE_CHARS = 3
@@ -272,6 +274,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         """Return the one open failure whose intent this call carries out."""
         linked = {link.failed: link for link in call.last.links} if call.id not in withdrawn else {}
         judged = [failure for failure in self.open if failure.call.last.judged]
+        unjudged = [failure for failure in self.open if not failure.call.last.judged]
         if linked and judged:
             for failure in reversed(judged):
                 link = linked.get(failure.call.id)
@@ -280,11 +283,9 @@ class RunProgress(msgspec.Struct, frozen=True):
                     return Match(
                         failure, link.how, link.changes, link.evidence, link.provisional, link.between, carried
                     )
-        if len(judged) == len(self.open):
+        if not unjudged:
             return None if facts is None else self._judge(call, facts, self.open, is_item)
-        if facts is None:
-            facts = LOGGED
-        return self._judge(call, facts, [failure for failure in self.open if failure not in judged], is_item)
+        return self._judge(call, facts or LOGGED, unjudged, is_item)
 
     def _judge(self, call: Call, facts: CallFacts, failures: Sequence[OpenFailure], is_item: ItemTest) -> Match | None:
         """Apply the rules to the open failures, the surest first, then the latest."""
@@ -660,19 +661,22 @@ def _result_text(result: Any) -> str:
 _sorted = msgspec.json.Encoder(enc_hook=str, order="sorted")
 
 
-def _scalars(value: Any, depth: int = 0) -> Iterator[str]:
-    """The values of a call that are specific enough to be shared on purpose."""
-    if isinstance(value, Mapping) and depth < 4:
-        for inner in list(value.values())[:50]:
-            yield from _scalars(inner, depth + 1)
-    elif isinstance(value, list | tuple) and depth < 4:
-        for inner in value[:50]:
-            yield from _scalars(inner, depth + 1)
-    elif isinstance(value, str):
-        if value.strip():
-            yield value
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield str(value)
+def _scalars(arguments: Any) -> Iterator[str]:
+    """The values of a call that are specific enough to be shared on purpose; of very many the first."""
+    waiting = [arguments]
+    for _ in range(MAX_COMPARED_VALUES):
+        if not waiting:
+            return
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += list(value.values())[:MAX_COMPARED_VALUES]
+        elif isinstance(value, list | tuple):
+            waiting += value[:MAX_COMPARED_VALUES]
+        elif isinstance(value, str):
+            if value.strip():
+                yield value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield str(value)
 
 
 def _is_same_in_other_form(old: Any, new: Any, error: str) -> bool:

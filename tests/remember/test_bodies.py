@@ -16,7 +16,7 @@ from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL, Forget
 
 COLUMNS = {"run", "seq", "call", "name", "started"}
-ALWAYS = {"attempt", "outcome", "failure"}
+ALWAYS = {"attempt", "outcome", "failure", "judged"}
 """What is the same of all calls that worked at once."""
 JSON = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=9), st.lists, max_leaves=4)
 PLAIN = st.builds(

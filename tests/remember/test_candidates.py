@@ -36,10 +36,11 @@ def overcome(run: str, message: str, tool: str = "search") -> list[AnyEvent]:
     """A run in which a call failed in this way, and worked with another argument."""
     failure = Failure.of(REJECTED, message, fingerprint=f"1:{message}")
     shared: dict[str, Any] = {"run": run, "name": tool, "started": 5}
-    failed = Step(seq=1, call=1, arguments={"k": 50}, outcome="failure", failure=failure, **shared)
-    worked = Step(seq=2, call=2, arguments={"k": 10}, **shared)
+    failed = Step(seq=1, call=1, arguments={"k": 50, "q": "a"}, outcome="failure", failure=failure, **shared)
+    worked = Step(seq=2, call=2, arguments={"k": 10, "q": "a"}, **shared)
     about = Run(id=run, started=5)
-    return [RunStarted(about), StepEnded(failed), StepEnded(worked), RunEnded(about)]
+    ended = Run(id=run, started=5, ended=6, end="finished")
+    return [RunStarted(about), StepEnded(failed), StepEnded(worked), RunEnded(ended)]
 
 
 def teach(store: Store, messages: list[str], times: int = 2, tool: str = "search") -> None:
@@ -134,11 +135,19 @@ def test_of_very_many_no_more_are_compared_than_that(store, monkeypatch):
     assert row(store) == kept
 
 
+def undo_later_schemas(writer: Any, version: int) -> None:
+    """Take back what schemas after the one named `version` added beside the sketches."""
+    for column in ("content", "old_value", "other_values"):
+        writer.execute(f"ALTER TABLE votes DROP COLUMN {column}")
+    writer.execute("DROP TABLE provisional")
+    writer.execute(f"PRAGMA user_version = {version}")
+
+
 def test_a_store_that_had_them_in_rows_of_their_own_has_them_together_once_it_is_opened(store, tmp_path):
     teach(store, [LIMIT])
     with store._writing(LOCAL) as writer:
         writer.execute("DROP TABLE sketches")
-        writer.execute("PRAGMA user_version = 7")
+        undo_later_schemas(writer, 7)
     store.close()
     again = SqliteStore(tmp_path / "a.db", lambda: 1000)
     assert row(again) == packed(LIMIT)
@@ -151,7 +160,7 @@ def test_a_store_that_had_room_for_fewer_of_them_has_all_once_it_is_opened(store
     teach(store, [LIMIT, "the door is locked"])
     assert row(store) == packed(LIMIT, "the door is locked")[: 16 + similar.BITS // 8]
     with store._writing(LOCAL) as writer:
-        writer.execute("PRAGMA user_version = 8")
+        undo_later_schemas(writer, 8)
     store.close()
     monkeypatch.undo()
     again = SqliteStore(tmp_path / "a.db", lambda: 1000)

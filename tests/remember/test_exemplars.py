@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.events import AnyEvent, RunStarted, StepEnded
+from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, Remedy
 from mulligan.records import Change, Fix, Run, Step, encode
 from mulligan.remember import exemplars
@@ -84,7 +84,8 @@ def test_what_overcame_the_failure_itself_comes_first_and_alone(store):
     step = {"run": "run_x", "name": "search", "started": 5}
     failed = Step(seq=1, call=1, arguments={"q": "a", "topK": 50}, outcome="failure", failure=WRONG, **step)
     then = Step(seq=2, call=2, arguments={"q": "a", "topK": 10}, **step)
-    store.append(LOCAL, [RunStarted(Run(id="run_x", started=5)), StepEnded(failed), StepEnded(then)], "x", 1)
+    ended = RunEnded(Run(id="run_x", started=5, ended=6, end="finished"))
+    store.append(LOCAL, [RunStarted(Run(id="run_x", started=5)), StepEnded(failed), StepEnded(then), ended], "x", 1)
     assert [fix.sort for fix in asked(store, {"q": "dogs", "topK": 50})] == ["change"]
 
 

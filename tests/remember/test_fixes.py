@@ -53,22 +53,28 @@ def tried(
     tool: str = "search",
     failure: Failure = REJECTED,
     agent: str = "",
+    key: str | None = "tools",
 ) -> list[AnyEvent]:
-    """A run in which a call failed and was made again with other arguments."""
-    step = {"run": id, "name": tool, "started": at}
+    """A run in which a call failed and was made again with other arguments. `key` is the module of its tool."""
+    step = {"run": id, "name": tool, "started": at, "key": f"{key}:{tool}" if key is not None else None}
     second = Step(seq=2, call=2, arguments=after, **step) if worked else Step(
         seq=2, call=2, arguments=after, outcome="failure", failure=failure, **step)  # fmt: skip
     run = Run(id=id, started=at, agent=agent)
     first = Step(seq=1, call=1, arguments=before, outcome="failure", failure=failure, **step)
-    return [RunStarted(run), StepEnded(first), StepEnded(second), RunEnded(run)]
+    ended = msgspec.structs.replace(run, ended=at, end="finished")
+    return [RunStarted(run), StepEnded(first), StepEnded(second), RunEnded(ended)]
 
 
 def learn(store: Store, count: int = 1, first: int = 0, principal: str = "", journal: str = "", **how: Any) -> None:
+    """Let runs try one correction, each beside another value unless they must not differ."""
     for number in range(first, first + count):
         at = how.get("at", NOW - 3 * DAY + (number % 3) * DAY - 1)
+        before, after = how.get("before", {"k": 50}), how.get("after", {"k": 10})
+        other = {"q": f"a{principal}{number}"} if how.get("differs", True) else {"q": "a"}
+        events = {name: value for name, value in how.items() if name not in ("before", "after", "differs")}
         write(
             store,
-            *tried(f"run_{principal}{number}", {"k": 50, "q": "a"}, {"k": 10, "q": "a"}, **{**how, "at": at}),
+            *tried(f"run_{principal}{number}", {**before, **other}, {**after, **other}, **{**events, "at": at}),
             principal=principal,
             journal=journal and f"{journal}{next(numbers)}",
         )
@@ -169,29 +175,95 @@ def test_a_run_has_one_vote_however_often_it_tried(store):
     steps = []
     for seq in range(1, 20, 2):
         shared = {"run": "run_a", "name": "search", "started": NOW - 9}
-        steps.append(Step(seq=seq, call=seq, arguments={"k": 50}, outcome="failure", failure=REJECTED, **shared))
-        steps.append(Step(seq=seq + 1, call=seq + 1, arguments={"k": 10}, **shared))
-    write(store, RunStarted(run), *map(StepEnded, steps))
+        arguments = {"k": 50, "q": f"a{seq}"}
+        steps.append(Step(seq=seq, call=seq, arguments=arguments, outcome="failure", failure=REJECTED, **shared))
+        steps.append(Step(seq=seq + 1, call=seq + 1, arguments={**arguments, "k": 10}, **shared))
+    ended = msgspec.structs.replace(run, end="finished")
+    write(store, RunStarted(run), *map(StepEnded, steps), RunEnded(ended))
     (fix,) = asked(store)
     assert (fix.tried, fix.worked) == (1, 1)
+    assert len(store.evidence(LOCAL, fix.id, 99)) == 10
 
 
-def test_an_attempt_that_recovery_repaired_is_a_trial_too(store):
-    change = Change(path="k", how="clamp", before=50, after=10)
-    after = Recovery(remedy=Remedy.REPAIR, changes=(change,), fix="fix_1")
-    steps = [
-        Step(run="run_a", seq=1, call=1, name="search", arguments={"k": 50}, outcome="failure", failure=REJECTED),
-        Step(run="run_a", seq=2, call=1, attempt=2, name="search", arguments={"k": 10}, after=after, started=NOW),
+def repaired(number: int, *, k: int = 10, worked: bool = True, fix: str | None = None) -> list[AnyEvent]:
+    """A run in which recovery repaired a call by a remembered fix, or by a rule of its own."""
+    run = Run(id=f"run_r{number}", started=NOW - DAY * (number % 3))
+    shared = {"run": run.id, "call": 1, "name": "search", "started": run.started, "key": "tools:search"}
+    change = Change(path="k", how="substitute", before=50, after=k)
+    after = Recovery(remedy=Remedy.REPAIR, changes=(change,), fix=fix)
+    outcome: dict[str, Any] = {} if worked else {"outcome": "failure", "failure": REJECTED}
+    rejected = {"outcome": "failure", "failure": REJECTED, "arguments": {"k": 50, "q": f"r{number}"}}
+    return [
+        RunStarted(run),
+        StepEnded(Step(seq=1, **rejected, **shared)),
+        StepEnded(Step(seq=2, attempt=2, arguments={"k": k, "q": f"r{number}"}, after=after, **outcome, **shared)),
+        RunEnded(msgspec.structs.replace(run, end="finished")),
     ]
-    write(store, RunStarted(Run(id="run_a")), *map(StepEnded, steps))
+
+
+def test_success_of_an_applied_fix_is_no_vote_for_it(store):
+    learn(store, 3)
     (fix,) = asked(store)
-    assert fix.worked == 1
-    assert store.evidence(LOCAL, fix.id)[0].automatic
+    for number in range(20):
+        write(store, *repaired(number, fix=fix.id))
+    (same_fix,) = asked(store)
+    assert (same_fix.tried, same_fix.worked, same_fix.state) == (3, 3, "proposed")
+    assert sum(report.automatic for report in store.evidence(LOCAL, fix.id, 99)) == 20
+
+
+def test_failure_of_an_applied_fix_is_a_vote_against_it(store):
+    learn(store, 9)
+    (fix,) = asked(store)
+    write(store, *repaired(1, worked=False, fix=fix.id))
+    (same_fix,) = asked(store)
+    assert (same_fix.tried, same_fix.worked) == (10, 9)
+
+
+def test_repair_by_a_rule_counts_for_telling_and_not_for_promotion(store):
+    for number in range(20):
+        write(store, *repaired(number))
+    (fix,) = asked(store)
+    assert (fix.tried, fix.worked, fix.tellable) == (20, 20, True)
+    assert (fix.state, fix.why) == ("proposed", "it worked in 0 different trials, and 5 are needed")
+    assert not any(report.automatic for report in store.evidence(LOCAL, fix.id, 99))
+
+
+@pytest.mark.parametrize("end", ["raised", "abandoned"])
+def test_run_that_missed_its_goal_proves_nothing(store, end):
+    for number in range(3):
+        *events, ended = tried(f"run_{number}", {"k": 50, "q": f"a{number}"}, {"k": 10, "q": f"a{number}"})
+        write(store, *events, RunEnded(msgspec.structs.replace(ended.run, end=end)))
+    assert asked(store) == []
+
+
+def test_run_that_goes_on_teaches_nothing_of_which_a_later_call_may_be_the_disproof(store):
+    events = tried("run_a", {"k": 50, "q": "a"}, {"k": 10, "q": "a"})
+    write(store, *events[:-1])
+    assert asked(store) == []
+    write(store, events[-1])
+    assert asked(store)[0].worked == 1
+
+
+def test_loop_over_items_teaches_nothing(store):
+    *events, ended = tried("run_a", {"k": 50, "q": "a"}, {"k": 10, "q": "a"})
+    another = Step(run="run_a", seq=3, call=3, name="search", key="tools:search", arguments={"k": 7, "q": "a"})
+    write(store, *events, StepEnded(another), ended)
+    assert asked(store) == []
+
+
+def test_reissue_that_fails_otherwise_is_no_vote_against_what_was_changed(store):
+    learn(store, 2)
+    first, failed, second, ended = tried("run_x", {"k": 50, "q": "x"}, {"k": 10, "q": "x"}, worked=False)
+    assert isinstance(second, StepEnded)
+    write(store, first, failed, StepEnded(msgspec.structs.replace(second.step, failure=LOCKED)), ended)
+    assert (asked(store)[0].tried, asked(store)[0].worked) == (2, 2)
 
 
 def test_batches_teach_the_same_however_they_are_cut(tmp_path):
     events = [
-        event for number in range(3) for event in tried(f"run_{number}", {"k": 50}, {"k": 10}, worked=number != 1)
+        event
+        for number in range(3)
+        for event in tried(f"run_{number}", {"k": 50, "q": "a"}, {"k": 10, "q": "a"}, worked=number != 1)
     ]
     whole, cut = SqliteStore(tmp_path / "whole.db", lambda: NOW), SqliteStore(tmp_path / "cut.db", lambda: NOW)
     write(whole, *events)
@@ -286,7 +358,7 @@ def test_what_helped_the_same_agent_comes_first(store):
 
 
 def test_tenants_never_meet(store):
-    write(store, *tried("run_a", {"k": 50}, {"k": 10}), tenant="theirs")
+    write(store, *tried("run_a", {"k": 50, "q": "a"}, {"k": 10, "q": "a"}), tenant="theirs")
     assert asked(store) == []
     assert len(store.fixes("theirs", FixQuery(now=NOW))) == 1
 
@@ -299,6 +371,52 @@ def test_one_user_needs_three_runs_on_two_days_and_seven_of_seven(store):
     assert asked(store)[0].state == "proposed"
     learn(store, 1, first=6)
     assert asked(store)[0].state == "promoted"
+
+
+def test_equal_trials_are_one_proof_however_many_runs_repeat_them(store):
+    learn(store, 50, differs=False)
+    (fix,) = asked(store)
+    assert (fix.tried, fix.worked) == (50, 50)
+    assert (fix.state, fix.why) == ("proposed", "it worked in 1 different trials, and 5 are needed")
+
+
+def test_equal_trials_of_which_one_failed_prove_nothing(store):
+    learn(store, 9)
+    assert asked(store)[0].state == "promoted"
+    events = tried("run_again", {"k": 50, "q": "a0"}, {"k": 10, "q": "a0"}, worked=False, at=NOW - 5)
+    write(store, *events)
+    assert asked(store)[0].state == "proposed"
+
+
+def test_tool_known_by_a_bare_name_only_has_no_promoted_fix(store):
+    learn(store, 50, key=None)
+    (fix,) = asked(store)
+    assert (fix.state, fix.why, fix.key) == ("proposed", "its tool is known by a bare name only", "")
+
+
+def test_server_is_identity_enough_for_promotion(store):
+    for number in range(9):
+        at = NOW - 3 * DAY + (number % 3) * DAY
+        events = tried(f"run_{number}", {"k": "5", "q": f"{number}"}, {"k": 5, "q": f"{number}"}, at=at, key=None)
+        write(
+            store,
+            *(
+                StepEnded(msgspec.structs.replace(event.step, server="files"))
+                if isinstance(event, StepEnded)
+                else event
+                for event in events
+            ),
+        )
+    (fix,) = asked(store)
+    assert (fix.state, fix.key) == ("promoted", "files/search")
+
+
+def test_fixes_of_another_tool_of_the_same_name_are_not_asked(store):
+    learn(store, 3)
+    learn(store, 2, first=20, key="others", after={"k": 7})
+    assert [fix.changes[0].after for fix in asked(store, key="tools:search")] == [10]
+    assert [fix.changes[0].after for fix in asked(store, key="others:search")] == [7]
+    assert {fix.changes[0].after for fix in asked(store)} == {7, 10}
 
 
 def test_one_day_is_no_proof(store):
@@ -348,7 +466,7 @@ def test_an_operator_approves_and_takes_back(store):
 def test_a_fix_that_is_used_too_often_at_once_waits_for_an_operator():
     tally = Tally(id="fix_1", tool="t", fingerprint="f", form=Form())
     for number in range(21):
-        tally.add(Vote(f"run_{number}", "local", "", NOW - 60_000 + number, True, True))
+        tally.add(Vote(f"run_{number}", "local", "", NOW - 60_000 + number, True, "fix"))
     assert fixes.judged(tally, Crowd(), NOW)[0] == "paused"
     assert fixes.judged(tally, Crowd(), NOW, Verdict(approved=NOW))[0] == "approved"
 
@@ -356,7 +474,7 @@ def test_a_fix_that_is_used_too_often_at_once_waits_for_an_operator():
 def test_a_fix_that_fails_too_often_later_waits_for_an_operator():
     tally = Tally(id="fix_1", tool="t", fingerprint="f", form=Form())
     for number in range(40):
-        tally.add(Vote(f"run_{number}", "local", "", number * DAY, number < 20 or number % 3 != 0, True))
+        tally.add(Vote(f"run_{number}", "local", "", number * DAY, number < 20 or number % 3 != 0, "fix"))
     assert fixes.judged(tally, Crowd(), 40 * DAY)[0] == "paused"
 
 
@@ -427,13 +545,13 @@ def test_a_recipe_is_demoted_by_a_changed_schema_as_well(store):
     for number in range(9):
         at = NOW - 3 * DAY + (number % 3) * DAY
         shared = {"run": f"run_{number}", "started": at}
-        first = Step(seq=1, call=1, name="open", outcome="failure", failure=LOCKED, arguments={}, **shared)
+        door = {"name": "open", "key": "tools:open", "arguments": {"door": number}}
         write(
             store,
             RunStarted(Run(id=f"run_{number}", started=at)),
-            StepEnded(first),
+            StepEnded(Step(seq=1, call=1, outcome="failure", failure=LOCKED, **door, **shared)),
             StepEnded(Step(seq=2, call=2, name="unlock", arguments={}, **shared)),
-            StepEnded(Step(seq=3, call=3, name="open", arguments={}, **shared)),
+            StepEnded(Step(seq=3, call=3, **door, **shared)),
         )
     query = FixQuery(tool="open", fingerprint="f-locked", now=NOW)
     assert store.fixes(LOCAL, query)[0].state == "promoted"
@@ -564,11 +682,15 @@ def test_after_revoke_every_answer_is_that_of_a_store_that_never_saw_it(tmp_path
 
 
 TOOLS = ("search", "lookup")
+REPEATED, BARE, APPLIED = 5, 4, 3
+"""Values of `k` that everybody corrects to: always in one trial, for a tool of a bare name, by applying the fix."""
+UNPROVEN = (10, REPEATED, BARE, APPLIED)
 
 
 class Adversary(RuleBasedStateMachine):
     """One who sends what they like, as fewer principals than are needed: nothing of theirs is ever promoted.
 
+    Nor does everybody together promote by equal trials, by applying a fix, or for a tool of a bare name.
     In the end everything of theirs is revoked. Then, and ever after, the store answers as one that never saw it.
     """
 
@@ -585,6 +707,7 @@ class Adversary(RuleBasedStateMachine):
         self.honest = [f"honest{number}" for number in range(honest)]
         self.others_work()
         self.mine = [f"mallory{number}" for number in range(max(1, self.needed - 1))]
+        self.almost_proofs = 0
         for who in self.mine:
             write(self.store, RunStarted(Run(id=f"run_{who}")), principal=who)
 
@@ -610,8 +733,14 @@ class Adversary(RuleBasedStateMachine):
         self.count += 1
         at = self.now - (self.count % 5) * DAY
         sort = "x" if mine else "h"
-        before, after = {"k": 50, "q": "a"}, {"k": k, "q": "a"}
+        before, after = {"k": 50, "q": f"a{self.count}"}, {"k": k, "q": f"a{self.count}"}
         return tried(f"run_{sort}{self.count}", before, after, worked=worked, at=at, tool=tool)
+
+    def write_as(self, who, events):
+        """Write what one of all principals sends; the innocent store never sees those of the adversary."""
+        write(self.store, *events, principal=who)
+        if who in self.honest:
+            write(self.innocent, *events, principal=who)
 
     @rule(who=st.integers(0, 9), count=st.integers(1, 8), worked=st.booleans(), tool=st.sampled_from(TOOLS))
     def vote(self, who, count, worked, tool):
@@ -624,6 +753,41 @@ class Adversary(RuleBasedStateMachine):
         events = self.sent(worked, tool, k, mine=False)
         for store in (self.store, self.innocent):
             write(store, *events, principal=self.honest[who % len(self.honest)])
+
+    @rule(worked=st.booleans())
+    def everybody_repeats_one_trial(self, worked):
+        """Equal arguments before and after: one proof, whoever sends it and however often."""
+        for who in (*self.honest[:3], *self.mine):
+            self.count += 1
+            run, at = f"run_e{self.count}", self.now - (self.count % 5) * DAY
+            self.write_as(who, tried(run, {"k": 50, "q": "same"}, {"k": REPEATED, "q": "same"}, worked=worked, at=at))
+
+    @rule()
+    def everybody_uses_a_tool_of_a_bare_name(self):
+        for who in (*self.honest[:3], *self.mine):
+            self.count += 1
+            before, after = {"k": 50, "q": f"a{self.count}"}, {"k": BARE, "q": f"a{self.count}"}
+            at = self.now - (self.count % 5) * DAY
+            self.write_as(who, tried(f"run_b{self.count}", before, after, at=at, key=None))
+
+    @precondition(lambda self: self.almost_proofs < fixes.PROOFS - 1)
+    @rule(who=st.integers(0, 9))
+    def somebody_honest_almost_proves(self, who):
+        self.almost_proofs += 1
+        self.write_as(self.honest[who % len(self.honest)], self.sent(True, "search", APPLIED, mine=False))
+
+    @rule(count=st.integers(1, 4))
+    def everybody_applies_what_is_almost_proven(self, count):
+        """The success of an applied fix is no vote for it, whether it was recorded or reported."""
+        for who in (*self.honest[:2], *self.mine[:1]) * count:
+            self.count += 1
+            self.write_as(who, repaired(self.count, k=APPLIED, fix="fix_applied"))
+        for store in (self.store, self.innocent):
+            for fix in store.fixes(LOCAL, FixQuery(now=self.now, limit=99)):
+                if fix.changes[0].after == APPLIED:
+                    self.count += 1
+                    report = Evidence(run=f"u{self.count}", principal=self.honest[0], at=self.now, automatic=True)
+                    store.outcome(LOCAL, fix.id, report)
 
     @precondition(lambda self: not self.is_revoked)
     @rule(count=st.integers(1, 8))
@@ -666,8 +830,8 @@ class Adversary(RuleBasedStateMachine):
     @invariant()
     def nothing_of_theirs_is_promoted(self):
         if hasattr(self, "store"):
-            found = self.store.fixes(LOCAL, FixQuery(now=self.now, limit=99))
-            theirs = [fix for fix in found if fix.changes and fix.changes[0].after == 10]
+            listed = self.store.fixes(LOCAL, FixQuery(now=self.now, limit=99))
+            theirs = [fix for fix in listed if fix.changes and fix.changes[0].after in UNPROVEN]
             assert all(fix.state not in ("promoted", "approved") for fix in theirs)
 
     @invariant()

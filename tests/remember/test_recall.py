@@ -46,27 +46,37 @@ def recall(recorder: Recorder, place: Place) -> Recall:
     return Recall(recorder, place, now=lambda: NOW, agent=lambda: "helper")
 
 
-def fill(place: Place) -> None:
-    """A run of another process, in which k=50 was rejected and 10 worked."""
-    run = Run(id="run_a", agent="helper", started=NOW - 1000)
-    calls = [
-        Step(run="run_a", seq=1, call=1, name="search", outcome="failure", arguments={"k": 50}, failure=TOO_MANY),
-        Step(run="run_a", seq=2, call=2, name="search", arguments={"k": 10}),
-    ]
+KEY = "tools:search"
+
+
+def fill(place: Place, runs: int = 1, key: str = KEY, after: int = 10) -> None:
+    """Runs of another process, in which k=50 was rejected and another value worked."""
+    shared = {"name": "search", "key": key, "started": NOW - 900}
     with closing(place.opened()) as store:
-        store.append(LOCAL, [RunStarted(run), *map(StepEnded, calls), RunEnded(run)], "journal_a", 4)
+        for number in range(runs):
+            id = f"run_{key}_{number}"
+            run = Run(id=id, agent="helper", started=NOW - 1000)
+            before = {"k": 50, "q": f"cats {number}"}
+            calls = [
+                Step(run=id, seq=1, call=1, outcome="failure", arguments=before, failure=TOO_MANY, **shared),
+                Step(run=id, seq=2, call=2, arguments={**before, "k": after}, **shared),
+            ]
+            ended = Run(id=id, agent="helper", started=NOW - 1000, ended=NOW - 500, end="finished")
+            store.append(LOCAL, [RunStarted(run), *map(StepEnded, calls), RunEnded(ended)], f"journal_{id}", 4)
 
 
 def test_what_another_process_kept_is_known_before_this_one_has_recorded_anything(recall, recorder, place):
     fill(place)
-    (fix,) = recall.advice("search", TOO_MANY, {"k": 60}, "")
+    (fix,) = recall.advice("search", KEY, TOO_MANY, {"k": 60}, "")
     assert [change.after for change in fix.changes] == [10]
     assert recorder.store is None
 
 
 def test_whoever_only_asks_makes_no_file(recall, place):
-    assert recall.advice("search", TOO_MANY, {"k": 60}, "") == ()
-    assert recall.fixes("search", TOO_MANY, {"k": 60}, "s1") == ()
+    assert recall.advice("search", KEY, TOO_MANY, {"k": 60}, "") == ()
+    assert recall.fixes("search", KEY, TOO_MANY, {"k": 60}, "s1") == ()
+    assert recall.precedents("search", KEY, TOO_MANY, {"k": 60}) == ()
+    assert recall.item_arguments(KEY) == ()
     assert "mulligan records the tool calls" in recall.pitfalls(Prompt(), ["search"], 800)
     assert not place.is_there()
 
@@ -100,37 +110,62 @@ def test_a_database_that_hangs_keeps_no_failed_call_waiting_and_is_not_asked_twi
     monkeypatch.setattr(recall, "_agent", said.get)
     monkeypatch.setattr(memory, "PATIENCE", 20.0)  # however busy the machine is
     others = set(threading.enumerate())
-    (fix,) = recall.fixes("search", TOO_MANY, {"k": 60}, "")
+    (fix,) = recall.fixes("search", KEY, TOO_MANY, {"k": 60}, "")
     assert [change.after for change in fix.changes] == [10]
     monkeypatch.setattr(memory, "PATIENCE", 0.05)
     database.set()
     begun = time.monotonic()
     for _ in range(20):
-        assert recall.fixes("search", TOO_MANY, {"k": 60}, "") == ()
+        assert recall.fixes("search", KEY, TOO_MANY, {"k": 60}, "") == ()
     assert time.monotonic() - begun < 5
     assert sum(each.name == "mulligan-memory" for each in set(threading.enumerate()) - others) == 1
 
 
 def test_what_is_no_failure_of_a_known_form_is_not_asked_about(recall, place):
     fill(place)
-    assert recall.advice("search", Failure.of(TOO_MANY.kind, "k is 10 at most"), {"k": 60}, "") == ()
+    assert recall.advice("search", KEY, Failure.of(TOO_MANY.kind, "k is 10 at most"), {"k": 60}, "") == ()
 
 
 def test_what_was_proven_under_another_schema_is_taken_back_by_a_call_and_not_by_a_question(recall, place):
     fill(place)
-    recall.advice("search", TOO_MANY, {"k": 60}, "before")
+    recall.advice("search", KEY, TOO_MANY, {"k": 60}, "before")
     with closing(place.opened()) as store:
         assert store.keys(LOCAL, schemas.KIND) == []
-    recall.fixes("search", TOO_MANY, {"k": 60}, "before")
+    recall.fixes("search", KEY, TOO_MANY, {"k": 60}, "before")
     with closing(place.opened()) as store:
         assert store.keys(LOCAL, schemas.KIND) == ["search"]
 
 
 def test_precedents_are_those_of_the_store_that_the_recorder_writes_to(recall, recorder, place, monkeypatch):
     monkeypatch.setattr(memory, "SETTLE", 20.0)  # however busy the machine is
-    assert recall.precedents("search", TOO_MANY, "run_now") == ()
-    fill(place)
+    assert recall.precedents("search", KEY, TOO_MANY, {"k": 60}) == ()
+    fill(place, runs=2)
     recorder.keep(RunStarted(Run(id="run_now", started=NOW)))
-    (known,) = recall.precedents("search", TOO_MANY, "run_now")
-    assert (known.worked, known.seen) == (1, 1)
+    (known,) = recall.precedents("search", KEY, TOO_MANY, {"k": 60})
+    assert (known.worked, known.seen, known.tellable) == (2, 2, True)
+    assert [change.after for change in known.changes] == [10]
     assert recorder.store is not None
+
+
+def test_correction_of_a_single_run_is_shown_to_people_and_told_to_no_model(recall, place):
+    fill(place, runs=1)
+    (fix,) = recall.advice("search", KEY, TOO_MANY, {"k": 60}, "")
+    assert (fix.tellable, fix.worked) == (False, 1)
+    assert recall.precedents("search", KEY, TOO_MANY, {"k": 60}) == []
+
+
+def test_tool_of_the_same_name_in_another_module_has_its_own_memory(recall, place):
+    fill(place, runs=2)
+    fill(place, runs=2, key="other:search", after=7)
+    for key, after in ((KEY, 10), ("other:search", 7)):
+        (known,) = recall.precedents("search", key, TOO_MANY, {"k": 60})
+        assert [change.after for change in known.changes] == [after]
+    assert recall.precedents("search", "third:search", TOO_MANY, {"k": 60}) == []
+
+
+def test_arguments_that_named_items_in_earlier_runs_are_known(recall, place):
+    ended = Run(id="run_a", started=NOW, ended=NOW, end="finished", items={KEY: ("order",)})
+    with closing(place.opened()) as store:
+        store.append(LOCAL, [RunStarted(Run(id="run_a", started=NOW)), RunEnded(ended)], "journal_a", 2)
+    assert recall.item_arguments(KEY) == ("order",)
+    assert recall.item_arguments("other:search") == ()

@@ -10,12 +10,13 @@ import socket
 import threading
 import time
 
+import msgspec
 import pytest
 
 import mulligan
 from mulligan.events import RunEnded, StepEnded
 from mulligan.failure import Failure, Kind, Remedy, SettingsError, StoreError
-from mulligan.records import Run, Step
+from mulligan.records import Change, Run, Step
 from mulligan.remember import remote
 from mulligan.remember.remote import RemoteStore, Unkept
 from mulligan.remember.store import LOCAL, FixQuery, Forget, Question
@@ -216,19 +217,26 @@ def test_what_one_agent_learned_another_is_told(tmp_path, monkeypatch):
     with servers.served(tmp_path) as running:
         url = f"http://127.0.0.1:{running.port}"
         store = RemoteStore(url, spool=tmp_path / "spool")
-        store.append(
-            LOCAL,
-            [
-                StepEnded(Step(run="r", seq=1, call=1, name="search", arguments={"k": 50}, **failed)),
-                StepEnded(Step(run="r", seq=2, call=2, name="search", arguments={"k": 10})),
-                RunEnded(Run(id="r", end="finished")),
-            ],
-            "j",
-            1,
-        )
+        for run in ("r", "s"):
+            shared = {"run": run, "name": "search", "key": "tools:search"}
+            events = [
+                StepEnded(Step(seq=1, call=1, arguments={"k": 50, "q": run}, **failed, **shared)),
+                StepEnded(Step(seq=2, call=2, arguments={"k": 10, "q": run}, **shared)),
+                RunEnded(Run(id=run, started=5, end="finished")),
+            ]
+            store.append(LOCAL, events, f"j_{run}", 1)
         other = RemoteStore(url)
         (precedent,) = other.recall(LOCAL, ASKED)
         assert [(change.path, change.after) for change in precedent.changes] == [("k", 10)]
+        query = FixQuery(tool="search", key="tools:search", fingerprint="f", tellable=True, now=5)
+        (fix,) = other.fixes(LOCAL, query)
+        assert (fix.changes, fix.worked, fix.tellable, fix.key) == (
+            (Change(path="k", how="substitute", after=10),),
+            2,
+            True,
+            "tools:search",
+        )
+        assert other.fixes(LOCAL, msgspec.structs.replace(query, key="other:search")) == []
         other.close()
         store.close()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -193,8 +193,9 @@ class Provisional(NamedTuple):
 class RunJudge:
     """Decides which later call recovers which failed call of a live run. Its caller holds the lock of runs."""
 
-    def __init__(self, item_arguments: Callable[[str], Collection[str]]) -> None:
-        self._item_arguments = item_arguments
+    def __init__(self) -> None:
+        self.item_arguments: dict[str, Collection[str]] = {}
+        """By tool key: arguments that named items in earlier runs, of tools that have failed in this one."""
         self.variations: dict[Hashable, ArgumentVariation] = {}
         """By the form of a call, or by tool key and item scope."""
         self.progress = RunProgress()
@@ -259,7 +260,7 @@ class RunJudge:
                 return True
         if candidate.texts and differs_in(candidate._replace(paths=()), self._texts):
             return True
-        return bool(roots) and not roots.isdisjoint(self._item_arguments(key))
+        return bool(roots) and not roots.isdisjoint(self.item_arguments.get(key, ()))
 
     def judge(self, step: Step, facts: CallFacts, *, is_final: bool = True) -> Step:
         """Judge an attempt that has ended. Return its step with the links of its call.

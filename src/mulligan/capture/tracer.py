@@ -194,7 +194,7 @@ class ActiveRun:
         judge = self.judge
         if judge is None:
             with _lock:
-                judge = self.judge = self.judge or RunJudge(self.kit.item_arguments)
+                judge = self.judge = self.judge or RunJudge()
         return judge
 
     def call_facts(self, *, turn: tuple[int, int] | None = None) -> CallFacts:
@@ -415,6 +415,9 @@ class ActiveRun:
         if not (self.has_failures or step.has_failed):
             return step  # a success before the first failure recovers nothing
         judge = self.ensure_judge()
+        if step.has_failed and step.type in TOOLS and not self.is_alone and step.tool_key not in judge.item_arguments:
+            # Asked before the lock is taken: a store may be slow, and others record meanwhile.
+            judge.item_arguments[step.tool_key] = self._find_item_arguments(step.tool_key)
         with _lock:
             self.has_failures = True
             if facts is None:
@@ -424,6 +427,13 @@ class ActiveRun:
                 self._failed.append(step)
                 self.note_item(step.call)
             return judge.judge(step, facts, is_final=is_final)
+
+    def _find_item_arguments(self, tool: str) -> Collection[str]:
+        try:
+            return self.kit.item_arguments(tool)
+        except Exception:  # noqa: BLE001 - a store that cannot be read knows of no items
+            self.kit.fault("looking up which arguments name items")
+            return ()
 
     def tell_of(self, error: BaseException) -> bool:
         """Says that a step tells of this exception; whether one did before.

@@ -51,6 +51,13 @@ VOTES = (
     "AND run <> ? ORDER BY at DESC, run DESC LIMIT ?"
 )
 """Those for one fix that tell what was called, the latest."""
+UNREVOKED = (
+    "NOT EXISTS (SELECT 1 FROM revocations v WHERE v.tenant = u.tenant "
+    f"AND (v.principal IS NULL OR v.principal = coalesce(nullif(r.principal, ''), '{fixes.OWN}')) "
+    "AND (v.tool IS NULL OR v.tool = u.name) AND (v.since IS NULL OR r.started >= v.since) "
+    "AND (v.until IS NULL OR r.started < v.until))"
+)
+"""That what a run `r` says about a tool it used, `u`, was not taken back."""
 
 
 def trials_of(run: Run, steps: Iterable[Step], is_settled: bool = False) -> list[Trial]:
@@ -200,7 +207,7 @@ def _of_failure(read: Read, tenant: str, query: FixQuery, clock: Callable[[], fl
         return recipes.answered(groups, query, _known(read, tenant, query, rows, ways.samples, ways.latest))
     if not query.shape or not is_time():
         return []
-    return exemplars.drawn(query, _worked(read, tenant, query, _revoked_in(rows), ways.latest))
+    return exemplars.drawn(query, _worked(read, tenant, query, ways.latest))
 
 
 def _alike(
@@ -257,7 +264,7 @@ def _known(
     since = schemas.since([(row[1], row[5]) for row in rows if row[0] == "schema"], query)
 
     def profile(tool: str, key: str) -> Profile:
-        return build_profile(successful_arguments(read, tenant, tool, key, latest_of))
+        return build_profile(successful_arguments(read, tenant, tool, key, query.without, latest_of))
 
     return recipes.Known(fixes.crowd(principals, revoked, query.now), verdicts, samples, since, fresh, profile)
 
@@ -267,13 +274,15 @@ MAX_PROFILED_CALLS = 64
 
 
 def successful_arguments(
-    read: Read, tenant: str, tool: str, key: str, latest_of: Callable[..., Iterator[Latest]]
+    read: Read, tenant: str, tool: str, key: str, without: str, latest_of: Callable[..., Iterator[Latest]]
 ) -> list[Any]:
-    """Return the arguments of the latest successful calls of a tool."""
+    """Return the arguments of the latest successful calls of a tool, but those of one run."""
     found: list[Any] = []
     for run in latest_of(read, tenant, tool):
         if run.last is None or len(found) >= MAX_PROFILED_CALLS:
             break
+        if run.run == without:
+            continue
         for _, body in run.worked(run.last - exemplars.SCANNED):
             call = bodies.read(body, exemplars.Given)
             if not key or call.key in (None, key):
@@ -328,8 +337,6 @@ class Latest(msgspec.Struct, frozen=True):
     """A run that used a tool."""
 
     run: str
-    principal: str
-    started: int
     last: int | None
     """Its last step."""
     worked: Callable[[int], list[Any]]
@@ -337,14 +344,15 @@ class Latest(msgspec.Struct, frozen=True):
 
 
 def latest(read: Read, tenant: str, tool: str) -> Iterator[Latest]:
-    """The latest runs that used a tool, looked at one by one."""
+    """The latest runs that used a tool and were not revoked, looked at one by one."""
     runs = read(
-        "SELECT u.run, r.principal, r.started, (SELECT max(seq) FROM steps s WHERE s.tenant = u.tenant "
+        "SELECT u.run, (SELECT max(seq) FROM steps s WHERE s.tenant = u.tenant "
         "AND s.run = u.run) FROM used u JOIN runs r ON r.tenant = u.tenant AND r.id = u.run "
-        "WHERE u.tenant = ? AND u.sort = 'tool' AND u.name = ? ORDER BY u.started DESC, u.run DESC LIMIT ?",
+        f"WHERE u.tenant = ? AND u.sort = 'tool' AND u.name = ? AND {UNREVOKED} "
+        "ORDER BY u.started DESC, u.run DESC LIMIT ?",
         (tenant, tool, exemplars.MOST),
     )
-    for run, principal, started, last in runs:
+    for run, last in runs:
 
         def worked(after: int, run: str = run) -> list[Any]:
             return read(
@@ -353,20 +361,16 @@ def latest(read: Read, tenant: str, tool: str) -> Iterator[Latest]:
                 (tenant, run, after, tool, exemplars.LARGEST, exemplars.MOST),
             )
 
-        yield Latest(run, principal, started, last, worked)
+        yield Latest(run, last, worked)
 
 
-def _worked(
-    read: Read, tenant: str, query: FixQuery, revoked: Sequence[Revocation], latest: Callable[..., Iterator[Latest]]
-) -> list[Shape]:
+def _worked(read: Read, tenant: str, query: FixQuery, latest: Callable[..., Iterator[Latest]]) -> list[Shape]:
     """The latest calls of a tool that worked. A long run is looked at from its end, so that it takes no longer."""
     found: list[Shape] = []
     left = exemplars.SCANNED
     for each_run in latest(read, tenant, query.tool):
-        run, principal, started, last = each_run.run, each_run.principal, each_run.started, each_run.last
-        if run == query.without or any(
-            fixes.is_revoked(each, principal or fixes.OWN, query.tool or "", started) for each in revoked
-        ):
+        last = each_run.last
+        if each_run.run == query.without:
             continue
         if left <= 0 or len(found) >= exemplars.MOST or last is None:
             break

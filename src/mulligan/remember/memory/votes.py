@@ -178,11 +178,22 @@ class Votes:
             return tally.anew(fixes.counted(some)[-learning.FRESH :])
 
         crowd = fixes.crowd(self._heard, self._revocations, query.now)
-        return recipes.Known(crowd, self._verdicts, samples, schemas.since(seen, query), fresh, self._profile)
 
-    def _profile(self, tool: str, key: str) -> Profile:
+        def profile(tool: str, key: str) -> Profile:
+            return self._profile(tool, key, query.without)
+
+        return recipes.Known(crowd, self._verdicts, samples, schemas.since(seen, query), fresh, profile)
+
+    def _latest(self, tool: str) -> list[History]:
+        """The latest runs that used a tool and were not revoked."""
+        histories = self._histories.asked(RunQuery(tool=tool), set())
+        return [history for history in histories if not self._is_revoked(history.run, tool)][: exemplars.MOST]
+
+    def _profile(self, tool: str, key: str, without: str) -> Profile:
         calls: list[Any] = []
-        for history in self._histories.asked(RunQuery(tool=tool), set())[: exemplars.MOST]:
+        for history in self._latest(tool):
+            if history.run.id == without:
+                continue
             worked = [step for step in reversed(history.steps) if step.name == tool and step.outcome == "success"]
             calls += [step.arguments for step in worked[: exemplars.MOST] if not key or step.key in (None, key)]
         return build_profile(calls[: learning.MAX_PROFILED_CALLS])
@@ -191,10 +202,10 @@ class Votes:
         """The latest calls of a tool that worked."""
         tool = query.tool or ""
         found: list[Shape] = []
-        for history in self._histories.asked(RunQuery(tool=tool), set())[: exemplars.MOST]:
+        for history in self._latest(tool):
             if len(found) >= exemplars.MOST:
                 break
-            if history.run.id != query.without and not self._is_revoked(history.run, tool):
+            if history.run.id != query.without:
                 worked = [step for step in reversed(history.steps) if step.name == tool and step.outcome == "success"
                           and len(encode(step)) < exemplars.LARGEST]  # fmt: skip
                 found += [shape_of(step.arguments) for step in worked[: exemplars.MOST]]
