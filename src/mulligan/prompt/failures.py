@@ -112,7 +112,8 @@ class Failures(Guard):
             return f"{path or 'an argument'} is called {self._name(changed.after) or 'something else'}"
         if changed.how == "drop":
             return f"leave {path or 'an argument'} out"
-        if path and (form := _FORMS.get((changed.how, changed.after)) or _FORMS.get((changed.how, None))):
+        after = changed.after if isinstance(changed.after, str) else None  # a list cannot be looked up
+        if path and (form := _FORMS.get((changed.how, after)) or _FORMS.get((changed.how, None))):
             return form.format(path)
         if path and changed.after not in (OPEN, LAST_PART, REQUOTED) and self._may_tell(path, changed.after, closed):
             return f"{path}={self._shown(changed.after)}"
@@ -227,7 +228,7 @@ class Failures(Guard):
         return f"{said} Details: mulligan show {where}" if where else said
 
 
-_FORMS: dict[tuple[str, Any], str] = {
+_FORMS: dict[tuple[str, str | None], str] = {
     ("cast", "integer"): "{} as an integer",
     ("cast", "number"): "{} as a number",
     ("cast", "string"): "{} as a text",
