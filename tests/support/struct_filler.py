@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar, Union
 
 import msgspec
@@ -21,11 +21,14 @@ from mulligan.figures.histogram import Histogram
 
 T = TypeVar("T")
 KIND = Kind("tool", "timeout")
+TEXTS = {"traceparent": f"00-{'0a' * 16}-{'0b' * 8}-01"}
+"""Texts that must have a form, by the name of their field."""
 
 
 def fill(type: type[T], **overrides: Any) -> T:
     """Build an instance whose fields all differ from their defaults. `overrides` replace some of them."""
-    return _fill_struct(type, (), overrides)
+    instance: T = _fill_struct(type, (), overrides)
+    return instance
 
 
 def _fill_struct(type: Any, path: tuple[Any, ...], overrides: dict[str, Any] | None = None) -> Any:
@@ -40,7 +43,8 @@ def _fill_struct(type: Any, path: tuple[Any, ...], overrides: dict[str, Any] | N
 def _fill_value(hint: Any, name: str, index: int, default: Any, path: tuple[Any, ...]) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return _fill_value(arguments[0], name, index, default, path)
+        lowest = max([meta.ge for meta in arguments[1:] if isinstance(meta, msgspec.Meta) and meta.ge], default=0)
+        return _fill_value(arguments[0], name, index + int(lowest), default, path)
     if origin in (Union, types.UnionType):
         choices = [choice for choice in arguments if choice is not types.NoneType and choice not in path]
         return _fill_value(choices[0], name, index, default, path) if choices else None
@@ -48,7 +52,7 @@ def _fill_value(hint: Any, name: str, index: int, default: Any, path: tuple[Any,
         return next(choice for choice in reversed(arguments) if choice != default)
     if origin in (tuple, list, set, frozenset):
         return _fill_sequence(origin, arguments, name, index, path)
-    if origin is dict:
+    if origin in (dict, Mapping):
         key = _fill_value(arguments[0], name, index, None, path)
         return {key: _fill_value(arguments[1], name, index, None, path)}
     return _fill_plain(hint, name, index, default, path)
@@ -65,14 +69,12 @@ def _fill_plain(hint: Any, name: str, index: int, default: Any, path: tuple[Any,
     if hint is Kind:
         return KIND
     if hint is Histogram:
-        histogram = Histogram()
-        histogram.add(0.5)
-        return histogram
+        return Histogram.of(500_000)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return next(member for member in reversed(hint) if member != default)
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return _fill_struct(hint, path)
-    plain = {str: name, int: index + 1, float: index + 0.5, bytes: name.encode(), Any: {name: index}}
+    plain = {str: TEXTS.get(name, name), int: index + 1, float: index + 0.5, bytes: name.encode(), Any: {name: index}}
     if hint in plain:
         return plain[hint]
     raise TypeError(f"No value for {name}: {hint!r}. Add its type to the filler.")
