@@ -24,6 +24,10 @@ PATIENCE = 10.0
 """Seconds that a thread is given to end, which hangs in a store or does not."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what is there now")
+
+
 @pytest.fixture(autouse=True)
 def a_home_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path_factory.mktemp("home")
