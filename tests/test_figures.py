@@ -89,7 +89,7 @@ def test_a_repair_that_did_not_help_is_no_hit():
     mended = Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,), source="schema")
     cell = total(history(step(1, failure=REJECTED), step(2, 1, 2, failure=REJECTED, after=mended)))
     assert (cell.given_up, cell.suggested, cell.hits, cell.overcome, cell.wrong) == (1, 1, 0, {}, {})
-    assert cell.runs == {"partial": 1}
+    assert cell.runs == {"failure": 1}  # no call succeeded
 
 
 @pytest.mark.parametrize(("metadata", "means"), [(None, "model"), ({"by": "person"}, "person")])

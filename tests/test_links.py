@@ -37,7 +37,7 @@ from mulligan.links import (
     link_recoveries,
 )
 from mulligan.records import Change, History, Link, Recovery, Run, Step
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import LOCAL, FixQuery
 from mulligan.remember.urls import open_store
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-timeout")
@@ -427,6 +427,47 @@ def test_item_test_is_applied_to_the_success_and_not_to_the_reissues_before_it()
     assert link_recoveries([*steps, another_length]) == []
 
 
+@pytest.mark.parametrize("other", [{"order": 3, "full": True}, {"order": 4, "full": False}])
+@pytest.mark.parametrize("place", [0, 3])
+def test_item_that_failed_before_the_retried_one_is_not_recovered_by_the_retry(place, other):
+    """Two items of a loop fail one after another, and the second is tried again."""
+    made: list[tuple[dict[str, Any], Failure | None]] = [
+        ({"order": 1, "full": True}, BROKEN),
+        ({"order": 2, "full": True}, BROKEN),
+        ({"order": 2, "full": True}, None),
+    ]
+    made.insert(place, (other, None))
+    steps = [step(n, arguments=arguments, failure=failure) for n, (arguments, failure) in enumerate(made, start=1)]
+    links = link_recoveries(steps)
+    assert [(link.evidence, link.changes) for link in links] == [(("same_arguments",), ())]
+    assert get_status(steps) == "partial"
+
+
+def test_items_that_failed_one_after_another_are_recovered_by_their_own_retries():
+    made = [(1, BROKEN), (2, BROKEN), (1, None), (2, None)]
+    steps = [
+        step(n, arguments={"order": order, "full": True}, failure=cause) for n, (order, cause) in enumerate(made, 1)
+    ]
+    links = link_recoveries(steps)
+    assert [(link.failed, link.overcame, link.evidence) for link in links] == [
+        (1, 3, ("same_arguments",)),
+        (2, 4, ("same_arguments",)),
+    ]
+    assert get_status(steps) == "recovered"
+
+
+def test_chain_is_followed_back_as_far_as_no_value_names_an_item():
+    steps = [
+        step(1, arguments={"order": 1, "days": 30}, failure=BROKEN),
+        step(2, arguments={"order": 2, "days": 30}, failure=BROKEN),
+        step(3, arguments={"order": 2, "days": 14}, failure=BROKEN),
+        step(4, arguments={"order": 2, "days": 7}),
+    ]
+    assert [link.failed for link in link_recoveries(steps)] == [1, 2, 3]
+    another_order = step(5, arguments={"order": 5, "days": 7})
+    assert [link.failed for link in link_recoveries([*steps, another_order])] == [2, 3]
+
+
 # Rule 3 (a): the same arguments
 
 
@@ -568,6 +609,43 @@ def test_relative_path_that_became_longer_is_doubtful_where_another_file_was_use
 
 
 @pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"path": "pkg/__init__.py"}, {"path": "__init__.py"}),
+        ({"path": "__init__.py"}, {"path": "pkg/__init__.py"}),
+        ({"path": "/src/pkg/__init__.py"}, {"path": "__init__.py"}),
+    ],
+)
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_file_of_the_same_name_is_an_item_where_a_program_uses_others(before, after, place):
+    other = {"path": "pkg/core.py"}
+    run = LiveRun()
+    if place == "before":
+        run.end_call(other)
+    run.fail_call(before)
+    links = run.end_call(after)
+    found = [(link.evidence, link.provisional) for link in links]
+    assert found == ([] if place == "before" else [(("same_values",), True)])
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_linked"),
+    [
+        (fail("No such book.", "not_found", Remedy.TELL), False),
+        (TIMEOUT, False),
+        (fail("Books have no title. Give the author.", "not_found", Remedy.TELL), True),
+        (fail("unexpected argument"), True),
+    ],
+)
+def test_value_under_another_name_is_another_question_where_the_tool_knew_the_first(failure, is_linked):
+    before, after = {"title": "King"}, {"author": "King"}
+    assert bool(link_live(before, after, failure)) is is_linked
+    assert [link.evidence[0] for link in link_handled(before, after, failure)] == (
+        ["same_values"] if is_linked else ["handler"]
+    )
+
+
+@pytest.mark.parametrize(
     ("message", "is_named"), [("unexpected argument 'verbose'", True), ("it broke", False), ("verbosely", False)]
 )
 def test_argument_may_be_dropped_where_the_error_names_it(message, is_named):
@@ -579,6 +657,14 @@ def test_argument_may_be_dropped_where_the_error_names_it(message, is_named):
 def test_word_may_be_dropped_where_the_error_names_it(message, is_named):
     before, after = {"command": "ls --color src"}, {"command": "ls src"}
     assert bool(link_live(before, after, fail(message, "execution_failed", Remedy.TELL))) is is_named
+
+
+def test_error_that_quotes_the_whole_value_names_none_of_its_words():
+    before, after = {"name": "desk lamp led"}, {"name": "desk lamp"}
+    failure = fail("There is no product 'desk lamp led'.", "not_found", Remedy.TELL)
+    assert link_live(before, after, failure) == []
+    assert link_live(before, after, fail("Nothing is called 'desk lamp led'.", "not_found", Remedy.TELL)) == []
+    assert link_live(before, after, fail("There is no product 'desk lamp led', leave out led.")) != []
 
 
 def test_word_that_was_replaced_is_not_dropped():
@@ -620,8 +706,13 @@ def test_misspelt_tool_is_recovered_by_the_one_of_a_similar_name_and_the_same_va
     [
         ("missing 1 required positional argument: 'unit'", True),
         ("unit is required", True),
+        ("no unit was given", True),
+        ("call it with a unit: it needs a unit", True),
+        ("Please specify the unit.", True),
         ("it broke", False),
         ("the community is closed", False),
+        ("every unit of this city is closed", False),
+        ("The unit is asleep. A city is required.", False),
     ],
 )
 def test_arguments_may_be_added_that_the_error_says_are_missing(message, is_named):
@@ -764,6 +855,14 @@ def test_long_text_of_which_most_is_unchanged_is_evidence():
     assert (link.evidence, link.provisional) == (("same_text",), True)
     assert link_live({"body": EDIT}, {"body": " ".join(reversed("abcdefghijklmnopqrstuvwxyz" * 4))}) == []
     assert link_live({"body": EDIT[:50]}, {"body": EDIT[:50].replace("brown", "red")}) == []
+
+
+def test_long_text_with_other_words_is_an_item_where_another_success_has_one():
+    texts = [" ".join(f"{word}{number}" for number in range(20)) for word in ("first", "second", "third")]
+    run = LiveRun()
+    run.end_call({"document": "report", "text": texts[0]})
+    run.fail_call({"document": "report", "text": texts[1]}, facts=run.begin_call(turn=(1, 2)))
+    assert run.end_call({"document": "report", "text": texts[2]}, facts=run.begin_call(turn=(1, 3))) == []
 
 
 @pytest.mark.parametrize("failure", [TIMEOUT, fail("no such file", "file_not_found", Remedy.TELL)])
@@ -1212,8 +1311,11 @@ def test_program_without_evidence_recovers_only_by_the_same_values(drawn):
     for arguments, cause in drawn:
         run.end_call(arguments, cause)
     by_id = {made.call: made.arguments for made in run.steps}
+    latest = {link.overcame: link for link in run.links}
     for link in run.links:
         assert link.evidence in (("same_arguments",), ("same_values",))
+        if link is not latest[link.overcame]:
+            continue  # an earlier failed call of a chain, whose values may have changed their form and their name
         assert sorted(map(str, by_id[link.failed].values())) == sorted(map(str, by_id[link.overcame].values())) or {
             change.how for change in link.changes
         } <= {"cast", "rename"}
@@ -1286,15 +1388,17 @@ class Interleaving:
         return self.has_scopes or (failed.facts.task == TASKS[worker] and failed.planned.item == planned.item)
 
     def check_links(self) -> None:
+        latest = {link.overcame: link.failed for link in self.run.links}
         for link in self.run.links:
             failed, success = self.ended[link.failed], self.ended[link.overcame]
             assert failed.planned.item == success.planned.item
             assert link.failed in success.delivered
-            if link.evidence != ("same_arguments",) and link.changes:
+            # Of a chain, the last failed call is the one that the success re-issues.
+            if link.evidence != ("same_arguments",) and link.changes and link.failed == latest[link.overcame]:
                 first, second = failed.facts.task, success.facts.task
                 assert first is not None
                 assert second is not None
-                assert all(left == right for left, right in zip(first, second, strict=False))
+                assert first[-1] in second or second[-1] in first
 
 
 @given(WORKERS, st.booleans(), st.lists(st.integers(0, 3), max_size=60))
@@ -1527,6 +1631,64 @@ def check_stored_links(mulligan: Mulligan, url: str, run: Any, truth: Truth) -> 
         }
         is_recovered = truth.deliveries.keys() == {link.failed for link in history.links}
         assert (run.status in ("success", "recovered")) is is_recovered
+
+
+def test_later_success_withdraws_a_provisional_link_and_recovers_its_failure_itself(tmp_path):
+    """Until the first order is tried again, the second looks like its correction."""
+    mulligan = Mulligan(store=f"sqlite:///{tmp_path}/a.db")
+    outcomes = iter([ValueError("it broke"), None, None])
+
+    @mulligan.tool(mode="observe")
+    def look_up(order: int, full: bool) -> str:
+        error = next(outcomes)
+        if error is not None:
+            raise error
+        return "shipped"
+
+    with mulligan.run() as run:
+        try:
+            look_up(101, True)
+        except ValueError:
+            look_up(102, True)
+        assert [(link.overcame, link.provisional) for link in run.links()] == [(2, True)]
+        look_up(101, True)
+        assert [(link.overcame, link.evidence) for link in run.links()] == [(3, ("same_arguments",))]
+    assert run.status == "recovered"
+    mulligan.close()
+    with closing(open_store(f"sqlite:///{tmp_path}/a.db")) as store:
+        history = store.run(LOCAL, run.id)
+        assert history is not None
+        assert [(link.failed, link.overcame, link.evidence) for link in history.links] == [(1, 3, ("same_arguments",))]
+        assert history.run.withdrawn == (2,)
+        fixes = store.fixes(LOCAL, FixQuery(now=history.run.started))
+        assert [(fix.sort, fix.changes) for fix in fixes] == [("retry", ())]
+
+
+def test_argument_that_names_items_in_one_run_names_them_in_later_runs(tmp_path):
+    mulligan = Mulligan(store=f"sqlite:///{tmp_path}/a.db")
+
+    @mulligan.tool(mode="observe")
+    def look_up(order: int, full: bool) -> str:
+        if order < 0:
+            raise ValueError("it broke")
+        return "shipped"
+
+    def correct() -> str:
+        with mulligan.run() as run:
+            try:
+                look_up(-1, True)
+            except ValueError:
+                look_up(102, True)
+        mulligan.flush()
+        return run.status
+
+    assert correct() == "recovered"
+    with mulligan.run():
+        look_up(101, True)
+        look_up(102, True)
+    mulligan.flush()
+    assert correct() == "partial"
+    mulligan.close()
 
 
 @given(PROGRAMS, DECLARED, SCHEDULES)

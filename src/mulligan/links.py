@@ -24,7 +24,7 @@ from mulligan.calls import TOOL, Call, changes, group_attempts, is_retry, is_sam
 from mulligan.failure import Failure, Remedy
 from mulligan.privileged_arguments import names_identity_or_money
 from mulligan.records import Change, History, Link, LinkEvidence, LinkMethod, Run, Status, Step
-from mulligan.stated_limits import names_argument, supports_value, unnamed_words
+from mulligan.stated_limits import names_argument, says_missing, supports_value, unnamed_words
 
 MAX_OPEN_FAILURES = 100
 """Open failures of a run that later calls are compared with, the latest."""
@@ -137,6 +137,8 @@ class Candidate(NamedTuple):
     """Arguments that hold a long text, of which no other call of the run may have the like."""
     intent: tuple[int, ...] = ()
     """The failed calls that it re-issues."""
+    failed: int = 0
+    """The one of them that it is compared with."""
 
 
 ItemTest = Callable[[Candidate], bool]
@@ -163,9 +165,11 @@ class OpenFailure(msgspec.Struct, frozen=True):
     number: int
     """How many failures of the run were delivered before it."""
     intent: tuple[int, ...] = ()
-    """Earlier failed calls of the same intent, the oldest first."""
+    """Earlier failed calls of the same intent with the same values, the oldest first."""
     members: tuple[IntentMember, ...] = ()
-    """The latest of the earlier failed calls, with what succeeded between them."""
+    """The latest of these, with what succeeded between them."""
+    previous: int = 0
+    """The open failure that it issued again with other values: the same intent, unless these name items."""
     values: frozenset[str] = frozenset()
     """Its values as text."""
     tools_since: tuple[str, ...] = ()
@@ -258,9 +262,12 @@ class RunProgress(msgspec.Struct, frozen=True):
         match = self._find_recovered(call, facts, is_item, withdrawn)
         remaining = self.open
         if match is not None:
-            remaining = tuple(failure for failure in self.open if failure is not match.failure)
-            recovered += len(match.failure.failed_calls)
-            links += match.links(call, is_final)
+            matches = self._follow_intent(match, call, facts or LOGGED, is_item)
+            closed = {match.failure.call.id for match in matches}
+            remaining = tuple(failure for failure in self.open if failure.call.id not in closed)
+            found = [link for match in reversed(matches) for link in match.links(call, is_final)]
+            recovered += len(found)
+            links += found
         if call.first.type != "model":
             success_values = frozenset(_scalars(call.last.arguments)) if call.last.result is not None else frozenset()
             remaining = tuple(_note_success(failure, call, success_values) for failure in remaining)
@@ -279,19 +286,22 @@ class RunProgress(msgspec.Struct, frozen=True):
         links: list[Link] = []
         intent: tuple[int, ...] = ()
         members: tuple[IntentMember, ...] = ()
+        previous = 0
         remaining = self.open
         # A re-issue that failed continues the intent of the failed call before it. Items are told apart at its end.
         match = self._find_recovered(call, facts, has_no_items, ())
         if match is not None:
-            remaining = tuple(failure for failure in remaining if failure is not match.failure)
+            links = match.links(call, is_final=True)[-1:]
+            previous = match.failure.call.id
+        if match is not None and match.keeps_values:
             before = match.failure
-            intent = before.failed_calls
+            remaining = tuple(failure for failure in remaining if failure is not before)
+            intent, previous = before.failed_calls, before.previous
             # In a plain second round of a program, what succeeded in between is no prerequisite.
             tools = match.tools if match.method == "recipe" or match.changes else ()
             members = (*before.members, IntentMember(before.call, tools))[-MAX_INTENT_MEMBERS:]
-            links = match.links(call, is_final=True)[-1:]
         values = frozenset(_scalars(call.last.arguments))
-        failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, members, values)
+        failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, members, previous, values)
         latest_calls = {**self.latest_calls, call.first.tool_key: call.id}
         progress = msgspec.structs.replace(
             self,
@@ -307,20 +317,57 @@ class RunProgress(msgspec.Struct, frozen=True):
         self, call: Call, facts: CallFacts | None, is_item: ItemTest, withdrawn: Collection[int]
     ) -> Match | None:
         """Return the one open failure whose intent this call carries out."""
-        linked = {link.failed: link for link in call.last.links} if call.id not in withdrawn else {}
+        is_withdrawn = call.id in withdrawn
+        carried = tuple(link for link in call.last.links if not (is_withdrawn and link.provisional))
+        linked = {link.failed: link for link in carried}
         judged = [failure for failure in self.open if failure.call.last.judged]
         unjudged = [failure for failure in self.open if not failure.call.last.judged]
         if linked and judged:
             for failure in reversed(judged):
                 link = linked.get(failure.call.id)
                 if link is not None:
-                    carried = call.last.links
                     return Match(
                         failure, link.how, link.changes, link.evidence, link.provisional, link.between, carried
                     )
         if not unjudged:
             return None if facts is None else self._judge(call, facts, self.open, is_item)
         return self._judge(call, facts or LOGGED, unjudged, is_item)
+
+    def _follow_intent(self, match: Match, call: Call, facts: CallFacts, is_item: ItemTest) -> list[Match]:
+        """Return a match with those of the earlier failures of its intent, as far as no argument names an item."""
+        matches = [match]
+        intent = self._intent_of(match.failure)
+        if match.carried:
+            linked = {link.failed: link for link in match.carried}
+            for failure in intent[1:]:
+                link = linked.get(failure.call.id) if failure.call.last.judged else None
+                if link is not None:
+                    fields = (link.how, link.changes, link.evidence, link.provisional, link.between, match.carried)
+                    matches.append(Match(failure, *fields))
+            return matches
+        calls = tuple(number for failure in intent for number in failure.failed_calls)
+        for failure in intent[1:]:
+            before, after = _values(failure.call.last), _values(call.last)
+            if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+                break
+            comparison = compare_arguments(before, after, failure.call.failure)
+            if comparison is None:
+                break
+            paths = (*comparison.item_paths, *comparison.doubtful)
+            texts = tuple(path for path in comparison.values if path not in comparison.item_paths)
+            is_changed = bool(paths or texts)
+            if is_changed and is_item(Candidate(call, facts, paths, texts, calls, failure.call.id)):
+                break
+            matches.append(_match_changes(failure, call, match.evidence, is_provisional=is_changed))
+        return matches
+
+    def _intent_of(self, failure: OpenFailure) -> list[OpenFailure]:
+        """Return an open failure and those before it that were issued again with other values, the latest first."""
+        by_number = {failure.call.id: failure for failure in self.open}
+        intent = [failure]
+        while (previous := by_number.get(intent[-1].previous)) is not None:
+            intent.append(previous)
+        return intent
 
     def _judge(self, call: Call, facts: CallFacts, failures: Sequence[OpenFailure], is_item: ItemTest) -> Match | None:
         """Apply the rules to the open failures, the surest first, then the latest."""
@@ -350,20 +397,26 @@ class RunProgress(msgspec.Struct, frozen=True):
         before, after = _values(failure.call.last), _values(call.last)
         if not isinstance(before, Mapping) or not isinstance(after, Mapping) or is_hidden(before) or is_hidden(after):
             return None  # nothing is derived from hidden values, and an unchanged one may be of another call
-        comparison = compare_arguments(before, after, failure.call.failure)
+        is_program = facts.knows_program and facts.turn is None
+        comparison = compare_arguments(before, after, failure.call.failure, is_program=is_program)
         if comparison is None or _is_renamed_away(failure.call, call, comparison):
             return None
         if not comparison.values:
             evidence: LinkEvidence = "missing_arguments" if comparison.has_additions else "same_values"
-            # A relative path that became longer may be another file of the same name.
-            if comparison.doubtful and is_item(Candidate(call, facts, comparison.doubtful)):
+            # A path that became longer or shorter may be that of another file of the same name.
+            is_doubtful = bool(comparison.doubtful)
+            candidate = Candidate(call, facts, comparison.doubtful, (), failure.failed_calls, failure.call.id)
+            if is_doubtful and is_item(candidate):
                 return None
-            return _match_changes(failure, call, (evidence,))
+            return _match_changes(failure, call, (evidence,), is_provisional=is_doubtful)
         if any(_root(path) in facts.item_arguments for path in comparison.values):
             return None
         evidences = self._find_evidence(failure, call, facts, comparison)
+        if not evidences:
+            return None
         texts = tuple(path for path in comparison.values if path not in comparison.item_paths)
-        if not evidences or is_item(Candidate(call, facts, comparison.item_paths, texts, failure.failed_calls)):
+        calls = tuple(number for failure in self._intent_of(failure) for number in failure.failed_calls)
+        if is_item(Candidate(call, facts, comparison.item_paths, texts, calls, failure.call.id)):
             return None
         return _match_changes(failure, call, evidences, is_provisional=True)
 
@@ -405,6 +458,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         return ()
 
 
+_KEPT_VALUES = frozenset({"same_arguments", "same_values", "missing_arguments", "conversation", "explicit"})
 _RANKS: dict[str, int] = {"same_arguments": 0, "same_values": 1, "missing_arguments": 2, "conversation": 2}
 
 
@@ -419,6 +473,11 @@ class Match(NamedTuple):
     tools: tuple[str, ...]
     carried: tuple[Link, ...] = ()
     """The links as the recording process judged them."""
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether both calls have the same values, or the program says that they have the same intent."""
+        return all(evidence in _KEPT_VALUES for evidence in self.evidence)
 
     def links(self, call: Call, is_final: bool) -> list[Link]:
         """Return one link for each failed call of the intent, that of the last one last."""
@@ -604,9 +663,12 @@ class Comparison(NamedTuple):
 
 
 def compare_arguments(
-    before: Mapping[str, Any], after: Mapping[str, Any], failure: Failure | None
+    before: Mapping[str, Any], after: Mapping[str, Any], failure: Failure | None, *, is_program: bool = False
 ) -> Comparison | None:
-    """Tell another form of the same values from other values; None where the calls have too little in common."""
+    """Tell another form of the same values from other values; None where the calls have too little in common.
+
+    `is_program` says that code made the calls, and no model: it may go through files of one name in many folders.
+    """
     text = f"{failure.message}\n{failure.detail}"[:4000] if failure is not None else ""
     is_command = not _COMMANDS.isdisjoint(before) and not _COMMANDS.isdisjoint(after)
     values: dict[str, tuple[Any, Any]] = {}
@@ -624,22 +686,33 @@ def compare_arguments(
             return None  # nothing is derived from hidden values
         if change.how == "drop" and names_argument(text, _leaf(path)):
             continue
+        if change.how == "rename" and not _may_be_misnamed(failure, text, change):
+            values[path] = (old, new)
+            item_paths += [path, path.removesuffix(_leaf(path)) + str(new)]
+            continue
         if change.how in _FORMS or _is_same_in_other_form(old, new, text):
             continue
         if old is None and _leaf(path) not in _names_at(before, path):
-            if names_argument(text, _leaf(path)):
+            if says_missing(text, _leaf(path)):
                 has_additions = True
                 continue
-        elif (same_file := _is_same_file(path, old, new)) is not None:
+        elif (same_file := _is_same_file(path, old, new, is_program=is_program)) is not None:
             if not same_file:
                 doubtful.append(path)
             continue
         values[path] = (old, new)
-        if not (_is_long_text(old) and _is_long_text(new)):
+        if not are_alike(old, new):
             item_paths.append(path)
     unchanged = [name for name in before if name in after and is_same_json(before[name], after[name])]
     has_unchanged = any(not (is_command and name in _COMMENTS) for name in unchanged)
     return Comparison(values, tuple(item_paths), tuple(doubtful), has_additions, has_unchanged)
+
+
+def _may_be_misnamed(failure: Failure | None, text: str, change: Change) -> bool:
+    """Return whether a failure may be about the name of an argument: a tool that looked and found nothing knew it."""
+    if failure is None or not (failure.remedy is Remedy.WAIT or failure.kind.code in _MISSING):
+        return True
+    return names_argument(text, str(change.before)) or names_argument(text, str(change.after))
 
 
 def _find_value_support(failure: OpenFailure, path: str, old: Any, new: Any) -> LinkEvidence | None:
@@ -656,7 +729,7 @@ def _is_same_text(failure: Failure | None, old: Any, new: Any) -> bool:
     """Return whether a long text was corrected: most of it is unchanged, and the failure was about the text."""
     if failure is None or failure.remedy is Remedy.WAIT or failure.kind.code in _MISSING:
         return False
-    return _is_long_text(old) and _is_long_text(new) and text_similarity(old, new) >= MIN_TEXT_SIMILARITY
+    return are_alike(old, new)
 
 
 def _find_sources(value: Any, failure: OpenFailure, name: str = "") -> list[str]:
@@ -738,7 +811,8 @@ def _is_same_in_other_form(old: Any, new: Any, error: str) -> bool:
     if not after or len(after) >= len(before):
         return False
     removed = _removed_words(before, after)
-    return bool(removed) and not unnamed_words(error, removed)
+    # An error that quotes the whole value names none of its words.
+    return bool(removed) and not unnamed_words(error.replace(old, " "), removed)
 
 
 def _normalized(text: str) -> str:
@@ -757,7 +831,7 @@ def _removed_words(before: Sequence[str], after: Sequence[str]) -> list[str]:
     return removed if position == len(after) else []
 
 
-def _is_same_file(path: str, old: Any, new: Any) -> bool | None:
+def _is_same_file(path: str, old: Any, new: Any, *, is_program: bool = False) -> bool | None:
     """Return whether two texts name one file by a longer and a shorter path; False where that is doubtful."""
     if not isinstance(old, str) or not isinstance(new, str) or old == new:
         return None
@@ -768,8 +842,9 @@ def _is_same_file(path: str, old: Any, new: Any) -> bool | None:
     shorter, longer = sorted((left, right), key=len)
     if not shorter or longer[-len(shorter) :] != shorter:
         return None
-    is_rooted = old.startswith(("/", "~")) != new.startswith(("/", "~"))
-    return is_rooted or len(left) >= len(right)
+    if old.startswith(("/", "~")) != new.startswith(("/", "~")):
+        return not is_program or len(shorter) > 1
+    return not is_program and len(left) >= len(right)
 
 
 def _parts(path: str) -> list[str]:
@@ -833,12 +908,13 @@ def differs_in(candidate: Candidate, steps: Iterable[Step]) -> bool:
         other = step.arguments
         if step.outcome == "success" and any(not _is_known_same(own.get(root), other.get(root)) for root in roots):
             return True
-        if step.call not in candidate.intent and any(_are_alike(text, other.get(root)) for root, text in texts.items()):
+        if step.call not in candidate.intent and any(are_alike(text, other.get(root)) for root, text in texts.items()):
             return True
     return False
 
 
-def _are_alike(first: Any, second: Any) -> bool:
+def are_alike(first: Any, second: Any) -> bool:
+    """Return whether two values are long texts that have most words in common."""
     is_text = _is_long_text(first) and _is_long_text(second)
     return is_text and text_similarity(first, second) >= MIN_TEXT_SIMILARITY
 

@@ -17,10 +17,11 @@ from hypothesis import HealthCheck, given, settings
 
 from mulligan import figures, prompt, redaction
 from mulligan.assembly import Mulligan
+from mulligan.calls import changes
 from mulligan.events import AnyEvent, ContextCompacted, RunStarted, StepEnded, Stream
 from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.figures import StatsQuery
-from mulligan.records import Change, Compaction, Recovery, Run, Step
+from mulligan.records import Change, Compaction, Link, Recovery, Run, Step
 from mulligan.recover.policy import Policy
 from mulligan.redaction import Redactor
 from mulligan.remember.memory import MemoryStore
@@ -51,6 +52,11 @@ class Conversation:
     def fails(self, what: str = "x", tool: str = "search", code: str = "timeout", **fields: Any) -> int:
         failure = Failure.of(Kind("tool", code, Remedy.WAIT, Ran.NO), f"it said {what}", fingerprint=f"f-{what}")
         return self.step(failure=failure, name=tool, **fields)
+
+    def corrects(self, failed: int, before: dict[str, Any], after: dict[str, Any]) -> int:
+        """A call that the recording process has judged to correct a failed one."""
+        links = (Link(run="run_a", failed=failed, overcame=self.seq + 1, how="agent", changes=changes(before, after)),)
+        return self.step(arguments=after, links=links)
 
     def reminder(self) -> str:
         """What is said after a compaction now."""
@@ -177,18 +183,34 @@ def test_overcoming_it_again_takes_nothing_from_what_was_tracked_before(talk):
 
 
 def test_what_was_overcome_in_a_later_turn_is_told_with_what_worked(talk):
-    talk.fails(code="invalid_arguments", arguments={"q": "cats", "k": 50})
+    before, after = {"q": "cats", "k": 50}, {"q": "cats", "k": 10}
+    failed = talk.fails(code="invalid_arguments", arguments=before, judged=True)
     talk.session.turn()
-    talk.step(arguments={"q": "cats", "k": 10})
+    talk.corrects(failed, before, after)
     (line,) = talk.lines()
     assert line.endswith("What worked: k=10")
 
 
-def test_what_worked_names_texts_and_does_not_repeat_them(talk):
-    talk.fails(code="invalid_arguments", arguments={"q": "cats", "city": "Pariss"})
+@pytest.mark.parametrize("judged", [True, False])
+def test_similar_call_without_a_judged_link_is_not_told_as_what_worked(talk, judged):
+    talk.fails(code="invalid_arguments", arguments={"q": "cats", "k": 50}, judged=judged)
     talk.session.turn()
-    talk.step(arguments={"q": "cats", "city": "Paris"})
-    assert talk.lines()[0].endswith("What worked: another city")
+    talk.step(arguments={"q": "cats", "k": 10})
+    assert "What worked" not in talk.reminder()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({"city": "Pariss"}, {"city": "Paris"}), ({"amount": 50}, {"amount": 5}), ({"k": 5, "to": 7}, {"k": 6, "to": 8})],
+    ids=["a text", "money", "a destination"],
+)
+def test_value_that_is_no_advice_is_not_told_as_what_worked(talk, before, after):
+    failed = talk.fails(code="invalid_arguments", arguments=before, judged=True)
+    talk.session.turn()
+    talk.corrects(failed, before, after)
+    (line,) = talk.lines()
+    assert "What worked" not in line
+    assert "another" not in line
 
 
 def test_a_repair_after_a_compaction_in_the_middle_of_the_call_says_what_worked(talk):

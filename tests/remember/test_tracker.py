@@ -14,8 +14,9 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mulligan import prompt
+from mulligan.calls import changes
 from mulligan.failure import Failure, Kind
-from mulligan.records import Effects, Outcome, Step
+from mulligan.records import Effects, Link, Outcome, Step
 from mulligan.redaction import faults
 from mulligan.remember.tracker import (
     CAPACITY,
@@ -213,6 +214,12 @@ def working(tracker: Tracker, n: int, tool: str = "edit", **fields: Any) -> None
     tracker.hear(Step(run="r", seq=n, call=n, name=tool, **fields))
 
 
+def correcting(tracker: Tracker, failed: int, n: int, before: dict[str, Any], after: dict[str, Any]) -> None:
+    """A call that the recording process has judged to correct a failed one."""
+    links = (Link(run="r", failed=failed, overcame=n, how="agent", changes=changes(before, after)),)
+    working(tracker, n, arguments=after, links=links)
+
+
 def lines(tracker: Tracker) -> list[str]:
     tracker.compact()
     return tracker.reminder.splitlines()[1:]
@@ -232,11 +239,11 @@ def test_reading_the_file_again_is_said_with_how_often_it_worked():
     tracker = Tracker()
     for n in (1, 11):
         arguments = {"file_path": "src/app.py", "old_string": "one", "new_string": "two"}
-        failing(tracker, n, code="edit_mismatch", fingerprint="same", arguments=arguments)
+        failing(tracker, n, code="edit_mismatch", fingerprint="same", arguments=arguments, judged=True)
         tracker.turn()
         working(tracker, n + 1, "read", arguments={"file_path": "src/app.py"})
         tracker.turn()
-        working(tracker, n + 2, arguments={**arguments, "old_string": "once"})
+        correcting(tracker, n, n + 2, arguments, {**arguments, "old_string": "once"})
         tracker.turn()
     (line,) = lines(tracker)
     assert line.endswith("What worked, 2 of 2 times: read the file again first")
@@ -244,11 +251,23 @@ def test_reading_the_file_again_is_said_with_how_often_it_worked():
 
 def test_another_file_that_was_read_is_not_said_to_have_helped():
     tracker = Tracker()
-    failing(tracker, 1, code="edit_mismatch", arguments={"file_path": "a.py", "old_string": "one"})
+    arguments = {"file_path": "a.py", "old_string": "one"}
+    failing(tracker, 1, code="edit_mismatch", arguments=arguments, judged=True)
     tracker.turn()
     working(tracker, 2, "read", arguments={"file_path": "b.py"})
-    working(tracker, 3, arguments={"file_path": "a.py", "old_string": "once"})
-    assert lines(tracker)[0].endswith("What worked: another old_string")
+    correcting(tracker, 1, 3, arguments, {**arguments, "old_string": "once"})
+    assert not tracker.failures[0].is_open
+    assert "What worked" not in lines(tracker)[0]
+
+
+def test_call_with_other_arguments_that_nobody_judged_leaves_the_failure_open():
+    for judged in (True, False):
+        tracker = Tracker()
+        failing(tracker, 1, arguments={"k": 50, "q": "x"}, judged=judged)
+        tracker.turn()
+        working(tracker, 2, arguments={"k": 10, "q": "x"})
+        assert tracker.failures[0].is_open
+        assert "What worked" not in lines(tracker)[0]
 
 
 def test_what_had_to_come_first_is_named():
@@ -265,8 +284,17 @@ def test_what_worked_in_another_run_of_the_session_counts():
     tracker = Tracker()
     failing(tracker, 7, arguments={"k": 50, "q": "x"})
     tracker.turn()
+    tracker.hear(Step(run="other", seq=1, call=1, name="edit", arguments={"k": 50, "q": "x"}))
+    assert lines(tracker)[0].endswith("What worked: the same call, later")
+
+
+def test_other_arguments_in_another_run_of_the_session_are_no_correction():
+    tracker = Tracker()
+    failing(tracker, 7, arguments={"k": 50, "q": "x"})
+    tracker.turn()
     tracker.hear(Step(run="other", seq=1, call=1, name="edit", arguments={"k": 10, "q": "x"}))
-    assert lines(tracker)[0].endswith("What worked: k=10")
+    assert tracker.failures[0].is_open
+    assert "What worked" not in lines(tracker)[0]
 
 
 @pytest.mark.parametrize(

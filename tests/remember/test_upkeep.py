@@ -114,7 +114,8 @@ def test_plain_successes_are_sampled_and_figures_were_counted_before(store, cloc
     for n in range(200):
         append(store, *a_run(f"run_{n}", worked(f"run_{n}")))
     mixed = [worked("run_mixed", seq, name=f"tool{seq}") for seq in range(3, 103)]
-    append(store, *a_run("run_mixed", failed("run_mixed"), worked("run_mixed", 2), *mixed))
+    same = {"arguments": {"q": "cats"}}
+    append(store, *a_run("run_mixed", failed("run_mixed", **same), worked("run_mixed", 2, **same), *mixed))
     before = store.stats(LOCAL, EVERYTHING)
     policy = Retention(sample=0.1, successes=None)
 

@@ -21,9 +21,11 @@ from mulligan.calls import Call
 from mulligan.links import (
     CallFacts,
     Candidate,
+    ItemTest,
     OpenFailure,
     Receiver,
     RunProgress,
+    are_alike,
     differing_names,
     differs_in,
     has_long_text,
@@ -180,6 +182,10 @@ class ArgumentVariation:
     def first(self) -> Mapping[str, Any]:
         return self._first
 
+    @property
+    def last(self) -> Mapping[str, Any]:
+        return self._last
+
     def add(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
         """Compare a further success. On the path of every call: after a few, only what never varied is looked at."""
         if self._calls >= MAX_LEARNING_CALLS and len(given) == self._places:
@@ -219,7 +225,7 @@ def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
 
 
 class Provisional(NamedTuple):
-    """A link that a later success may still show to be wrong."""
+    """Links that a later success may still show to be wrong."""
 
     candidate: Candidate
     failure: OpenFailure
@@ -238,7 +244,7 @@ class RunJudge:
         self._attempts: dict[int, list[Step]] = {}
         self._texts: list[Step] = []
         """Calls since the first failure, for comparing long texts; the latest."""
-        self._provisional: dict[int, Provisional] = {}
+        self._provisional: dict[int, list[Provisional]] = {}
         """By recovering call."""
         self._withdrawn: set[int] = set()
 
@@ -270,15 +276,27 @@ class RunJudge:
 
     def withdraw_wrong(self) -> None:
         """Withdraw provisional links that a later success has shown to be a loop over items."""
+        self._withdraw(self._is_item)
+
+    def _withdraw_refuted(self, success: Step, facts: CallFacts) -> None:
+        """Withdraw what a success refutes before it is judged: it may itself recover the failed call."""
+        self._withdraw(
+            lambda candidate: (
+                candidate.facts.item == facts.item and differs_in(candidate._replace(texts=()), (success,))
+            )
+        )
+
+    def _withdraw(self, is_item: ItemTest) -> None:
         for number, provisional in list(self._provisional.items()):
-            if self._is_item(provisional.candidate):
+            if any(is_item(link.candidate) for link in provisional):
                 del self._provisional[number]
                 self._withdrawn.add(number)
-                self.links = [link for link in self.links if link.overcame != number]
+                self.links = [link for link in self.links if link.overcame != number or not link.provisional]
+                reopened = sorted((link.failure for link in provisional), key=lambda failure: failure.number)
                 self.progress = msgspec.structs.replace(
                     self.progress,
-                    open=(*self.progress.open, provisional.failure),
-                    recovered=self.progress.recovered - len(provisional.failure.failed_calls),
+                    open=(*self.progress.open, *reopened),
+                    recovered=self.progress.recovered - sum(len(failure.failed_calls) for failure in reopened),
                 )
 
     def _is_item(self, candidate: Candidate) -> bool:
@@ -293,9 +311,31 @@ class RunJudge:
             # It is judged before it is noted; and a tool that is called in two ways is noted twice.
             if isinstance(own, Mapping) and not roots.isdisjoint(differing_names(known.first, own)):
                 return True
-        if candidate.texts and differs_in(candidate._replace(paths=()), self._texts):
+        if candidate.texts and self._has_like(candidate):
             return True
-        return bool(roots) and not roots.isdisjoint(self.item_arguments.get(key, ()))
+        names = roots | {mark_text_item(path.partition(".")[0]) for path in candidate.texts}
+        return bool(names) and not names.isdisjoint(self.item_arguments.get(key, ()))
+
+    def _has_like(self, candidate: Candidate) -> bool:
+        """Return whether another call of the run has a text like one that was changed."""
+        if differs_in(candidate._replace(paths=()), self._texts):
+            return True
+        own = candidate.call.last.arguments
+        if not isinstance(own, Mapping):
+            return False
+        # Of the calls before the first failure, the first and the last success of each tool are known.
+        others = [
+            success
+            for known in list(self.variations.values())
+            if known.key == candidate.call.first.tool_key and known.scope == candidate.facts.item
+            for success in (known.first, known.last)
+        ]
+        texts = {root: own.get(root) for root in (path.partition(".")[0] for path in candidate.texts)}
+        return any(
+            text != other.get(root) and are_alike(text, other.get(root))
+            for other in others
+            for root, text in texts.items()
+        )
 
     def judge(self, step: Step, facts: CallFacts, *, is_final: bool = True) -> Step:
         """Judge an attempt that has ended. Return its step with the links of its call.
@@ -313,20 +353,27 @@ class RunJudge:
         candidates: list[Candidate] = []
 
         def is_item(candidate: Candidate) -> bool:
+            if self._is_item(candidate):
+                return True
             candidates.append(candidate)
-            return self._is_item(candidate)
+            return False
 
+        if call.has_succeeded and self._provisional:
+            self._withdraw_refuted(step, facts)
         before = self.progress
         self.progress, links = before.after(call, facts, is_item)
         if has_long_text(step.arguments):
             self._texts = [*self._texts[1 - MAX_TEXT_CALLS :], msgspec.structs.replace(step, result=None)]
         if call.has_succeeded:
             self.links += links
-            provisional = next((link for link in reversed(links) if link.provisional), None)
-            if provisional is not None:
-                failure = next(failure for failure in before.open if failure.call.id == provisional.failed)
-                candidate = next(candidate for candidate in candidates if provisional.failed in candidate.intent)
-                self._provisional[call.id] = Provisional(candidate, failure)
+            provisional = {link.failed for link in links if link.provisional}
+            tested = {candidate.failed: candidate for candidate in candidates}
+            if provisional:
+                self._provisional[call.id] = [
+                    Provisional(tested[failure.call.id], failure)
+                    for failure in before.open
+                    if failure.call.id in provisional
+                ]
         own = tuple(link for link in links if link.failed != call.id)
         return msgspec.structs.replace(step, links=own) if own else step
 
@@ -342,8 +389,15 @@ class RunJudge:
         items: dict[str, set[str]] = {}
         for variation in list(self.variations.values()):
             if variation.alone and not variation.scope:
-                items.setdefault(variation.key, set()).update(variation.alone)
+                first, last = variation.first, variation.last
+                texts = [name for name in variation.alone if are_alike(first.get(name), last.get(name))]
+                items.setdefault(variation.key, set()).update(variation.alone, map(mark_text_item, texts))
         return {key: tuple(sorted(names)) for key, names in items.items()}
+
+
+def mark_text_item(name: str) -> str:
+    """Return the name under which an argument is known that holds like texts for different items, such as letters."""
+    return f"{name} (texts)"
 
 
 def scope_of(items: Iterable[Any], declared: Collection[str], arguments: Mapping[str, Any]) -> Scope:

@@ -106,18 +106,23 @@ class Failures(Guard):
     def change(self, changed: Change, closed: Collection[str] = ()) -> str:
         """One changed argument, in a few words. Texts of other runs are named, not repeated."""
         path = self._name(changed.path)
+        return self.advice(changed, closed) or (f"another {path}" if path else "other arguments")
+
+    def advice(self, changed: Change, closed: Collection[str] = ()) -> str:
+        """The same where it tells a model what to do; nothing where it only says that a value was another."""
+        path = self._name(changed.path)
         if changed.path == TOOL:
             return f"call {self._name(changed.after) or 'another tool'} instead"
         if changed.how == "rename":
             return f"{path or 'an argument'} is called {self._name(changed.after) or 'something else'}"
         if changed.how == "drop":
             return f"leave {path or 'an argument'} out"
-        after = changed.after if isinstance(changed.after, str) else None  # a list cannot be looked up
-        if path and (form := _FORMS.get((changed.how, after)) or _FORMS.get((changed.how, None))):
-            return form.format(path)
-        if path and changed.after not in (OPEN, LAST_PART, REQUOTED) and self._may_tell(path, changed.after, closed):
+        form = changed.after if isinstance(changed.after, str) else None
+        if path and (words := _FORMS.get((changed.how, form)) or _FORMS.get((changed.how, None))):
+            return words.format(path)
+        if path and form not in (OPEN, LAST_PART, REQUOTED) and self._may_tell(path, changed.after, closed):
             return f"{path}={self._shown(changed.after)}"
-        return f"another {path}" if path else "other arguments"
+        return ""
 
     def _ahead(self, call: Ahead, closed: Collection[str]) -> str:
         """A call that must come first. Texts of other runs are named, not repeated."""
@@ -228,7 +233,7 @@ class Failures(Guard):
         return f"{said} Details: mulligan show {where}" if where else said
 
 
-_FORMS: dict[tuple[str, str | None], str] = {
+_FORMS: dict[tuple[str, Any], str] = {
     ("cast", "integer"): "{} as an integer",
     ("cast", "number"): "{} as a number",
     ("cast", "string"): "{} as a text",

@@ -9,6 +9,7 @@ import msgspec
 
 from mulligan.calls import TOOL
 from mulligan.failure import Failure, Ran
+from mulligan.privileged_arguments import is_privileged
 from mulligan.prompt.failures import Failures
 from mulligan.prompt.guard import CHANGES, CODE, LINES, NAME, PATH, tokens
 from mulligan.records import Link
@@ -106,11 +107,17 @@ class Sessions(Failures):
         return _Line(line, foreign)
 
     def overcame(self, link: Link, *, was_reread: bool = False) -> str:
-        """What worked after a failure of the same session, in a few words: names and closed values, nobody's texts."""
+        """What worked after a failure of the same session, in a few words: names and closed values, nobody's texts.
+
+        Nothing where that would be no advice: another value, or that of a privileged argument.
+        """
         if was_reread and link.how in ("agent", "recipe") and all(change.path != TOOL for change in link.changes):
             return "read the file again first"
         if link.changes:
-            return "; ".join(self.change(each) for each in link.changes[:CHANGES])
+            if any(change.path != TOOL and is_privileged(change.path) for change in link.changes):
+                return ""
+            advice = [self.advice(change) for change in link.changes[:CHANGES]]
+            return "; ".join(advice) if all(advice) else ""
         if link.how in ("repair", "agent"):
             return ""  # recovery shortened the conversation, say, or it went on: no move that can be made again
         first = ", ".join(name for name in map(self._name, link.between[-CHANGES:]) if name)

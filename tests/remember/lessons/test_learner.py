@@ -83,8 +83,9 @@ def publish_a_mistake(stream: Stream, id: str, at: int) -> None:
     run = Run(id=id, started=at)
     stream.publish(RunStarted(run))
     shared = {"run": id, "name": "search", "started": at}
-    stream.publish(StepEnded(Step(seq=1, call=1, arguments={"k": 50}, outcome="failure", failure=REJECTED, **shared)))
-    stream.publish(StepEnded(Step(seq=2, call=2, arguments={"k": 10}, **shared)))
+    before = {"k": 50, "q": id}
+    stream.publish(StepEnded(Step(seq=1, call=1, arguments=before, outcome="failure", failure=REJECTED, **shared)))
+    stream.publish(StepEnded(Step(seq=2, call=2, arguments={**before, "k": 10}, **shared)))
     stream.publish(RunEnded(Run(id=id, started=at, ended=at + 1, end="finished")))
 
 

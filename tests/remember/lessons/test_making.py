@@ -26,7 +26,7 @@ NOW = 100 * DAY
 
 def fix(*changes: Change, **fields) -> Fix:
     first = fields.get("first", ())
-    about = {"sort": "recipe" if first else "change", "tried": 9, "worked": 9, **fields}
+    about = {"sort": "recipe" if first else "change", "tried": 9, "worked": 9, "tellable": True, **fields}
     return Fix(id="fix_1", tool="search", fingerprint="f", changes=changes, **about)
 
 
@@ -76,8 +76,10 @@ def test_an_example_is_the_same_call_before_and_after():
         (fix(Change(path="k", how="clamp", after=10), worked=2, tried=2), False),
         (fix(Change(path="k", how="clamp", after=10), worked=4, tried=9), False),
         (fix(Change(path="k", how="clamp", after=10), state="revoked"), False),
+        (fix(Change(path="k", how="clamp", after=10), tellable=False), False),
+        (fix(Change(path="k", how="clamp", after=10), tellable=False, state="approved"), False),
     ],
-    ids=["a value", "another value", "left out", "again", "twice", "seldom", "taken back"],
+    ids=["a value", "another value", "left out", "again", "twice", "seldom", "taken back", "untold", "untold for all"],
 )
 def test_only_what_says_something_and_works_is_worth_a_lesson(given, is_worth):
     assert lessons.is_worth(given, met=9) is is_worth
@@ -162,8 +164,8 @@ def batch(pattern: int, number: int) -> list[AnyEvent]:
     shared = {"run": id, "name": "search", "started": at}
     return [
         RunStarted(Run(id=id, started=at)),
-        StepEnded(Step(seq=1, call=1, arguments={"k": 50}, outcome="failure", failure=failure, **shared)),
-        StepEnded(Step(seq=2, call=2, arguments={"k": 10}, **shared)),
+        StepEnded(Step(seq=1, call=1, arguments={"k": 50, "q": id}, outcome="failure", failure=failure, **shared)),
+        StepEnded(Step(seq=2, call=2, arguments={"k": 10, "q": id}, **shared)),
         RunEnded(Run(id=id, started=at, ended=at, end="finished")),
     ]
 
