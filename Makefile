@@ -2,7 +2,7 @@
 # ARGS reaches the tool behind a target: make test ARGS="-k retry -x"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-providers test-browser test-api screenshots test-agents test-mcp test-wheel lint typing format bench eval-repair eval-learning clean
+.PHONY: help demo test test-providers test-browser test-api screenshots test-agents test-mcp test-wheel lint typing format size bench eval-repair eval-learning clean
 export PYTHON
 
 help: ## print these lines
@@ -60,6 +60,10 @@ format: ## rewrite the code in the house's style
 	@scripts/environment base dev
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
+
+size: ## print files and lines by package, largest first
+	@scripts/environment base
+	@.venv/bin/python scripts/size.py
 
 bench: ## measure mulligan beside what you would use instead; exit 1 if a target is missed
 	@scripts/environment base bench

@@ -7,9 +7,13 @@ import sys
 import time
 from collections.abc import Iterator
 
-import postgres
-import pytest
-from hypothesis import HealthCheck, settings
+import strict_decoding
+
+strict_decoding.install()  # before the first import of mulligan
+
+import postgres  # noqa: E402
+import pytest  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 # How long an example takes says more about what else is running than about the code: what must be quick is measured
 # where it matters, in CPU time.
@@ -18,6 +22,10 @@ settings.load_profile("house")
 
 PATIENCE = 10.0
 """Seconds that a thread is given to end, which hangs in a store or does not."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what is there now")
 
 
 @pytest.fixture(autouse=True)

@@ -609,6 +609,43 @@ def test_relative_path_that_became_longer_is_doubtful_where_another_file_was_use
 
 
 @pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"path": "pkg/__init__.py"}, {"path": "__init__.py"}),
+        ({"path": "__init__.py"}, {"path": "pkg/__init__.py"}),
+        ({"path": "/src/pkg/__init__.py"}, {"path": "__init__.py"}),
+    ],
+)
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_file_of_the_same_name_is_an_item_where_a_program_uses_others(before, after, place):
+    other = {"path": "pkg/core.py"}
+    run = LiveRun()
+    if place == "before":
+        run.end_call(other)
+    run.fail_call(before)
+    links = run.end_call(after)
+    found = [(link.evidence, link.provisional) for link in links]
+    assert found == ([] if place == "before" else [(("same_values",), True)])
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_linked"),
+    [
+        (fail("No such book.", "not_found", Remedy.TELL), False),
+        (TIMEOUT, False),
+        (fail("Books have no title. Give the author.", "not_found", Remedy.TELL), True),
+        (fail("unexpected argument"), True),
+    ],
+)
+def test_value_under_another_name_is_another_question_where_the_tool_knew_the_first(failure, is_linked):
+    before, after = {"title": "King"}, {"author": "King"}
+    assert bool(link_live(before, after, failure)) is is_linked
+    assert [link.evidence[0] for link in link_handled(before, after, failure)] == (
+        ["same_values"] if is_linked else ["handler"]
+    )
+
+
+@pytest.mark.parametrize(
     ("message", "is_named"), [("unexpected argument 'verbose'", True), ("it broke", False), ("verbosely", False)]
 )
 def test_argument_may_be_dropped_where_the_error_names_it(message, is_named):
@@ -620,6 +657,14 @@ def test_argument_may_be_dropped_where_the_error_names_it(message, is_named):
 def test_word_may_be_dropped_where_the_error_names_it(message, is_named):
     before, after = {"command": "ls --color src"}, {"command": "ls src"}
     assert bool(link_live(before, after, fail(message, "execution_failed", Remedy.TELL))) is is_named
+
+
+def test_error_that_quotes_the_whole_value_names_none_of_its_words():
+    before, after = {"name": "desk lamp led"}, {"name": "desk lamp"}
+    failure = fail("There is no product 'desk lamp led'.", "not_found", Remedy.TELL)
+    assert link_live(before, after, failure) == []
+    assert link_live(before, after, fail("Nothing is called 'desk lamp led'.", "not_found", Remedy.TELL)) == []
+    assert link_live(before, after, fail("There is no product 'desk lamp led', leave out led.")) != []
 
 
 def test_word_that_was_replaced_is_not_dropped():
@@ -661,8 +706,13 @@ def test_misspelt_tool_is_recovered_by_the_one_of_a_similar_name_and_the_same_va
     [
         ("missing 1 required positional argument: 'unit'", True),
         ("unit is required", True),
+        ("no unit was given", True),
+        ("call it with a unit: it needs a unit", True),
+        ("Please specify the unit.", True),
         ("it broke", False),
         ("the community is closed", False),
+        ("every unit of this city is closed", False),
+        ("The unit is asleep. A city is required.", False),
     ],
 )
 def test_arguments_may_be_added_that_the_error_says_are_missing(message, is_named):
@@ -805,6 +855,14 @@ def test_long_text_of_which_most_is_unchanged_is_evidence():
     assert (link.evidence, link.provisional) == (("same_text",), True)
     assert link_live({"body": EDIT}, {"body": " ".join(reversed("abcdefghijklmnopqrstuvwxyz" * 4))}) == []
     assert link_live({"body": EDIT[:50]}, {"body": EDIT[:50].replace("brown", "red")}) == []
+
+
+def test_long_text_with_other_words_is_an_item_where_another_success_has_one():
+    texts = [" ".join(f"{word}{number}" for number in range(20)) for word in ("first", "second", "third")]
+    run = LiveRun()
+    run.end_call({"document": "report", "text": texts[0]})
+    run.fail_call({"document": "report", "text": texts[1]}, facts=run.begin_call(turn=(1, 2)))
+    assert run.end_call({"document": "report", "text": texts[2]}, facts=run.begin_call(turn=(1, 3))) == []
 
 
 @pytest.mark.parametrize("failure", [TIMEOUT, fail("no such file", "file_not_found", Remedy.TELL)])
@@ -1253,8 +1311,11 @@ def test_program_without_evidence_recovers_only_by_the_same_values(drawn):
     for arguments, cause in drawn:
         run.end_call(arguments, cause)
     by_id = {made.call: made.arguments for made in run.steps}
+    latest = {link.overcame: link for link in run.links}
     for link in run.links:
         assert link.evidence in (("same_arguments",), ("same_values",))
+        if link is not latest[link.overcame]:
+            continue  # an earlier failed call of a chain, whose values may have changed their form and their name
         assert sorted(map(str, by_id[link.failed].values())) == sorted(map(str, by_id[link.overcame].values())) or {
             change.how for change in link.changes
         } <= {"cast", "rename"}
@@ -1327,15 +1388,17 @@ class Interleaving:
         return self.has_scopes or (failed.facts.task == TASKS[worker] and failed.planned.item == planned.item)
 
     def check_links(self) -> None:
+        latest = {link.overcame: link.failed for link in self.run.links}
         for link in self.run.links:
             failed, success = self.ended[link.failed], self.ended[link.overcame]
             assert failed.planned.item == success.planned.item
             assert link.failed in success.delivered
-            if link.evidence != ("same_arguments",) and link.changes:
+            # Of a chain, the last failed call is the one that the success re-issues.
+            if link.evidence != ("same_arguments",) and link.changes and link.failed == latest[link.overcame]:
                 first, second = failed.facts.task, success.facts.task
                 assert first is not None
                 assert second is not None
-                assert all(left == right for left, right in zip(first, second, strict=False))
+                assert first[-1] in second or second[-1] in first
 
 
 @given(WORKERS, st.booleans(), st.lists(st.integers(0, 3), max_size=60))

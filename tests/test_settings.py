@@ -29,7 +29,7 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "patterns": (("a",), ("b",), ("c",), ("d",)),
     "allowed": (("a",), ("b",), ("c",), ("d",)),
     "listed": (("a",), ("b",), ("c",), ("d",)),
-    "recipes": (("a",), ("b",), ("c",), ("d",)),
+    "learn": ("repair", "tell", "off", "repair"),
     "off": (True, False, True, False),
     "attempts": (1, 2, 4, 5),
     "first_wait": (0.1, 0.2, 0.3, 0.4),
@@ -103,7 +103,7 @@ def test_an_argument_is_over_the_environment_over_the_project_over_the_user_over
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_value_of_the_wrong_type_is_told_with_its_place(places, name):
-    wrong = "[[1]]" if name in ("secret", "patterns", "allowed", "listed", "recipes") else "{}"
+    wrong = "[[1]]" if name in ("secret", "patterns", "allowed", "listed") else "{}"
     path = places.write(places.user, f"{name} = {wrong}\n")
     with pytest.raises(SettingsError) as told:
         places.read()
@@ -154,7 +154,7 @@ def test_other_programs_variables_are_not_ours(places):
 # A project's file comes with strangers' code
 
 
-@pytest.mark.parametrize("name", ["allowed", "listed", "recipes"])
+@pytest.mark.parametrize("name", ["allowed", "listed"])
 def test_a_project_cannot_let_more_be_kept_or_done(places, name):
     path = places.write(places.project / "mulligan.toml", f"{name} = ['.*']\n")
     with pytest.raises(SettingsError) as told:
@@ -178,6 +178,18 @@ def test_a_project_cannot_loosen_the_level_its_user_chose(places):
         places.read()
 
 
+def test_project_cannot_let_memory_run_calls(places):
+    path = places.write(places.project / "mulligan.toml", "learn = 'repair'\n")
+    with pytest.raises(SettingsError, match="learn") as refusal:
+        places.read()
+    assert str(path) in str(refusal.value)
+
+
+def test_project_can_switch_memory_off(places):
+    places.write(places.project / "mulligan.toml", "learn = 'off'\n")
+    assert places.read().learn == "off"
+
+
 def test_a_project_cannot_keep_more_than_its_user_chose(places):
     places.write(places.user, "record = 'shape'\n")
     places.write(places.project / "mulligan.toml", "record = 'full'\n")
@@ -185,6 +197,18 @@ def test_a_project_cannot_keep_more_than_its_user_chose(places):
         places.read()
     places.write(places.project / "mulligan.toml", "record = 'off'\n")
     assert places.read().record == "off"
+
+
+def test_a_project_cannot_let_memory_do_more_than_its_user_chose(places):
+    places.write(places.project / "mulligan.toml", "learn = 'repair'\n")
+    with pytest.raises(SettingsError, match=r"so a project cannot set it.*MULLIGAN_LEARN"):
+        places.read()
+    places.write(places.user, "learn = 'off'\n")
+    places.write(places.project / "mulligan.toml", "learn = 'tell'\n")
+    with pytest.raises(SettingsError, match="learn cannot be loosened"):
+        places.read()
+    places.write(places.user, "learn = 'repair'\n")
+    assert places.read().learn == "tell"
 
 
 def test_a_project_may_tighten(places):

@@ -23,7 +23,7 @@ from mulligan.calls import TOOL, Call, changes, group_attempts, is_retry, is_sam
 from mulligan.failure import Failure, Remedy
 from mulligan.privileged_arguments import names_identity_or_money
 from mulligan.records import Change, History, Link, LinkEvidence, LinkMethod, Run, Status, Step
-from mulligan.stated_limits import names_argument, supports_value, unnamed_words
+from mulligan.stated_limits import names_argument, says_missing, supports_value, unnamed_words
 
 MAX_OPEN_FAILURES = 100
 """Open failures of a run that later calls are compared with, the latest."""
@@ -362,15 +362,18 @@ class RunProgress(msgspec.Struct, frozen=True):
         before, after = _values(failure.call.last), _values(call.last)
         if not isinstance(before, Mapping) or not isinstance(after, Mapping) or is_hidden(before) or is_hidden(after):
             return None  # nothing is derived from hidden values, and an unchanged one may be of another call
-        comparison = compare_arguments(before, after, failure.call.failure)
+        is_program = facts.knows_program and facts.turn is None
+        comparison = compare_arguments(before, after, failure.call.failure, is_program=is_program)
         if comparison is None or _is_renamed_away(failure.call, call, comparison):
             return None
         if not comparison.values:
             evidence: LinkEvidence = "missing_arguments" if comparison.has_additions else "same_values"
-            # A relative path that became longer may be another file of the same name.
-            if comparison.doubtful and is_item(Candidate(call, facts, comparison.doubtful)):
+            # A path that became longer or shorter may be that of another file of the same name.
+            is_doubtful = bool(comparison.doubtful)
+            candidate = Candidate(call, facts, comparison.doubtful, (), failure.failed_calls, failure.call.id)
+            if is_doubtful and is_item(candidate):
                 return None
-            return _match_changes(failure, call, (evidence,))
+            return _match_changes(failure, call, (evidence,), is_provisional=is_doubtful)
         if any(_root(path) in facts.item_arguments for path in comparison.values):
             return None
         evidences = self._find_evidence(failure, call, facts, comparison)
@@ -612,9 +615,12 @@ class Comparison(NamedTuple):
 
 
 def compare_arguments(
-    before: Mapping[str, Any], after: Mapping[str, Any], failure: Failure | None
+    before: Mapping[str, Any], after: Mapping[str, Any], failure: Failure | None, *, is_program: bool = False
 ) -> Comparison | None:
-    """Tell another form of the same values from other values; None where the calls have too little in common."""
+    """Tell another form of the same values from other values; None where the calls have too little in common.
+
+    `is_program` says that code made the calls, and no model: it may go through files of one name in many folders.
+    """
     text = f"{failure.message}\n{failure.detail}"[:4000] if failure is not None else ""
     is_command = not _COMMANDS.isdisjoint(before) and not _COMMANDS.isdisjoint(after)
     values: dict[str, tuple[Any, Any]] = {}
@@ -632,22 +638,33 @@ def compare_arguments(
             return None  # nothing is derived from hidden values
         if change.how == "drop" and names_argument(text, _leaf(path)):
             continue
+        if change.how == "rename" and not _may_be_misnamed(failure, text, change):
+            values[path] = (old, new)
+            item_paths += [path, path.removesuffix(_leaf(path)) + str(new)]
+            continue
         if change.how in _FORMS or _is_same_in_other_form(old, new, text):
             continue
         if old is None and _leaf(path) not in _names_at(before, path):
-            if names_argument(text, _leaf(path)):
+            if says_missing(text, _leaf(path)):
                 has_additions = True
                 continue
-        elif (same_file := _is_same_file(path, old, new)) is not None:
+        elif (same_file := _is_same_file(path, old, new, is_program=is_program)) is not None:
             if not same_file:
                 doubtful.append(path)
             continue
         values[path] = (old, new)
-        if not (_is_long_text(old) and _is_long_text(new)):
+        if not are_alike(old, new):
             item_paths.append(path)
     unchanged = [name for name in before if name in after and is_same_json(before[name], after[name])]
     has_unchanged = any(not (is_command and name in _COMMENTS) for name in unchanged)
     return Comparison(values, tuple(item_paths), tuple(doubtful), has_additions, has_unchanged)
+
+
+def _may_be_misnamed(failure: Failure | None, text: str, change: Change) -> bool:
+    """Return whether a failure may be about the name of an argument: a tool that looked and found nothing knew it."""
+    if failure is None or not (failure.remedy is Remedy.WAIT or failure.kind.code in _MISSING):
+        return True
+    return names_argument(text, str(change.before)) or names_argument(text, str(change.after))
 
 
 def _find_value_support(failure: OpenFailure, path: str, old: Any, new: Any) -> LinkEvidence | None:
@@ -664,7 +681,7 @@ def _is_same_text(failure: Failure | None, old: Any, new: Any) -> bool:
     """Return whether a long text was corrected: most of it is unchanged, and the failure was about the text."""
     if failure is None or failure.remedy is Remedy.WAIT or failure.kind.code in _MISSING:
         return False
-    return _is_long_text(old) and _is_long_text(new) and text_similarity(old, new) >= MIN_TEXT_SIMILARITY
+    return are_alike(old, new)
 
 
 def _find_sources(value: Any, failure: OpenFailure, name: str = "") -> list[str]:
@@ -746,7 +763,8 @@ def _is_same_in_other_form(old: Any, new: Any, error: str) -> bool:
     if not after or len(after) >= len(before):
         return False
     removed = _removed_words(before, after)
-    return bool(removed) and not unnamed_words(error, removed)
+    # An error that quotes the whole value names none of its words.
+    return bool(removed) and not unnamed_words(error.replace(old, " "), removed)
 
 
 def _normalized(text: str) -> str:
@@ -765,7 +783,7 @@ def _removed_words(before: Sequence[str], after: Sequence[str]) -> list[str]:
     return removed if position == len(after) else []
 
 
-def _is_same_file(path: str, old: Any, new: Any) -> bool | None:
+def _is_same_file(path: str, old: Any, new: Any, *, is_program: bool = False) -> bool | None:
     """Return whether two texts name one file by a longer and a shorter path; False where that is doubtful."""
     if not isinstance(old, str) or not isinstance(new, str) or old == new:
         return None
@@ -776,8 +794,9 @@ def _is_same_file(path: str, old: Any, new: Any) -> bool | None:
     shorter, longer = sorted((left, right), key=len)
     if not shorter or longer[-len(shorter) :] != shorter:
         return None
-    is_rooted = old.startswith(("/", "~")) != new.startswith(("/", "~"))
-    return is_rooted or len(left) >= len(right)
+    if old.startswith(("/", "~")) != new.startswith(("/", "~")):
+        return not is_program or len(shorter) > 1
+    return not is_program and len(left) >= len(right)
 
 
 def _parts(path: str) -> list[str]:
@@ -841,12 +860,13 @@ def differs_in(candidate: Candidate, steps: Iterable[Step]) -> bool:
         other = step.arguments
         if step.outcome == "success" and any(not _is_known_same(own.get(root), other.get(root)) for root in roots):
             return True
-        if step.call not in candidate.intent and any(_are_alike(text, other.get(root)) for root, text in texts.items()):
+        if step.call not in candidate.intent and any(are_alike(text, other.get(root)) for root, text in texts.items()):
             return True
     return False
 
 
-def _are_alike(first: Any, second: Any) -> bool:
+def are_alike(first: Any, second: Any) -> bool:
+    """Return whether two values are long texts that have most words in common."""
     is_text = _is_long_text(first) and _is_long_text(second)
     return is_text and text_similarity(first, second) >= MIN_TEXT_SIMILARITY
 

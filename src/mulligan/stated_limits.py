@@ -32,6 +32,11 @@ _LIST = (
     r"expected|must be|use|did you mean|known)\b[^\n:\[({]{0,40}[:\[({]?([^\n]{1,600})"
 )
 _MEMBER = r"'([^'\n]{1,80})'|\"([^\"\n]{1,80})\"|`([^`\n]{1,80})`|([\w.+/-]{1,80})"
+_MISSING = (
+    r"\b(?:missing|requires?|required|mandatory|omitted|absent|unset|undefined|is (?:none|null|empty|blank)|"
+    r"(?:not|no|be|is|none)(?: \S{1,40}){0,2} (?:given|provided|specified|set|supplied|passed))\b"
+)
+_ASKED_FOR = r"\b(?:needs?|without|lacks?|expect(?:ed|s)?|specify|provide|supply|give|pass|add)(?: \w{1,20}){0,2} "
 _LENGTH = r"\b(?:characters?|chars?|long|longer|shorter|length|bytes|items?|elements?|entries)\b"
 
 
@@ -43,10 +48,23 @@ def names_argument(text: str, name: str) -> bool:
     return re.search(pattern, text[:MAX_SCANNED_CHARS], re.IGNORECASE) is not None
 
 
+def says_missing(text: str, name: str) -> bool:
+    """Return whether an error text says that an argument is missing. That it names the argument is not enough."""
+    asked_for = rf"{_ASKED_FOR}[`'\"-]{{0,2}}{re.escape(name[:200])}(?![\w-])"
+    return any(
+        names_argument(sentence, name) and re.search(rf"{_MISSING}|{asked_for}", sentence, re.IGNORECASE)
+        for sentence in re.split(r"\n|(?<=[.;!?])\s", text[:MAX_SCANNED_CHARS])
+    )
+
+
 def unnamed_words(text: str, words: Sequence[str]) -> list[str]:
-    """Return those of some words of a value that an error text does not name."""
+    """Return those of some words of a value that an error text does not name as words of their own."""
     scanned = text[:MAX_SCANNED_CHARS]
-    return [word for word in words if len(word.strip("'\"`,;")) < 2 or word.strip("'\"`,;") not in scanned]
+    return [word for word in words if not _is_named(scanned, word.strip("'\"`,;"))]
+
+
+def _is_named(text: str, word: str) -> bool:
+    return len(word) > 1 and re.search(rf"(?<!\w){re.escape(word[:200])}(?!\w)", text) is not None
 
 
 def supports_value(text: str, old: Any, new: Any) -> bool:

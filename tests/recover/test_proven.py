@@ -82,10 +82,29 @@ def test_a_fix_that_does_not_fit_this_call_is_left_alone(arguments, change):
 CLAMP = Change(path="k", how="substitute", after=10)
 
 
-def test_a_proven_fix_is_tried_without_asking():
-    (made,) = asked({"k": 50}, fix(CLAMP))
+CAST = Change(path="q", how="cast", after="integer")
+
+
+def test_promoted_form_change_is_applied_automatically():
+    (made,) = asked({"q": "7"}, fix(CAST))
     assert made.automatic
     assert made.confidence > 0.8
+
+
+def test_promoted_value_is_never_applied_because_of_its_votes():
+    (made,) = asked({"k": 50}, fix(CLAMP, worked=500, tried=500, tellable=True))
+    assert not made.automatic
+    assert made.why == "a remembered value is applied only after an operator approved it"
+
+
+def test_approved_text_is_applied_only_if_the_schema_lists_it():
+    schema_member = Change(path="unit", how="substitute", after="metric")
+    (made,) = asked({"unit": "imperial"}, fix(schema_member, state="approved", tellable=True))
+    assert made.automatic
+    other_text = Change(path="file", how="substitute", after="archive")
+    (made,) = asked({"file": "inbox"}, fix(other_text, state="approved", tellable=True), released=frozenset({"file"}))
+    assert not made.automatic
+    assert "schema" in made.why
 
 
 @pytest.mark.parametrize(
@@ -94,10 +113,11 @@ def test_a_proven_fix_is_tried_without_asking():
         (fix(CLAMP, state="proposed", why="it worked 3 times"), {}, "it worked 3 times"),
         (fix(CLAMP, state="demoted", why="it failed twice in a row"), {}, "twice"),
         (fix(CLAMP, likeness=0.9), {}, "only alike"),
-        (fix(CLAMP), {"effects": "once"}, "operator must approve"),
+        (fix(CLAMP), {"effects": "once"}, "after an operator approved it"),
+        (fix(CLAMP), {}, "after an operator approved it"),
         (fix(CLAMP), {"mode": "suggest"}, "only suggested"),
-        (fix(CLAMP), {"destructive": True}, "destructive"),
-        (fix(CLAMP), {"privileged": frozenset({"k"})}, "not changed without asking"),
+        (fix(CLAMP, state="approved"), {"destructive": True}, "destructive"),
+        (fix(CLAMP, state="approved"), {"privileged": frozenset({"k"})}, "not changed without asking"),
         (fix(CLAMP, worked=5, tried=9, state="approved"), {}, ""),
         (fix(CLAMP, state="approved"), {"effects": "once"}, ""),
     ],
@@ -109,7 +129,7 @@ def test_what_is_not_proven_or_not_safe_is_only_suggested(known, tool, why):
 
 
 RECIPE = Fix(
-    id="fix_2", tool="search", fingerprint="f", sort="recipe", worked=412, tried=412, state="promoted",
+    id="fix_2", tool="search", fingerprint="f", sort="recipe", worked=412, tried=412, state="promoted", tellable=True,
     first=(
         Ahead(tool="press", arguments={"position": 1.0}),
         Ahead(tool="login", arguments={"user": "ann"}, open=("id",)),

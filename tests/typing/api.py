@@ -11,6 +11,7 @@ from typing import Any, assert_type
 
 import mulligan
 from mulligan import AgentError, Event, Failure, InfraError, Kind, Mulligan, Policy, Remedy, Store
+from mulligan.records import Link
 from mulligan.testing import Rehearsal, rehearsal
 
 # A decorated function keeps its signature and its answer.
@@ -26,7 +27,7 @@ def configured(query: str, *, exact: bool = False) -> list[str]:
     return [query] if exact else []
 
 
-@mulligan.tool(type="retrieval", empty="failure", errors="raised", record="shape")
+@mulligan.tool(type="retrieval", empty="failure", errors="raised", record="shape", learn="off", items=("query",))
 def sought(query: str) -> list[str]:
     return []
 
@@ -106,6 +107,9 @@ def wrong_options_are_errors() -> None:
     mulligan.tool(empty="bad")  # type: ignore[call-overload]
     mulligan.run("agent", record="some")  # type: ignore[arg-type]
     mulligan.run("agent", mode="fix")  # type: ignore[arg-type]
+    mulligan.run("agent", learn="all")  # type: ignore[arg-type]
+    mulligan.tool(learn="all")  # type: ignore[call-overload]
+    mulligan.correcting("the text of an error")  # type: ignore[arg-type]
     mulligan.tool(colour="red")  # type: ignore[call-overload]
     mulligan.tool(3)  # type: ignore[call-overload]
     mulligan.model(effects="none")  # type: ignore[call-overload]
@@ -124,6 +128,9 @@ def work() -> str:
         with run.step("plan", "read", words=3) as step:
             assert_type(step.record_failure("tool", "timeout", "30 s"), Failure)
         run.step("thought")  # type: ignore[arg-type]
+        with run.item(("order", 7)), mulligan.correcting(ValueError("no")):
+            search("fish")
+        assert_type(run.links(), list[Link])
         for turn in mulligan.turns(limit=3):
             assert_type(turn.number, int)
             assert_type(turn.is_last, bool)
@@ -135,7 +142,9 @@ def work() -> str:
 
 
 async def async_work() -> Any:
-    async with mulligan.run("agent", mode="suggest", record="shape") as run, run.step("respond"):
+    async with mulligan.run("agent", mode="suggest", record="shape", learn="tell") as run, run.step("respond"):
+        async with run.item(7), mulligan.correcting(ValueError("no")):
+            pass
         for turn in mulligan.turns():
             return await turn.acall([fetch], "fetch", {})
     return None

@@ -154,11 +154,13 @@ class Guarding:
         """The function itself was reached: what comes next is a retry."""
         self._has_executed = True
 
-    def spend(self, failure: Failure) -> str:
+    def spend(self, failure: Failure, is_repair: bool = False) -> str:
         """Takes one retry of every budget; why there is none left."""
         if self._guard is None or not self._has_executed:
             return ""  # turned away by ourselves: nobody else was asked for anything yet
-        why = self._kit.budget.spend(self._guard)
+        # A repair after a proven rejection is a new call, which no storm is made of.
+        is_free = is_repair and failure.ran is Ran.NO
+        why = "" if is_free else self._kit.budget.spend(self._guard)
         if not why and not self._run.take_retry(self._policy.run_retries):
             made = self._policy.run_retries
             return "1 retry was made in this run" if made == 1 else f"{made} retries were made in this run"

@@ -21,6 +21,7 @@ from mulligan.links import (
     ItemTest,
     OpenFailure,
     RunProgress,
+    are_alike,
     differing_names,
     differs_in,
     has_long_text,
@@ -146,6 +147,10 @@ class ArgumentVariation:
     def first(self) -> Mapping[str, Any]:
         return self._first
 
+    @property
+    def last(self) -> Mapping[str, Any]:
+        return self._last
+
     def add(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
         """Compare a further success. On the path of every call: after a few, only what never varied is looked at."""
         if self._calls >= MAX_LEARNING_CALLS and len(given) == self._places:
@@ -185,7 +190,7 @@ def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
 
 
 class Provisional(NamedTuple):
-    """A link that a later success may still show to be wrong."""
+    """Links that a later success may still show to be wrong."""
 
     candidate: Candidate
     failure: OpenFailure
@@ -271,9 +276,31 @@ class RunJudge:
             # It is judged before it is noted; and a tool that is called in two ways is noted twice.
             if isinstance(own, Mapping) and not roots.isdisjoint(differing_names(known.first, own)):
                 return True
-        if candidate.texts and differs_in(candidate._replace(paths=()), self._texts):
+        if candidate.texts and self._has_like(candidate):
             return True
-        return bool(roots) and not roots.isdisjoint(self.item_arguments.get(key, ()))
+        names = roots | {mark_text_item(path.partition(".")[0]) for path in candidate.texts}
+        return bool(names) and not names.isdisjoint(self.item_arguments.get(key, ()))
+
+    def _has_like(self, candidate: Candidate) -> bool:
+        """Return whether another call of the run has a text like one that was changed."""
+        if differs_in(candidate._replace(paths=()), self._texts):
+            return True
+        own = candidate.call.last.arguments
+        if not isinstance(own, Mapping):
+            return False
+        # Of the calls before the first failure, the first and the last success of each tool are known.
+        others = [
+            success
+            for known in list(self.variations.values())
+            if known.key == candidate.call.first.tool_key and known.scope == candidate.facts.item
+            for success in (known.first, known.last)
+        ]
+        texts = {root: own.get(root) for root in (path.partition(".")[0] for path in candidate.texts)}
+        return any(
+            text != other.get(root) and are_alike(text, other.get(root))
+            for other in others
+            for root, text in texts.items()
+        )
 
     def judge(self, step: Step, facts: CallFacts, *, is_final: bool = True) -> Step:
         """Judge an attempt that has ended. Return its step with the links of its call.
@@ -291,8 +318,10 @@ class RunJudge:
         candidates: list[Candidate] = []
 
         def is_item(candidate: Candidate) -> bool:
+            if self._is_item(candidate):
+                return True
             candidates.append(candidate)
-            return self._is_item(candidate)
+            return False
 
         if call.has_succeeded and self._provisional:
             self._withdraw_refuted(step, facts)
@@ -325,8 +354,15 @@ class RunJudge:
         items: dict[str, set[str]] = {}
         for variation in list(self.variations.values()):
             if variation.alone and not variation.scope:
-                items.setdefault(variation.key, set()).update(variation.alone)
+                first, last = variation.first, variation.last
+                texts = [name for name in variation.alone if are_alike(first.get(name), last.get(name))]
+                items.setdefault(variation.key, set()).update(variation.alone, map(mark_text_item, texts))
         return {key: tuple(sorted(names)) for key, names in items.items()}
+
+
+def mark_text_item(name: str) -> str:
+    """Return the name under which an argument is known that holds like texts for different items, such as letters."""
+    return f"{name} (texts)"
 
 
 def scope_of(items: Iterable[Any], declared: Collection[str], arguments: Mapping[str, Any]) -> Scope:

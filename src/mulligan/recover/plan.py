@@ -81,8 +81,8 @@ class Questions:
     """Which arguments are no longer what the attempt was given, because it has changed them."""
     remaining: Callable[[], float | None] = _no_limit
     """Seconds until the deadline."""
-    spend: Callable[[Failure], str] = _may
-    """Takes one retry from every budget; why there is none left."""
+    spend: Callable[..., str] = _may
+    """Takes one retry from every budget; why there is none left. Told the failure, and whether a repair follows it."""
     halted: Callable[..., str] = _may
     """Why an attempt may not be made so many seconds from now, so that nothing is waited for in vain.
 
@@ -136,7 +136,9 @@ def recovery(
         if ask.known is not None and is_of_memory(failure, tool):
             repairs.known = (yield Ask(ask.known, (failure, arguments))) or ()
         step = next_step(arguments, failure, attempt, tool, policy, ask, repairs)
-        why = step if isinstance(step, str) else ask.halted(step[1].seconds) or ask.spend(failure)
+        why = (
+            step if isinstance(step, str) else ask.halted(step[1].seconds) or ask.spend(failure, bool(step[1].changes))
+        )
         if not why and not isinstance(step, str):
             yield Wait(step[1])
             why = ask.turned_away()

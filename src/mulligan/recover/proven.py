@@ -56,7 +56,7 @@ class Known:
         sure = wilson(self.fix.worked, self.fix.tried)
         if self.fix.state == "approved":
             sure = max(sure, APPROVED)
-        elif not self.fix.tellable:
+        elif not self.fix.tellable and (self.is_value or self.fix.state != "promoted"):
             sure = min(sure, UNTOLD)
         if self.missing:
             sure *= 0.5

@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mulligan.records import Change, Fix, Record, fix_id
+import msgspec
+
+from mulligan.records import Change, Fix, fix_id
 from mulligan.remember.fixes import Form
 from mulligan.remember.store import FixQuery, Shape
 
@@ -28,8 +30,8 @@ ALWAYS = 0.9
 """The share of calls that have an argument which belongs to every call."""
 
 
-class Given(Record, frozen=True):
-    """Of a step, what it was called with: the rest of it need not be read."""
+class Given(msgspec.Struct, frozen=True):
+    """View of a stored step: what it was called with. Ignores all other fields of the record."""
 
     arguments: Any = None
     key: str | None = None

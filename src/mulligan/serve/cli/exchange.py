@@ -112,7 +112,7 @@ class Importer:
         self.new += self._store.append(LOCAL, batch, journal, mark)
 
     def _events(self, history: History, is_whole: bool) -> Iterator[AnyEvent]:
-        if self._redactor.level == "shared":
+        if self._redactor.level == "shared" or self._hides_linked_values(history):
             history = attach_links(history)
         # A run that was exported may be in this very store, with more of it: then nothing about it is changed.
         yield redacted(RunStarted(history.run) if is_whole else RunEnded(history.run), self._redactor)
@@ -122,6 +122,13 @@ class Importer:
             yield redacted(StepEnded(dated), self._redactor)
         for compaction in history.compactions:
             yield redacted(ContextCompacted(compaction), self._redactor)
+
+    def _hides_linked_values(self, history: History) -> bool:
+        """Return whether redaction hides a value by which a link was judged: the store could not derive it."""
+        links = [link for link in history.links if link.failed != link.overcame]
+        calls = {call for link in links for call in (link.failed, link.overcame)}
+        steps = [step for step in history.steps if step.call in calls]
+        return any(redacted(StepEnded(step), self._redactor) != StepEnded(step) for step in steps)
 
 
 def _journal(lines: Lines, format: formats.Format) -> str:

@@ -1,0 +1,933 @@
+"""Which later call recovers a failed one, by programs of users: wrapped functions, runs, and a store on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mulligan import AgentError, Mulligan
+from mulligan.failure import SettingsError
+from mulligan.records import Fix, History, Link
+from mulligan.remember.sqlite import SqliteStore
+from mulligan.remember.store import LOCAL, FixQuery, LessonQuery, PatternQuery, RunQuery, now
+from mulligan.report.terminal import status_word
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+class Program:
+    """A user's program: its own mulligan, and what its store holds."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        self.path = folder / "kept.db"
+        self.mulligan = Mulligan(store=str(self.path), home=str(folder), **settings)
+
+    def read_runs(self) -> list[History]:
+        """The runs in the store, the oldest first."""
+        assert self.mulligan.flush(60)
+        store = SqliteStore(self.path)
+        try:
+            return list(reversed(store.runs(LOCAL, RunQuery(limit=1000))))
+        finally:
+            store.close()
+
+    def read_links(self) -> list[Link]:
+        return [link for history in self.read_runs() for link in history.links]
+
+    def read_status(self) -> str:
+        """The status of the latest run, as people read it."""
+        return status_word(self.read_runs()[-1])
+
+    def read_fixes(self) -> list[Fix]:
+        assert self.mulligan.flush(60)
+        store = SqliteStore(self.path)
+        try:
+            return list(store.fixes(LOCAL, FixQuery(now=now(), limit=100)))
+        finally:
+            store.close()
+
+    def read_bytes(self) -> bytes:
+        """All bytes that it left on disk."""
+        self.mulligan.flush(60)
+        self.mulligan.close()
+        return b"".join(path.read_bytes() for path in self.folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Program]:
+    program = Program(tmp_path)
+    yield program
+    program.mulligan.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Program]]:
+    """Makes a program with other settings."""
+    programs: list[Program] = []
+
+    def start(**settings: Any) -> Program:
+        programs.append(Program(tmp_path, **settings))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.mulligan.close()
+
+
+def make_report(program: Program, **options: Any) -> Callable[..., str]:
+    """A tool that rejects one layout and some months, in words that state no limit."""
+
+    def report(month: str, layout: str = "tall") -> str:
+        if layout == "wide":
+            raise ValueError("The page is too narrow for this.")
+        if month in ("2026-02", "x"):
+            raise ValueError("Nothing was booked.")
+        return f"{month}, {layout}"
+
+    wrapped: Callable[..., str] = program.mulligan.tool(**options)(report)
+    return wrapped
+
+
+def evidence_of(links: list[Link]) -> list[tuple[str, ...]]:
+    return [link.evidence for link in links]
+
+
+# Loops over items
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        ["2026-01", "2026-02", "2026-03"],
+        ["2026-02", "2026-03", "2026-04"],
+        ["2026-01", "2026-03", "2026-02"],
+        ["2026-02", "2026-03"],
+    ],
+    ids=["in the middle", "first", "last", "two"],
+)
+@pytest.mark.parametrize("argument", ["month", "customer_id", "path", "query", "page"])
+def test_loop_over_items_is_partial_and_teaches_nothing(program: Program, items: list[str], argument: str) -> None:
+    def fetch(**arguments: str) -> str:
+        if arguments[argument] == "2026-02":
+            raise ValueError("Nothing was booked.")
+        return "booked"
+
+    tool = program.mulligan.tool(fetch)
+    with program.mulligan.run("reports") as run:
+        for item in items:
+            with contextlib.suppress(ValueError):
+                tool(**{argument: item, "unit": "EUR"})
+    assert run.status == "partial"
+    assert run.links() == program.read_links() == []
+    assert program.read_status() == "partial"
+    assert program.read_fixes() == []
+
+
+def test_loop_over_items_in_many_runs_tells_no_run_the_item_of_another(program: Program) -> None:
+    report = make_report(program)
+    notes: list[str] = []
+    for number in range(6):
+        with program.mulligan.run("reports"):
+            for month in ("2026-02", f"2025-{number + 1:02}"):
+                try:
+                    report(month)
+                except ValueError as error:
+                    notes += error.__notes__
+        program.mulligan.flush(60)
+    assert len(notes) == 6
+    assert not any("worked before" in note or "2025" in note for note in notes)
+
+
+def test_item_that_fails_in_its_own_handler_is_not_corrected_by_the_next_item(program: Program) -> None:
+    report = make_report(program)
+    with program.mulligan.run("reports") as run:
+        report("2026-01")
+        try:
+            report("2026-02")
+        except ValueError:
+            report("2026-03")  # a loop that goes on inside the handler: the month names items
+    assert run.status == "partial"
+    assert program.read_links() == []
+
+
+def test_link_is_withdrawn_once_a_later_success_shows_a_loop_over_items(program: Program) -> None:
+    report = make_report(program)
+    with program.mulligan.run("reports") as run:
+        try:
+            report("2026-02")
+        except ValueError:
+            report("2026-03")
+        assert run.status == "recovered"
+        assert [link.provisional for link in program.read_links()] == [True]
+        assert program.read_fixes() == []
+        report("2026-04")
+        assert run.status == "partial"
+    assert program.read_links() == []
+    assert program.read_status() == "partial"
+    assert program.read_fixes() == []
+
+
+# Corrections
+
+
+def test_correction_inside_the_handler_recovers(program: Program) -> None:
+    report = make_report(program)
+    with program.mulligan.run("reports") as run:
+        try:
+            report("2026-01", layout="wide")
+        except ValueError:
+            report("2026-01", layout="tall")
+        assert program.read_links()[0].provisional
+    assert run.status == "recovered"
+    (link,) = program.read_links()
+    assert (link.failed, link.overcame, link.evidence, link.provisional) == (1, 2, ("handler",), False)
+    assert [(change.path, change.after) for change in link.changes] == [("layout", "tall")]
+    assert program.read_status() == "recovered"
+    assert [fix.worked for fix in program.read_fixes()] == [1]
+
+
+def test_correction_after_the_handler_is_partial(program: Program) -> None:
+    report = make_report(program)
+    with program.mulligan.run("reports") as run:
+        with contextlib.suppress(ValueError):
+            report("2026-01", layout="wide")
+        report("2026-01", layout="tall")
+    assert run.status == "partial"
+    assert program.read_links() == []
+    assert program.read_fixes() == []
+
+
+def test_same_arguments_recover_wherever_they_are_used_again(program: Program) -> None:
+    is_open = False
+
+    @program.mulligan.tool
+    def enter(door: int) -> str:
+        if not is_open:
+            raise ValueError("The door is shut.")
+        return "inside"
+
+    with program.mulligan.run("visitor") as run:
+        with pytest.raises(ValueError, match="shut"):
+            enter(1)
+        is_open = True
+        enter(1)
+    assert run.status == "recovered"
+    assert evidence_of(program.read_links()) == [("same_arguments",)]
+
+
+def test_same_value_in_another_form_recovers_after_the_handler(program: Program) -> None:
+    @program.mulligan.tool(mode="observe")
+    def count(limit: Any) -> int:
+        if not isinstance(limit, int):
+            raise TypeError("This must be a number.")
+        return limit
+
+    with program.mulligan.run("counter") as run:
+        with pytest.raises(TypeError):
+            count("5")
+        count(5)
+    assert run.status == "recovered"
+    assert evidence_of(program.read_links()) == [("same_values",)]
+
+
+def test_value_within_the_stated_limit_recovers_after_the_handler(program: Program) -> None:
+    @program.mulligan.tool(mode="observe")
+    def search(query: str, k: int) -> int:
+        if k > 10:
+            raise ValueError("k must be at most 10")
+        return k
+
+    with program.mulligan.run("searcher") as run:
+        with pytest.raises(ValueError, match="at most"):
+            search("fish", 50)
+        search("fish", 7)
+    assert run.status == "recovered"
+    assert evidence_of(program.read_links()) == [("stated_limit",)]
+
+
+# What a program says itself
+
+
+def test_correcting_links_a_call_after_the_handler(program: Program) -> None:
+    report = make_report(program)
+    with program.mulligan.run("reports") as run:
+        with pytest.raises(ValueError, match="narrow") as raised:
+            report("2026-01", layout="wide")
+        with program.mulligan.correcting(raised.value):
+            report("2026-01", layout="tall")
+        report("2026-03")
+    assert run.status == "recovered"
+    assert evidence_of(program.read_links()) == [("explicit",)]
+
+
+def test_correcting_links_a_call_of_another_tool(program: Program) -> None:
+    report = make_report(program)
+
+    @program.mulligan.tool
+    def export(year: int) -> str:
+        return str(year)
+
+    with program.mulligan.run("reports") as run:
+        with pytest.raises(ValueError, match="narrow") as raised:
+            report("2026-01", layout="wide")
+        with program.mulligan.correcting(raised.value):
+            export(2026)
+    assert run.status == "recovered"
+    (link,) = program.read_links()
+    assert (link.failed, link.overcame, link.evidence) == (1, 2, ("explicit",))
+    assert program.read_status() == "recovered"
+
+
+def test_correcting_links_nothing_outside_its_block_and_nothing_for_a_strangers_error(program: Program) -> None:
+    report = make_report(program)
+    with program.mulligan.run("reports") as run:
+        with pytest.raises(ValueError, match="narrow") as raised:
+            report("2026-01", layout="wide")
+        with program.mulligan.correcting(raised.value):
+            pass
+        with program.mulligan.correcting(ValueError("The page is too narrow for this.")):
+            report("2026-01", layout="tall")
+    assert run.status == "partial"
+    assert program.read_links() == []
+
+
+def test_correcting_says_what_it_takes(program: Program) -> None:
+    with pytest.raises(SettingsError, match="the exception that a call raised"):
+        program.mulligan.correcting("The page is too narrow.")  # type: ignore[arg-type]
+
+
+def test_correcting_in_one_task_does_not_mark_the_calls_of_another(program: Program) -> None:
+    report = make_report(program)
+
+    async def work() -> str:
+        async with program.mulligan.run("reports") as run:
+            with pytest.raises(ValueError, match="narrow") as raised:
+                report("2026-01", layout="wide")
+            entered, done = asyncio.Event(), asyncio.Event()
+
+            async def correct() -> None:
+                async with program.mulligan.correcting(raised.value):
+                    entered.set()
+                    await done.wait()
+
+            async def go_on() -> None:
+                await entered.wait()
+                report("2026-03", layout="small")
+                done.set()
+
+            await asyncio.gather(correct(), go_on())
+            return run.status
+
+    assert asyncio.run(work()) == "partial"
+
+
+def test_item_scopes_let_items_be_corrected_differently(program: Program) -> None:
+    """Without scopes two corrections that differ would show that the layout names items."""
+
+    @program.mulligan.tool
+    def fetch(order: str, layout: str) -> str:
+        if layout == "wide":
+            raise ValueError("The page is too narrow for this.")
+        return f"{order}, {layout}"
+
+    statuses = []
+    for has_scopes in (False, True):
+        with program.mulligan.run("orders") as run:
+            for order, layout in (("A1", "tall"), ("B2", "small")):
+                with run.item(order if has_scopes else "all"):
+                    try:
+                        fetch(order, "wide")
+                    except ValueError:
+                        fetch(order, layout)
+        statuses.append(run.status)
+    assert statuses == ["partial", "recovered"]
+
+
+def test_no_link_crosses_an_item_scope(program: Program) -> None:
+    report = make_report(program)
+    with program.mulligan.run("reports") as run:
+        try:
+            with run.item("January"):
+                report("2026-01", layout="wide")
+        except ValueError:
+            with run.item("February"):
+                report("2026-01", layout="tall")
+    assert run.status == "partial"
+    assert program.read_links() == []
+
+
+def test_declared_items_are_never_corrected_and_other_arguments_are(program: Program) -> None:
+    report = make_report(program, items=("month",))
+    with program.mulligan.run("reports") as run:
+        try:
+            report("2026-02")
+        except ValueError:
+            report("2026-03")
+    assert run.status == "partial"
+    with program.mulligan.run("reports") as run:
+        for month in ("2026-01", "2026-03"):
+            try:
+                report(month, layout="wide")
+            except ValueError:
+                report(month, layout="tall")
+    assert run.status == "recovered"
+    assert evidence_of(program.read_links()) == [("handler",), ("handler",)]
+
+
+def test_argument_that_named_items_in_one_run_names_them_in_the_next(program: Program) -> None:
+    report = make_report(program)
+    with program.mulligan.run("reports"):
+        report("2026-01")
+        report("2026-03")
+    program.mulligan.flush(60)
+    with program.mulligan.run("reports") as run:
+        try:
+            report("2026-02")
+        except ValueError:
+            report("2026-04")
+    assert run.status == "partial"
+    assert program.read_links() == []
+
+
+# Turns of a model
+
+
+def book(days: int, hotel: str) -> str:
+    if days > 7:
+        raise AgentError("This stay is too long.", recoverable=False)
+    return f"{days} days at the {hotel}"
+
+
+@pytest.mark.parametrize(("place", "evidence"), [(0, []), (1, [("model_turn",)]), (2, [])])
+def test_models_next_turn_recovers_and_neither_the_same_nor_a_later_one(
+    program: Program, place: int, evidence: list[tuple[str, ...]]
+) -> None:
+    with program.mulligan.run("agent") as run:
+        turns = list(program.mulligan.turns(limit=3))
+        answer = turns[0].call([book], "book", {"days": 9, "hotel": "Plaza"})
+        assert answer["error"] == "tool/invalid_arguments"
+        assert turns[place].call([book], "book", {"days": 5, "hotel": "Plaza"}) == "5 days at the Plaza"
+    assert evidence_of(program.read_links()) == evidence
+    assert run.status == ("recovered" if evidence else "partial")
+
+
+def test_models_next_turn_does_not_recover_where_no_argument_stays(program: Program) -> None:
+    with program.mulligan.run("agent") as run:
+        first, second = program.mulligan.turns(limit=2)
+        first.call([book], "book", {"days": 9, "hotel": "Plaza"})
+        second.call([book], "book", {"days": 5, "hotel": "Ritz"})
+    assert run.status == "partial"
+
+
+def test_loop_of_ours_links_turns_too(program: Program) -> None:
+    from mulligan.testing import ScriptedModel, call
+
+    model = ScriptedModel(call("book", days=9, hotel="Plaza"), call("book", days=5, hotel="Plaza"), "Booked.")
+    assert program.mulligan.loop(model, [book], "Book a hotel.").status == "recovered"
+    assert ("model_turn",) in evidence_of(program.read_links())
+
+
+# Prerequisites
+
+
+class Garage:
+    """Cars that start only while the brake is pressed."""
+
+    def __init__(self, program: Program) -> None:
+        self.is_pressed = False
+        self.press = program.mulligan.tool(effects="repeatable", name="press")(self._press)
+        self.start = program.mulligan.tool(effects="repeatable", name="start")(self._start)
+
+    def _press(self, level: int) -> str:
+        self.is_pressed = True
+        return "pressed"
+
+    def _start(self, car: str) -> str:
+        if not self.is_pressed:
+            raise AgentError("The brake must be pressed first.", code="precondition")
+        return "running"
+
+
+def test_prerequisite_in_a_handler_teaches(program: Program) -> None:
+    for car in ("red", "blue"):
+        garage = Garage(program)
+        with program.mulligan.run("driver") as run:
+            try:
+                garage.start(car)
+            except AgentError:
+                garage.press(1)
+                garage.start(car)
+        assert run.status == "recovered"
+    assert [(link.how, link.between, link.evidence) for link in program.read_links()] == 2 * [
+        ("recipe", ("press",), ("same_arguments",))
+    ]
+    (fix,) = program.read_fixes()
+    assert (fix.sort, fix.worked, fix.tellable) == ("recipe", 2, True)
+    assert [(call.tool, call.arguments) for call in fix.first] == [("press", {"level": 1})]
+
+
+def test_second_round_over_items_teaches_no_prerequisite(program: Program) -> None:
+    for _ in range(2):
+        garage = Garage(program)
+        with program.mulligan.run("driver") as run:
+            failed: list[str] = []
+            for car in ("red", "blue"):
+                try:
+                    garage.start(car)
+                except AgentError:
+                    failed.append(car)
+            garage.press(1)
+            for car in failed:
+                garage.start(car)
+        assert run.status == "recovered"
+    assert {(link.how, link.between) for link in program.read_links()} == {("retry", ())}
+    assert [fix for fix in program.read_fixes() if fix.sort == "recipe"] == []
+
+
+# Threads and tasks
+
+
+def make_count(program: Program) -> Callable[[Any], int]:
+    @program.mulligan.tool(mode="observe")
+    def count(limit: Any) -> int:
+        if not isinstance(limit, int):
+            raise TypeError("This must be a number.")
+        return limit
+
+    return count
+
+
+@pytest.mark.parametrize(("has_context", "status"), [(True, "recovered"), (False, "partial")])
+def test_another_form_recovers_in_a_thread_only_with_its_context(
+    program: Program, has_context: bool, status: str
+) -> None:
+    count = make_count(program)
+    with program.mulligan.run("counter") as run:
+        with pytest.raises(TypeError):
+            count("5")
+
+        def work() -> None:
+            if has_context:
+                count(5)
+            else:
+                with run:
+                    count(5)
+
+        target = contextvars.copy_context().run if has_context else _call
+        thread = threading.Thread(target=target, args=(work,))
+        thread.start()
+        thread.join()
+    assert run.status == status
+
+
+def _call(work: Callable[[], None]) -> None:
+    work()
+
+
+def test_same_arguments_recover_in_any_thread_of_the_run(program: Program) -> None:
+    is_open = False
+
+    @program.mulligan.tool
+    def enter(door: int) -> str:
+        if not is_open:
+            raise ValueError("The door is shut.")
+        return "inside"
+
+    with program.mulligan.run("visitor") as run:
+        with pytest.raises(ValueError, match="shut"):
+            enter(1)
+        is_open = True
+
+        def work() -> None:
+            with run:
+                enter(1)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert run.status == "recovered"
+
+
+def test_items_of_a_pool_are_partial(program: Program) -> None:
+    report = make_report(program)
+
+    def work(month: str) -> None:
+        with contextlib.suppress(ValueError):
+            report(month)
+
+    with program.mulligan.run("reports") as run, ThreadPoolExecutor(4) as pool:
+        for month in ("2026-01", "2026-02", "2026-03", "2026-04"):
+            pool.submit(contextvars.copy_context().run, work, month)
+    assert run.status == "partial"
+    assert program.read_links() == []
+
+
+def test_items_of_a_gather_are_partial_and_corrections_in_each_task_recover(program: Program) -> None:
+    @program.mulligan.tool
+    async def report(month: str, layout: str = "tall") -> str:
+        await asyncio.sleep(0)
+        if layout == "wide" or month == "2026-02":
+            raise ValueError("This cannot be shown.")
+        return f"{month}, {layout}"
+
+    async def go_on(month: str) -> None:
+        with contextlib.suppress(ValueError):
+            await report(month)
+
+    async def correct(month: str) -> None:
+        try:
+            await report(month, layout="wide")
+        except ValueError:
+            await report(month, layout="tall")
+
+    async def work(task: Callable[[str], Any], months: list[str]) -> str:
+        async with program.mulligan.run("reports") as run:
+            await asyncio.gather(*map(task, months))
+        return run.status
+
+    months = ["2026-01", "2026-02", "2026-03"]
+    assert asyncio.run(work(go_on, months)) == "partial"
+    assert program.read_links() == []
+    assert asyncio.run(work(correct, months[::2])) == "recovered"
+    assert evidence_of(program.read_links()) == [("handler",), ("handler",)]
+
+
+def test_call_in_flight_when_the_failure_became_known_recovers_nothing(program: Program) -> None:
+    count_started, failure_known = threading.Event(), threading.Event()
+    calls: list[int] = []
+
+    @program.mulligan.tool
+    def enter(door: int) -> str:
+        calls.append(door)
+        if len(calls) == 1:  # the first is the slow one, and succeeds
+            count_started.set()
+            failure_known.wait(30)
+            return "inside"
+        raise ValueError("The door is shut.")
+
+    with program.mulligan.run("visitor") as run, ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(contextvars.copy_context().run, enter, 1)
+        count_started.wait(30)
+        with pytest.raises(ValueError, match="shut"):
+            enter(1)
+        failure_known.set()
+        assert slow.result() == "inside"
+    assert run.status == "partial"
+    assert program.read_links() == []
+
+
+# Exceptions that were wrapped
+
+
+class ReportError(Exception):
+    pass
+
+
+def raise_from(error: Exception) -> None:
+    raise ReportError("no report") from error
+
+
+def raise_while_handling(error: Exception) -> None:
+    raise ReportError("no report")
+
+
+def raise_from_nothing(error: Exception) -> None:
+    raise ReportError("no report") from None
+
+
+def raise_group(error: Exception) -> None:
+    raise ExceptionGroup("some failed", [KeyError("x"), error])
+
+
+def raise_group_from(error: Exception) -> None:
+    raise ExceptionGroup("some failed", [KeyError("x")]) from error
+
+
+@pytest.mark.parametrize(
+    "raise_other", [raise_from, raise_while_handling, raise_from_nothing, raise_group, raise_group_from]
+)
+def test_correction_in_the_handler_of_an_exception_made_of_the_failure_recovers(
+    program: Program, raise_other: Callable[[Exception], None]
+) -> None:
+    report = make_report(program)
+
+    def try_report() -> None:
+        try:
+            report("2026-01", layout="wide")
+        except ValueError as error:
+            raise_other(error)
+
+    with program.mulligan.run("reports") as run:
+        try:
+            try_report()
+        except Exception:  # noqa: BLE001 - a program catches what it raised itself
+            report("2026-01", layout="tall")
+    assert run.status == "recovered"
+    assert evidence_of(program.read_links()) == [("handler",)]
+
+
+def test_correction_in_the_handler_of_a_task_group_recovers(program: Program) -> None:
+    report = make_report(program)
+
+    async def work() -> str:
+        async with program.mulligan.run("reports") as run:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(asyncio.to_thread(report, "2026-01", layout="wide"))
+            except* ValueError:
+                report("2026-01", layout="tall")
+        return run.status
+
+    assert asyncio.run(work()) == "recovered"
+
+
+def test_correction_in_the_handler_of_another_error_recovers_nothing(program: Program) -> None:
+    report = make_report(program)
+    with program.mulligan.run("reports") as run:
+        with pytest.raises(ValueError, match="narrow"):
+            report("2026-01", layout="wide")
+        try:
+            raise KeyError("x")
+        except KeyError:
+            report("2026-01", layout="tall")
+    assert run.status == "partial"
+
+
+# What is not stored
+
+
+@pytest.mark.parametrize("settings", [{"record": "shape"}, {"level": "shared"}], ids=["shape", "shared"])
+def test_links_hold_where_no_values_are_stored(start: Callable[..., Program], settings: dict[str, Any]) -> None:
+    program = start(**settings)
+
+    @program.mulligan.tool(mode="observe")
+    def fetch(order: str, layout: str) -> str:
+        if layout == "zebrawide":
+            raise ValueError("The page is too narrow for this.")
+        return "done"
+
+    with program.mulligan.run("orders") as run:
+        try:
+            fetch("zebraorder one", "zebrawide")
+        except ValueError:
+            fetch("zebraorder one", "zebratall")
+        with pytest.raises(ValueError, match="narrow"):
+            fetch("zebraorder two", "zebrawide")
+        fetch("zebraorder two", "zebratall")
+    assert run.status == "partial"
+    (link,) = program.read_links()
+    assert (link.failed, link.overcame, link.evidence) == (1, 2, ("handler",))
+    assert [change.path for change in link.changes] == ["layout"]
+    assert b"zebra" not in program.read_bytes()
+
+
+@pytest.mark.parametrize("settings", [{"record": "shape"}, {"level": "shared"}], ids=["shape", "shared"])
+def test_items_are_told_apart_where_no_values_are_stored(
+    start: Callable[..., Program], settings: dict[str, Any]
+) -> None:
+    program = start(**settings)
+    report = make_report(program)
+    with program.mulligan.run("reports") as run:
+        for month in ("x", "y", "z"):  # of one length, so that their shapes are equal
+            with contextlib.suppress(ValueError):
+                report(month)
+    assert run.status == "partial"
+    assert program.read_links() == []
+    assert program.read_status() == "partial"
+
+
+# How far memory goes
+
+
+def learn_layout(program: Program) -> None:
+    """Two runs in which the same correction worked, for different months."""
+    report = make_report(program)
+    for month in ("2026-01", "2026-03"):
+        with program.mulligan.run("reports"):
+            try:
+                report(month, layout="wide")
+            except ValueError:
+                report(month, layout="tall")
+    program.mulligan.flush(60)
+
+
+def read_note(program: Program, report: Callable[..., str], **about: Any) -> str:
+    with program.mulligan.run("reports", **about), pytest.raises(ValueError, match="narrow") as raised:
+        report("2026-05", layout="wide")
+    return "\n".join(raised.value.__notes__)
+
+
+TOLD = "This worked before, in 2 of 2 runs: layout=tall."
+
+
+@pytest.mark.parametrize(("learn", "is_told"), [("off", False), ("tell", True), ("repair", True)])
+@pytest.mark.parametrize("place", ["settings", "run", "tool"])
+def test_learn_says_whether_memory_tells(start: Callable[..., Program], place: str, learn: str, is_told: bool) -> None:
+    learn_layout(start())
+    program = start(**({"learn": learn} if place == "settings" else {}))
+    report = make_report(program, **({"learn": learn} if place == "tool" else {}))
+    note = read_note(program, report, **({"learn": learn} if place == "run" else {}))
+    assert (TOLD in note) is is_told
+
+
+def test_more_cautious_of_run_and_tool_holds(start: Callable[..., Program]) -> None:
+    learn_layout(start())
+    program = start()
+    assert TOLD not in read_note(program, make_report(program, learn="off"), learn="repair")
+    assert TOLD not in read_note(program, make_report(program, learn="repair"), learn="off")
+
+
+@pytest.mark.parametrize("place", ["settings", "run", "tool"])
+@pytest.mark.parametrize(("learn", "is_run"), [("off", False), ("tell", False), ("repair", True)])
+def test_learn_repair_alone_runs_an_approved_prerequisite(
+    start: Callable[..., Program], place: str, learn: str, is_run: bool
+) -> None:
+    teacher = start()
+    for car in ("red", "blue"):
+        garage = Garage(teacher)
+        with teacher.mulligan.run("driver"):
+            try:
+                garage.start(car)
+            except AgentError:
+                garage.press(1)
+                garage.start(car)
+    (fix,) = teacher.read_fixes()
+    store = SqliteStore(teacher.path)
+    store.decide(LOCAL, fix.id, approved=True, at=now())
+    store.close()
+
+    program = start(**({"learn": learn} if place == "settings" else {}))
+    garage = Garage(program)
+    if place == "tool":
+        garage.start = program.mulligan.tool(effects="repeatable", name="start", learn=learn)(garage._start)  # type: ignore[call-overload]
+    with program.mulligan.run("driver", **({"learn": learn} if place == "run" else {})):
+        try:
+            answer = garage.start("green")
+        except AgentError:
+            answer = "failed"
+    assert answer == ("running" if is_run else "failed")
+    assert garage.is_pressed is is_run
+
+
+# The README
+
+
+def first_example() -> str:
+    match = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert match is not None
+    return match[1]
+
+
+def test_readme_example_is_repaired_a_hundred_times_in_one_process(program: Program) -> None:
+    """Its first example, as a user runs it: nothing that was learned stops the repair."""
+    code = compile(first_example().replace("import mulligan\n", "", 1), "README.md", "exec")
+    for _ in range(100):
+        exec(code, {"mulligan": program.mulligan, "__name__": "readme"})
+    assert {status_word(history) for history in program.read_runs()} == {"recovered"}
+    assert len(program.read_runs()) == 100
+
+
+def test_readme_example_is_repaired_a_hundred_times_in_one_store(start: Callable[..., Program]) -> None:
+    code = compile(first_example().replace("import mulligan\n", "", 1), "README.md", "exec")
+    for _ in range(100):
+        program = start()
+        exec(code, {"mulligan": program.mulligan, "__name__": "readme"})
+        assert program.mulligan.flush(60)
+        program.mulligan.close()
+    histories = start().read_runs()
+    assert [status_word(history) for history in histories] == ["recovered"] * 100
+
+
+# The command
+
+
+def run_command(program: Program, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """`mulligan ...` in a process of its own."""
+    program.mulligan.flush(60)
+    command = [sys.executable, "-m", "mulligan", *words, "--store", str(program.path)]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_forget_learned_keeps_history_and_discards_fixes_and_lessons(program: Program) -> None:
+    @program.mulligan.tool(mode="observe")
+    def search(query: str, size: int) -> int:
+        if size > 10:
+            raise ValueError("That does not fit.")
+        return size
+
+    def correct(query: str) -> str:
+        """Search for too much, then for less. Return what the first error says."""
+        with program.mulligan.run("searcher"):
+            try:
+                search(query, size=50)
+            except ValueError as error:
+                search(query, size=10)
+                return "\n".join(error.__notes__)
+        return ""
+
+    for query in ("cats", "dogs", "fish"):
+        correct(query)
+    assert [fix.worked for fix in program.read_fixes()] == [3]
+    assert run_command(program, "consolidate").returncode == 0
+    assert len(json.loads(run_command(program, "lessons", "--source", "learned", "--json").stdout)) == 1
+    before = program.read_runs()
+
+    done = run_command(program, "forget", "--learned", "--yes")
+
+    assert done.returncode == 0, done.stderr
+    assert run_command(program, "forget", "--learned", "--yes").returncode == 1, "nothing is left to forget"
+    store = SqliteStore(program.path)
+    for is_rebuilt in (False, True):
+        if is_rebuilt:
+            store.rebuild(LOCAL)
+            store.consolidate(LOCAL, now())
+        assert list(reversed(store.runs(LOCAL, RunQuery(limit=10)))) == before
+        assert [pattern.count for pattern in store.patterns(LOCAL, PatternQuery())] == [3]
+        assert store.fixes(LOCAL, FixQuery(now=now(), limit=10)) == []
+        assert store.lessons(LOCAL, LessonQuery(source="learned", now=now())) == []
+    store.close()
+    notes = [correct(query) for query in ("birds", "mice", "cows")]
+    assert ["size=10" in note for note in notes] == [False, False, True], "it learns again from nothing"
+    assert [fix.worked for fix in program.read_fixes()] == [3]
+
+
+@pytest.mark.parametrize("text", ["The page is too narrow for this.", "ValueError: The page is too narrow for this."])
+def test_suggest_finds_what_memory_has_for_the_text_of_an_error(program: Program, text: str) -> None:
+    learn_layout(program)
+    arguments = {"month": "2026-05", "layout": "wide"}
+    advice = program.mulligan.suggest("report", arguments, text)
+    assert [suggestion.arguments for suggestion in advice.suggestions] == [{"month": "2026-05", "layout": "tall"}]
+    assert advice.suggestions[0].source == "memory"
+    line = json.dumps({"tool": "report", "arguments": arguments, "error": text})
+    done = run_command(program, "suggest", "--json", stdin=line)
+    (suggestion,) = json.loads(done.stdout)["suggestions"]
+    assert (suggestion["source"], suggestion["arguments"]["layout"]) == ("memory", "tall")
+
+
+def test_show_says_why_a_link_holds(program: Program) -> None:
+    report = make_report(program)
+    with program.mulligan.run("reports") as run:
+        try:
+            report("2026-01", layout="wide")
+        except ValueError:
+            report("2026-01", layout="tall")
+        shown = run_command(program, "show", run.id).stdout
+        assert "linked because: made while the error was handled, provisional while the run" in " ".join(shown.split())
+    shown = run_command(program, "show", run.id).stdout
+    assert "linked because: made while the error was handled" in " ".join(shown.split())
+    assert "provisional" not in shown
+    (fix,) = program.read_fixes()
+    assert "made while the error was handled" in run_command(program, "fixes", "show", fix.id).stdout

@@ -1,0 +1,181 @@
+"""Shortcuts that look for bytes in what mulligan wrote: each constant stands where its shortcut looks for it.
+
+A shortcut that no longer matches is silent: the result is the same and slow, or a record is taken for another. These
+tests encode real records, so that a renamed field fails here.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from session_logs import ClaudeCode
+from struct_filler import encoded_fields, fill
+
+from mulligan import records
+from mulligan.capture.transcripts import claude_code, exported, formats
+from mulligan.events import ContextCompacted, StepEnded
+from mulligan.records import Change, Compaction, Link, Step, decode, encode
+from mulligan.remember import bodies, precedents, rows
+from mulligan.remember.patterns import Decision
+from mulligan.remember.recording import framing, scrubbing
+from mulligan.serve.api import bodies as api_bodies
+from mulligan.serve.api.sent import SentBatch
+from mulligan.serve.cli import entries, install
+from mulligan.serve.hooks import first
+
+
+def successful_step(**fields: Any) -> Step:
+    """Return a step of a call that worked at once, with everything filled that a row of such a call can hold."""
+    overrides = {"seq": 3, "call": 3, "attempt": 1, "outcome": "success", "failure": None, "judged": False, **fields}
+    return fill(Step, **overrides)
+
+
+# remember
+
+
+def test_links_that_differ_only_in_where_they_are_share_the_rest_of_their_bytes() -> None:
+    links = [fill(Link, run=f"run_{number}", failed=number, overcame=number + 1) for number in (1, 2)]
+    texts = [encode(link) for link in links]
+    remainders = {text.partition(precedents._HOW)[2] for text in texts}
+    assert len(remainders) == 1
+    assert remainders != {b""}, f"{precedents._HOW!r} is not in {texts[0]!r}"
+    assert all(text.count(precedents._HOW) >= 1 for text in texts)
+    fields = Link.__struct_encode_fields__
+    assert fields.index(precedents._HOW.decode().strip('":')) == 3, "only run, failed and overcame may stand before it"
+
+
+def test_links_in_the_same_words_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+
+    def count(data: Any, type: Any) -> Any:
+        decoded.append(data)
+        return decode(data, type)
+
+    monkeypatch.setattr(precedents, "decode", count)
+    change = Change(path="k", how="clamp", before=50, after=10)
+    links = [
+        (f"run_{number}", encode(Link(run=f"run_{number}", failed=number, overcame=9, how="agent", changes=(change,))))
+        for number in range(1, 6)
+    ]
+    assert [count for count, _ in precedents._together(links)] == [5]
+    assert len(decoded) == 1
+
+
+def test_step_bodies_begin_with_the_mark_of_a_whole_step() -> None:
+    assert encode(fill(Step)).startswith(bodies._WHOLE)
+    assert encode(Step(run="run_a", seq=1, call=1)).startswith(bodies._WHOLE)
+
+
+def test_short_bodies_never_begin_with_the_mark_of_a_whole_step() -> None:
+    *_, filled = rows.plain_row(successful_step())
+    *_, empty = rows.plain_row(Step(run="run_a", seq=1, call=1))
+    assert not encode(filled).startswith(bodies._WHOLE)
+    assert not encode(empty).startswith(bodies._WHOLE)
+    assert encoded_fields(bodies.Rest) <= encoded_fields(Step)
+
+
+def test_short_bodies_hold_every_field_that_the_columns_do_not() -> None:
+    step = successful_step()
+    *columns, remainder = rows.plain_row(step)
+    assert set(msgspec.json.decode(encode(remainder))) == encoded_fields(bodies.Rest)
+    assert bodies.step(*columns, encode(remainder)) == step
+    assert bodies.step(*columns, encode(step)) == step
+
+
+def test_words_of_the_compression_are_fields_of_records() -> None:
+    """Words that no record has any more compress nothing. Those that stand for foreign values are listed."""
+    foreign = set("content data description error input items model query results text title url".split())
+    words = {word.decode() for word in re.findall(rb'"(\w+)":', bodies._WORDS_1)} - {"1"}
+    structs = [struct for struct in vars(records).values() if isinstance(struct, type)]
+    fields = {name for struct in structs if issubclass(struct, msgspec.Struct) for name in encoded_fields(struct)}
+    assert "outcome" in words
+    assert sorted(words - foreign - fields) == []
+    filled = encode(fill(Step))
+    assert len(bodies.packed(filled)) < 0.75 * len(filled)
+    assert bodies.plain(bodies.packed(filled)) == filled
+
+
+def test_merged_patterns_are_found_by_the_name_of_the_field() -> None:
+    """`upkeep` reads it without a type."""
+    assert msgspec.json.decode(encode(fill(Decision)))["into"] == "into"
+
+
+# journal and server
+
+
+def test_forgotten_frames_decode_to_an_empty_event() -> None:
+    event = ContextCompacted(Compaction())
+    assert encode(event) == scrubbing._NOTHING
+    frame = framing.Frame(0, framing.EVENT, scrubbing._NOTHING.ljust(200))
+    assert [record for _, record in framing.events_of([frame])] == [event]
+
+
+def test_batches_of_our_own_client_take_the_short_way() -> None:
+    batch = SentBatch(client="client_a", journal="a", offset=1, events=[StepEnded(fill(Step))])
+    data = encode(batch)
+    assert data.startswith(api_bodies.OURS)
+    assert encode(api_bodies.parsed(data, SentBatch)) == data
+
+
+# transcripts
+
+
+def test_exports_are_recognized_by_their_header() -> None:
+    header = encode(fill(exported.Header, mulligan="export", version=exported.VERSION))
+    assert header.startswith(b'{"mulligan":')
+    assert exported.recognises(header + b"\n")
+    others = [format.name for format in formats.FORMATS.values() if format.recognises(header + b"\n")]
+    assert others == [exported.NAME]
+
+
+def test_lines_of_claude_code_about_calls_pass_the_filter() -> None:
+    session = ClaudeCode()
+    call, text = session.call("t1", "Bash", 1, command="false"), session.user("hello")
+    assert claude_code._tells(msgspec.json.encode(call))
+    assert not claude_code._tells(msgspec.json.encode(text))
+
+
+# hooks and entries
+
+
+def hook_event(name: str, **fields: Any) -> bytes:
+    return msgspec.json.encode({"session_id": "s-1", "hook_event_name": name, "tool_name": "Bash", **fields})
+
+
+def test_hooks_read_fields_of_agents_by_bytes() -> None:
+    data = hook_event("PostToolUse", tool_use_id="t1")
+    assert first.field(data, b"hook_event_name") == b"PostToolUse"
+    assert first.field(data, b"session_id") == b"s-1"
+    assert first.field(data, b"tool_name") == b"Bash"
+
+
+@pytest.mark.parametrize(
+    ("data", "needs_more"),
+    [
+        (hook_event("PostToolUse", tool_use_id="t1", tool_response={"stdout": "fine"}), False),
+        (hook_event("PostToolUseFailure", tool_use_id="t1", error="Exit code 1"), True),
+        (hook_event("SessionStart", source="compact"), True),
+        (hook_event("SessionStart", source="startup"), False),
+        (hook_event("Stop"), False),
+    ],
+)
+def test_hooks_leave_early_where_nothing_failed(data: bytes, needs_more: bool) -> None:
+    assert first.needs_more("claude-code", data) is needs_more
+
+
+@pytest.mark.parametrize("agent", [install.CLAUDE_CODE, install.CODEX, install.GEMINI], ids=lambda agent: agent.name)
+def test_hook_commands_name_a_file_and_are_recognized(agent: install.Agent) -> None:
+    command = install.command(agent)
+    (path,) = [word for word in shlex.split(command) if word.endswith(".py")]
+    assert Path(path).is_file()
+    assert install._OURS.search(command)
+
+
+def test_start_scripts_are_recognized_by_their_path() -> None:
+    assert entries._SCRIPT.search(str(entries.SCRIPT))
+    assert entries.read_words(entries.Start("python", ("-ESP", str(entries.SCRIPT), "proxy"))) == ("proxy",)
