@@ -966,12 +966,36 @@ def derive_status(run: Run, steps: Iterable[Step], links: Iterable[Link]) -> Sta
     ).status(run)
 
 
-def link_recoveries(steps: Iterable[Step], run: Run | None = None) -> list[Link]:
-    """Return a link for each recovered call of a whole run, in the order of the failed calls."""
-    is_final = run is None or run.end is not None
+def link_recoveries(steps: Iterable[Step], run: Run | None = None, *, is_settled: bool = False) -> list[Link]:
+    """Return a link for each recovered call of a whole run, in the order of the failed calls.
+
+    `is_settled` says that a run which has not ended is judged all the same.
+    """
+    is_final = is_settled or run is None or run.end is not None
     judged = judge_calls(steps, run, is_final=is_final)
     links = [link for _, call, found in judged if call.has_succeeded for link in found]
     return sorted(links, key=lambda link: link.failed)
+
+
+def find_refuted(steps: Iterable[Step]) -> tuple[int, ...]:
+    """Return the calls whose provisional links turn out to be wrong by the other calls of their run.
+
+    For a run that never ended: its recording process could not say which links it withdrew.
+    """
+    calls = group_attempts(steps)
+    others = [call.last for call in calls]
+    return tuple(call.id for call in calls if any(differs_in(candidate, others) for candidate in _provisional(call)))
+
+
+def _provisional(call: Call) -> Iterator[Candidate]:
+    links = call.last.links
+    intent = tuple(link.failed for link in links)
+    for link in links:
+        if link.provisional and call.has_succeeded:
+            changed = [change for change in link.changes if change.how not in _FORMS and change.path != TOOL]
+            texts = [change.path for change in changed if _is_long_text(change.before) and _is_long_text(change.after)]
+            paths = [change.path for change in changed if change.path not in texts]
+            yield Candidate(call, LOGGED, tuple(paths), tuple(texts), intent, link.failed)
 
 
 def attach_links(history: History) -> History:

@@ -39,8 +39,10 @@ def failed_then_worked(id: str = "run_a") -> list[AnyEvent]:
     run = Run(id=id, agent="a", started=1000, session="s")
     return [
         RunStarted(run),
-        StepEnded(Step(run=id, seq=1, call=1, name="search", arguments={"k": 50}, outcome="failure", failure=WRONG)),
-        StepEnded(Step(run=id, seq=2, call=2, name="search", arguments={"k": 10})),
+        StepEnded(
+            Step(run=id, seq=1, call=1, name="search", arguments={"k": 50, "q": id}, outcome="failure", failure=WRONG)
+        ),
+        StepEnded(Step(run=id, seq=2, call=2, name="search", arguments={"k": 10, "q": id})),
         RunEnded(Run(id=id, agent="a", started=1000, ended=1005, end="finished", session="s")),
     ]
 

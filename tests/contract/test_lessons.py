@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from stores import Writer
 
@@ -30,10 +31,11 @@ def step(seq: int, *, failure: Failure | None = None, **fields: Any) -> Step:
 
 def clamped(id: str, at: int, after: int = 10, **fields: Any) -> list[AnyEvent]:
     """A run in which k=50 was rejected, and the same call with another k worked."""
+    shared = {"run": id, "key": "tools:search"}
     return [
         RunStarted(run(id, at, **fields)),
-        StepEnded(step(1, run=id, arguments={"q": "cats", "k": 50}, failure=TOO_MANY, started=at)),
-        StepEnded(step(2, run=id, arguments={"q": "cats", "k": after}, started=at + 1)),
+        StepEnded(step(1, arguments={"q": f"cats of {id}", "k": 50}, failure=TOO_MANY, started=at, **shared)),
+        StepEnded(step(2, arguments={"q": f"cats of {id}", "k": after}, started=at + 1, **shared)),
         RunEnded(run(id, at, ended=at + 5, end="finished", **fields)),
     ]
 
@@ -309,12 +311,28 @@ def test_a_person_puts_a_lesson_in_force_and_out_of_it(store):
     assert store.decide_lesson(LOCAL, "les_other", "approve", NOW) is None
 
 
-def test_a_lesson_in_force_by_approval_lets_nothing_be_tried_without_asking(store, write):
+def test_approval_of_a_lesson_is_the_approval_of_its_fix(store, write):
     prove(write, runs=3)
     (lesson,) = learned(store)
     assert store.decide_lesson(LOCAL, lesson.id, "approve", NOW).state == "active"
     (fix,) = store.fixes(LOCAL, FixQuery(tool="search", now=NOW))
-    assert fix.state == "proposed"
+    assert (fix.id, fix.state) == (lesson.fix, "approved")
+
+
+def test_lesson_of_which_nothing_may_be_told_to_a_model_is_none(store, write):
+    """The value was corrected in the same call only: that may be a coincidence."""
+    for number in range(8):
+        events = clamped(f"run_{number}", NOW - (10 - number) * DAY)
+        same = [
+            StepEnded(msgspec.structs.replace(event.step, arguments={**event.step.arguments, "q": "cats"}))
+            if isinstance(event, StepEnded)
+            else event
+            for event in events
+        ]
+        write(*same)
+    (fix,) = store.fixes(LOCAL, FixQuery(tool="search", now=NOW))
+    assert (fix.worked, fix.tellable) == (8, False)
+    assert learned(store) == []
 
 
 def test_a_revoked_lesson_takes_its_fix_with_it_and_a_revoked_fix_its_lesson(store, write):

@@ -33,6 +33,7 @@ from mulligan.records import (
     Compaction,
     Example,
     History,
+    Link,
     Pattern,
     Recovery,
     Run,
@@ -44,6 +45,7 @@ from mulligan.redaction import Redactor
 from mulligan.remember.forgetting import FORGOTTEN
 from mulligan.remember.store import (
     DAY,
+    ITEMS_KIND,
     LOCAL,
     Command,
     FixQuery,
@@ -53,6 +55,7 @@ from mulligan.remember.store import (
     Question,
     RunQuery,
     Store,
+    parse_items,
 )
 from mulligan.success import Alone, Form, Success
 
@@ -74,8 +77,8 @@ def failed_then_worked(run_id: str, started: int, after: int = 10) -> list[AnyEv
     """A run in which k=50 was rejected and another k worked."""
     return [
         RunStarted(run(run_id, started)),
-        StepEnded(step(1, run=run_id, arguments={"k": 50}, failure=REJECTED)),
-        StepEnded(step(2, run=run_id, arguments={"k": after})),
+        StepEnded(step(1, run=run_id, arguments={"k": 50, "q": run_id}, failure=REJECTED)),
+        StepEnded(step(2, run=run_id, arguments={"k": after, "q": run_id})),
         RunEnded(run(run_id, started, ended=started + 5, end="finished")),
     ]
 
@@ -336,10 +339,105 @@ def test_tenants_never_meet(store):
 # Links and memory
 
 
-def test_links_are_what_calls_overcame_says(store, write):
+def test_links_are_what_link_recoveries_says(store, write):
     write(*failed_then_worked("run_1", 1))
     history = store.run(LOCAL, "run_1")
-    assert history.links == tuple(link_recoveries(history.steps)) != ()
+    assert history.links == tuple(link_recoveries(history.steps, history.run)) != ()
+    assert not history.links[0].provisional
+
+
+def test_link_by_another_value_is_provisional_until_its_run_ends(store, write):
+    *events, ended = failed_then_worked("run_1", 1)
+    write(*events)
+    (link,) = store.run(LOCAL, "run_1").links
+    assert (link.evidence, link.provisional) == (("next_call",), True)
+    assert store.fixes(LOCAL, FixQuery(now=2000)) == []
+    write(ended)
+    (link,) = store.run(LOCAL, "run_1").links
+    assert (link.evidence, link.provisional) == (("next_call",), False)
+    assert [fix.worked for fix in store.fixes(LOCAL, FixQuery(now=2000))] == [1]
+
+
+def test_loop_over_items_has_no_link_when_its_run_has_ended(store, write):
+    *events, ended = failed_then_worked("run_1", 1)
+    write(*events)
+    write(StepEnded(step(3, run="run_1", arguments={"k": 7, "q": "run_1"})))
+    assert all(link.provisional for link in store.run(LOCAL, "run_1").links)
+    write(ended)
+    history = store.run(LOCAL, "run_1")
+    assert (history.links, derive_status(history.run, history.steps, history.links)) == ((), "partial")
+    assert [each.run.id for each in store.runs(LOCAL, RunQuery(status="partial"))] == ["run_1"]
+    assert store.fixes(LOCAL, FixQuery(now=2000)) == []
+    assert (found(store)[0].overcome, found(store)[0].given_up) == (0, 1)
+
+
+def test_run_that_raised_proves_nothing_by_what_succeeded_in_it(store, write):
+    *events, _ = failed_then_worked("run_1", 1)
+    write(*events, RunEnded(run("run_1", 1, ended=6, end="raised")))
+    assert len(store.run(LOCAL, "run_1").links) == 1
+    assert store.fixes(LOCAL, FixQuery(now=2000)) == []
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_recovered_chain_of_failed_calls_is_kept_in_however_many_batches_it_comes(store, write, parts):
+    modes = [50, 40, 30, 10]
+    steps = [
+        step(n, arguments={"k": k, "q": "a"}, failure=REJECTED if k > 10 else None)
+        for n, k in enumerate(modes, start=1)
+    ]
+    write(RunStarted(run()))
+    for start in range(0, len(steps), 4 // parts):
+        write(*map(StepEnded, steps[start : start + 4 // parts]))
+    write(RunEnded(run(ended=2000, end="finished")))
+    history = store.run(LOCAL, "run_a")
+    assert [(link.failed, link.overcame) for link in history.links] == [(1, 4), (2, 4), (3, 4)]
+    assert [link.changes[0].before for link in history.links] == [50, 40, 30]
+    assert derive_status(history.run, history.steps, history.links) == "recovered"
+
+
+def test_store_takes_links_as_the_recorder_judged_them_and_derives_none(store, write):
+    """The arguments were hidden afterwards: what is equal now may have been different."""
+    hidden = {"order": "[redacted card]", "full": True}
+    stored = Link(run="run_a", failed=2, overcame=4, how="retry", evidence=("same_arguments",))
+    write(
+        RunStarted(run()),
+        StepEnded(step(1, arguments=hidden, failure=REJECTED, judged=True)),
+        StepEnded(step(2, arguments=hidden, failure=REJECTED, judged=True)),
+        StepEnded(step(3, arguments=hidden)),
+        StepEnded(step(4, arguments=hidden, links=(stored,))),
+        RunEnded(run(ended=2000, end="finished")),
+    )
+    history = store.run(LOCAL, "run_a")
+    assert history.links == (stored,)
+    assert derive_status(history.run, history.steps, history.links) == "partial"
+
+
+def test_withdrawn_call_loses_its_provisional_links_and_keeps_the_others(store, write):
+    judged = {"failure": REJECTED, "judged": True}
+    links = (
+        Link(run="run_a", failed=1, overcame=3, how="agent", evidence=("same_arguments",), provisional=True),
+        Link(run="run_a", failed=2, overcame=3, how="retry", evidence=("same_arguments",)),
+    )
+    reissue = Link(run="run_a", failed=1, overcame=2, how="agent", evidence=("next_call",))
+    write(
+        RunStarted(run()),
+        StepEnded(step(1, arguments={"order": 1, "full": True}, **judged)),
+        StepEnded(step(2, arguments={"order": 2, "full": True}, links=(reissue,), **judged)),
+        StepEnded(step(3, arguments={"order": 2, "full": True}, links=links)),
+    )
+    assert [link.failed for link in store.run(LOCAL, "run_a").links] == [1, 2]
+    write(RunEnded(run(ended=2000, end="finished", withdrawn=(3,))))
+    history = store.run(LOCAL, "run_a")
+    assert [link.failed for link in history.links] == [2]
+    assert derive_status(history.run, history.steps, history.links) == "partial"
+
+
+def test_arguments_that_name_items_are_kept_with_those_of_earlier_runs(store, write):
+    for number, items in enumerate(({"tools:look": ("order",)}, {"tools:look": ("month",), "tools:send": ("to",)})):
+        write(RunStarted(run(f"run_{number}")), RunEnded(run(f"run_{number}", end="finished", items=items)))
+    assert parse_items(store.get(LOCAL, ITEMS_KIND, "tools:look")) == {"month", "order"}
+    assert parse_items(store.get(LOCAL, ITEMS_KIND, "tools:send")) == {"to"}
+    assert store.get("theirs", ITEMS_KIND, "tools:look") is None
 
 
 def test_a_step_that_comes_late_changes_what_overcame_what(store, write):
@@ -674,10 +772,10 @@ def test_runs_are_found_by_what_happened_in_them(store, write):
 
     assert ids(tool="search") == ids(kind="tool/invalid_arguments") == ids(status="recovered") == ids(pattern=K)
     assert ids(tool="search") == ["run_1"]
-    assert ids(environment="prod") == ids(version="2") == ids(model="gpt") == ids(status="partial") == ["run_2"]
+    assert ids(environment="prod") == ids(version="2") == ids(model="gpt") == ids(status="failure") == ["run_2"]
     assert ids(kind="tool/") == ["run_2", "run_1"]
     assert ids(status="success") == ids(tool="fetch") == ["run_3"]
-    assert ids(model="search") == ids(pattern="pat_x") == ids(status="failure") == ids(tool="fetch", until=30) == []
+    assert ids(model="search") == ids(pattern="pat_x") == ids(status="partial") == ids(tool="fetch", until=30) == []
     assert ids(limit=1, before=(30, "run_3")) == ["run_2"]
     assert ids(before=(20, "run_2")) == ["run_1"]
 
@@ -738,7 +836,7 @@ def test_a_forgotten_text_is_gone_from_every_record_and_the_records_stay(store, 
     assert history.run.context == f"about {FORGOTTEN}!"
     assert history.steps[0].failure.message == f"{FORGOTTEN} was slow"
     assert history.steps[1].arguments["k"] == 10
-    assert history.links == tuple(link_recoveries(history.steps)) != ()
+    assert history.links == tuple(link_recoveries(history.steps, history.run)) != ()
     assert found(store)[0].message == f"{FORGOTTEN} was slow"
     assert found(store)[0].agents == {FORGOTTEN: 1}
     assert store.get(LOCAL, "session", "s") is None

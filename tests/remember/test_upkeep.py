@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from mulligan.calls import changes
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Remedy
+from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.figures import StatsQuery
-from mulligan.records import Recovery, Run, Step, pattern_id
+from mulligan.records import Link, Recovery, Run, Step, pattern_id
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, IMPORTED, LOCAL, Command, Forget, PatternQuery, Retention, RunQuery
+from mulligan.remember.store import DAY, IMPORTED, LOCAL, Command, FixQuery, Forget, PatternQuery, Retention, RunQuery
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-slow")
 SECRET = "zebra-4711-quagga"
@@ -72,6 +73,91 @@ def tables(store: SqliteStore) -> dict[str, list[Any]]:
         told = {name: sorted(map(repr, connection.execute(f"SELECT * FROM {name}"))) for name in derived}
         told["runs"] = sorted(map(repr, connection.execute("SELECT id, status, plain FROM runs")))
     return told
+
+
+# Runs that never end
+
+MINUTE = 60_000
+WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
+
+
+def begin_correction(store: SqliteStore, *others: Step, judged: bool = False) -> None:
+    """A run without an end, in which k=50 was rejected and k=10 worked."""
+    before, after = {"k": 50, "q": "cats"}, {"k": 10, "q": "cats"}
+    link = Link(
+        run="run_a", failed=1, overcame=2, how="agent", changes=changes(before, after), evidence=("handler",),
+        provisional=True,
+    )  # fmt: skip
+    failure = failed("run_a", failure=WRONG, arguments=before, judged=judged)
+    success = worked("run_a", 2, arguments=after, links=(link,) if judged else ())
+    steps = map(StepEnded, (failure, success, *others))
+    append(store, RunStarted(Run(id="run_a", started=START)), *steps)
+
+
+def wait(store: SqliteStore, clock: Clock, minutes: int) -> None:
+    """Let time pass, and another run begin."""
+    clock.now += minutes * MINUTE
+    append(store, *a_run(f"run_at_{clock.now}", worked(f"run_at_{clock.now}"), started=clock.now))
+
+
+def later_step(at: int, seq: int, **fields: Any) -> Step:
+    return Step(run="run_a", seq=seq, call=seq, name=fields.pop("name", "fetch"), started=at, **fields)
+
+
+def taught(store: SqliteStore) -> list[Any]:
+    return [fix.changes[0].after for fix in store.fixes(LOCAL, FixQuery(now=START))]
+
+
+@pytest.mark.parametrize("judged", [False, True])
+def test_run_that_never_ends_is_judged_after_thirty_idle_minutes(store, clock, judged):
+    begin_correction(store, judged=judged)
+    wait(store, clock, 29)
+    assert [link.provisional for link in store.run(LOCAL, "run_a").links] == [True]
+    assert taught(store) == []
+    wait(store, clock, 31)
+    assert [link.provisional for link in store.run(LOCAL, "run_a").links] == [False]
+    assert taught(store) == [10]
+    assert [each.run.id for each in store.runs(LOCAL, RunQuery(status="recovered"))] == ["run_a"]
+
+
+@pytest.mark.parametrize("judged", [False, True])
+def test_idle_run_over_items_teaches_nothing_and_is_partial(store, clock, judged):
+    begin_correction(store, worked("run_a", 3, arguments={"k": 7, "q": "cats"}), judged=judged)
+    wait(store, clock, 31)
+    assert store.run(LOCAL, "run_a").links == ()
+    assert taught(store) == []
+    assert [each.run.id for each in store.runs(LOCAL, RunQuery(status="partial"))] == ["run_a"]
+    assert store.patterns(LOCAL, PatternQuery())[0].given_up == 1
+    total = store.stats(LOCAL, EVERYTHING).total
+    assert (total.runs.get("partial"), total.runs.get("recovered", 0)) == (1, 0)
+
+
+def test_run_that_goes_on_is_not_idle(store, clock):
+    begin_correction(store)
+    clock.now += 20 * MINUTE
+    append(store, StepEnded(later_step(clock.now, 3)))
+    wait(store, clock, 20)
+    assert [link.provisional for link in store.run(LOCAL, "run_a").links] == [True]
+    assert taught(store) == []
+
+
+def test_idle_run_that_goes_on_is_judged_once_more_at_its_end(store, clock):
+    begin_correction(store)
+    wait(store, clock, 31)
+    assert taught(store) == [10]
+    refuting = later_step(clock.now, 3, name="search", arguments={"k": 7, "q": "cats"})
+    append(store, StepEnded(refuting), RunEnded(Run(id="run_a", started=START, ended=clock.now, end="finished")))
+    assert taught(store) == []
+    assert store.run(LOCAL, "run_a").links == ()
+
+
+def test_forgotten_run_leaves_nothing_to_be_judged(store, clock):
+    begin_correction(store)
+    store.forget(LOCAL, Forget(run="run_a"))
+    with store._reading(LOCAL) as connection:
+        assert connection.execute("SELECT * FROM provisional").fetchall() == []
+    wait(store, clock, 31)
+    assert taught(store) == []
 
 
 # Retention

@@ -19,7 +19,15 @@ from mulligan import calls, figures
 from mulligan.calls import Call
 from mulligan.events import AnyEvent, ContextCompacted, Kept, RunEnded, RunStarted, StepEnded, steps_of
 from mulligan.figures import HOUR, Cells
-from mulligan.links import Candidate, ItemTest, RunProgress, differs_in
+from mulligan.links import (
+    Candidate,
+    ItemTest,
+    RunProgress,
+    derive_status,
+    differs_in,
+    find_refuted,
+    link_recoveries,
+)
 from mulligan.records import Compaction, History, Link, Run, Status, Step, encode
 from mulligan.remember import bodies, fixes, learning, tallies, voting
 from mulligan.remember.connection import Connection, Insert, upsert
@@ -60,6 +68,8 @@ TRAILS = 200
 
 
 IDLE_MILLISECONDS = 30 * 60 * 1000
+SETTLED = 2**62
+"""In the place of a time: the run was judged although it has not ended."""
 """After which a run that has not ended is judged as if it had."""
 MAX_SETTLED_RUNS = 50
 MAX_COMPARED_STEPS = 5000
@@ -644,14 +654,35 @@ class Ledger:
         ).fetchall()
         for (id,) in rows:
             known = self.look_up(writer, tenant, [id]).get(id)
-            if known is not None:
-                history = history_of(writer, tenant, known.run)
-                learning.relearn(writer, tenant, known.run, history.steps, is_settled=True)
-                final = {link.failed: replace(link, provisional=False) for link in history.links}
-                calls_by_id = {call.id: call for call in calls.group_attempts(history.steps)}
-                writer.put(LINK, link_rows(tenant, id, final, calls_by_id))
-            writer.execute("DELETE FROM provisional WHERE tenant = ? AND run = ?", (tenant, id))
+            sql = "SELECT max(started) FROM steps WHERE tenant = ? AND run = ?"
+            (latest,) = writer.execute(sql, (tenant, id)).fetchone() or (None,)
+            if known is None or known.run.end is not None:
+                writer.execute("DELETE FROM provisional WHERE tenant = ? AND run = ?", (tenant, id))
+            elif latest is not None and latest > now - IDLE_MILLISECONDS:
+                writer.execute(_PROVISIONAL, (tenant, id, latest))  # it goes on
+            else:
+                self._settle_run(writer, tenant, known)
+                # The row stays: should the run go on, it is judged once more at its end.
+                writer.execute(_PROVISIONAL, (tenant, id, SETTLED))
         return len(rows)
+
+    def _settle_run(self, writer: Connection, tenant: str, known: Known) -> None:
+        """Judge the links of a run as if it had ended: what holds teaches, what does not is taken back."""
+        history = history_of(writer, tenant, known.run)
+        run = replace(known.run, withdrawn=find_refuted(history.steps))
+        links = tuple(link_recoveries(history.steps, run, is_settled=True))
+        learning.relearn(writer, tenant, run, history.steps, is_settled=True)
+        account = Account()
+        account.add(part_of(history), part_of(replace(history, links=links)))
+        status = derive_status(known.run, history.steps, links)
+        account.add_run(known, known.run, status)
+        put_statuses(writer, [(status, 0, tenant, run.id)])
+        linked = {link.failed: link for link in links}
+        forget_links(writer, [(tenant, run.id, link.failed) for link in history.links if link.failed not in linked])
+        calls_by_id = {call.id: call for call in calls.group_attempts(history.steps)}
+        writer.put(LINK, link_rows(tenant, run.id, linked, calls_by_id))
+        self.settle(writer, tenant, account)
+        self._known.pop((tenant, run.id), None)
 
     def _put_compactions(self, writer: Connection, tenant: str, compactions: list[Compaction], account: Account) -> int:
         """Keeps when conversations were made smaller. What failed later, and had failed before, is a repeat."""

@@ -193,7 +193,7 @@ def remove_run(writer: Connection, tenant: str, history: History) -> None:
     """A run with its rows. Sums, patterns and which of these it met are the affair of who removes it."""
     place = (tenant, history.run.id)
     forget_used(writer, tenant, history)
-    for table in ("steps", "links", "orphans"):
+    for table in ("steps", "links", "orphans", "provisional"):
         writer.execute(f"DELETE FROM {table} WHERE tenant = ? AND run = ?", place)
     writer.execute("DELETE FROM compactions WHERE tenant = ? AND sort = 'run' AND owner = ?", place)
     writer.execute("DELETE FROM runs WHERE tenant = ? AND id = ?", place)

@@ -27,7 +27,7 @@ FEW = 100
 NEVER = -(2**62)
 _IN_THE_WAY = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable)
 _GOES = "imported <= ? AND kept < CASE WHEN status = 'success' THEN ? ELSE ? END"
-_OTHERS = ("links", "orphans")
+_OTHERS = ("links", "orphans", "provisional")
 """Tables with rows of runs, beside those that name them in another way."""
 
 
