@@ -354,7 +354,7 @@ def test_link_by_another_value_is_provisional_until_its_run_ends(store, write):
     assert store.fixes(LOCAL, FixQuery(now=2000)) == []
     write(ended)
     (link,) = store.run(LOCAL, "run_1").links
-    assert (link.evidence, link.provisional) == (("next_call",), False)
+    assert (link.evidence, link.provisional) == (("next_call", "stated_limit"), False)
     assert [fix.worked for fix in store.fixes(LOCAL, FixQuery(now=2000))] == [1]
 
 
