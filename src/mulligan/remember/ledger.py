@@ -345,6 +345,8 @@ class Ledger:
         """Keeps a batch; how many of its records were new."""
         principal = fixes.IMPORT if is_imported else principal or fixes.OWN
         self._note(writer, tenant, principal, now)
+        sql = "SELECT 1 FROM provisional WHERE tenant = ? LIMIT 1"
+        self._has_provisional = writer.execute(sql, (tenant,)).fetchone() is not None
         news, compactions = _sorted_out(batch)
         self._make_room()
         orphans = dict(iter(writer.execute("SELECT run, kept FROM orphans WHERE tenant = ?", (tenant,))))
@@ -585,7 +587,10 @@ class Ledger:
         after = Part(run, {call.id: call for call in calls.group_attempts(everything)}, {}, set())
         links: dict[int, Link] = {}
         tried: list[fixes.Trial] = []
-        is_item = _item_test(writer, tenant, run.id)
+        # Of a run that is new all calls are at hand: many of them need no statement each.
+        is_item: ItemTest = _item_test(writer, tenant, run.id)
+        if is_new:
+            is_item = lambda candidate: differs_in(candidate, everything)  # noqa: E731
         for call in after.calls.values():
             stood = trail.now
             found = trail.follow(call, is_item, run)
@@ -635,6 +640,8 @@ class Ledger:
             return False
         if run.withdrawn or learning.is_goal_missed(run):
             return True
+        if not self._has_provisional:
+            return False
         sql = "SELECT 1 FROM provisional WHERE tenant = ? AND run = ?"
         return writer.execute(sql, (tenant, run.id)).fetchone() is not None
 

@@ -53,8 +53,8 @@ def batch(run: str, count: int = 1, **fields: Any) -> list[Any]:
 def failed(run: str, fingerprint: str = "f-k", tool: str = "search", message: str = "k is 10 at most") -> list[Any]:
     """A run in which a call failed and another one worked."""
     wrong = Failure.of(WRONG.kind, message, fingerprint=fingerprint)
-    one = Step(run=run, seq=1, call=1, name=tool, arguments={"k": 50}, outcome="failure", failure=wrong)
-    other = Step(run=run, seq=2, call=2, name=tool, arguments={"k": 10})
+    one = Step(run=run, seq=1, call=1, name=tool, arguments={"k": 50, "q": "a"}, outcome="failure", failure=wrong)
+    other = Step(run=run, seq=2, call=2, name=tool, arguments={"k": 10, "q": "a"})
     whole = Run(id=run, started=5, ended=9, end="finished")
     return [RunStarted(Run(id=run, started=5)), StepEnded(one), StepEnded(other), RunEnded(whole)]
 
@@ -471,7 +471,8 @@ def test_a_database_that_had_them_in_rows_of_their_own_has_them_together_once_it
     store.append(LOCAL, failed("run_1"), "j", 1)
     ((kept,),) = asked(store, "SELECT body FROM sketches")
     with store._writing(LOCAL) as writer:
-        writer.made.execute("DROP TABLE sketches")
+        writer.made.execute("DROP TABLE sketches, provisional")
+        writer.made.execute("ALTER TABLE votes DROP COLUMN content, DROP COLUMN old_value, DROP COLUMN other_values")
         writer.made.execute("UPDATE mulligan SET version = 7")
 
     again = PostgresStore(url)
