@@ -199,18 +199,6 @@ def test_a_project_cannot_keep_more_than_its_user_chose(places):
     assert places.read().record == "off"
 
 
-def test_a_project_cannot_let_memory_do_more_than_its_user_chose(places):
-    places.write(places.project / "mulligan.toml", "learn = 'repair'\n")
-    with pytest.raises(SettingsError, match=r"so a project cannot set it.*MULLIGAN_LEARN"):
-        places.read()
-    places.write(places.user, "learn = 'off'\n")
-    places.write(places.project / "mulligan.toml", "learn = 'tell'\n")
-    with pytest.raises(SettingsError, match="learn cannot be loosened"):
-        places.read()
-    places.write(places.user, "learn = 'repair'\n")
-    assert places.read().learn == "tell"
-
-
 def test_a_project_may_tighten(places):
     places.write(places.user, "secret = ['mine']\n")
     places.write(places.project / "mulligan.toml", "level = 'shared'\nsecret = ['theirs']\n")

@@ -14,6 +14,7 @@ Everything here is a plain function of records and of `CallFacts`, which the rec
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -60,6 +61,38 @@ _MISSING = frozenset({"not_found", "file_not_found", "permission_denied"})
 _FORMS = frozenset({"cast", "rename", "parse", "wrap", "trim", "enum"})
 
 
+class Receiver(msgspec.Struct, frozen=True, eq=False):
+    """What a function works on beside its arguments. The same method of another object is about another thing."""
+
+    function: Any
+    """A reference to the function, where it may be made again and again with other values; None for a method."""
+    values: tuple[Any, ...]
+    """References to the object of a method, or to what a function closes over."""
+
+    def is_same_as(self, other: Receiver | None) -> bool:
+        if other is None:
+            return False
+        function = _dereference(self.function)
+        if function is not None and function is _dereference(other.function):
+            return True
+        return len(self.values) == len(other.values) and all(map(_is_same_object, self.values, other.values))
+
+
+def _dereference(reference: Any) -> Any:
+    return reference() if isinstance(reference, weakref.ref) else reference
+
+
+_PLAIN = (str, int, float, bool, bytes)
+
+
+def _is_same_object(first: Any, second: Any) -> bool:
+    """Return whether two references are to one object, or to equal plain values. One that is gone is another one."""
+    one, other = _dereference(first), _dereference(second)
+    if one is None and isinstance(first, weakref.ref):
+        return False
+    return one is other or (type(one) is type(other) and isinstance(one, _PLAIN) and one == other)
+
+
 class CallFacts(msgspec.Struct, frozen=True):
     """What the recording process knows of a call beyond its record. Used to judge links, never stored."""
 
@@ -77,6 +110,8 @@ class CallFacts(msgspec.Struct, frozen=True):
     """Arguments that the developer declared to name items."""
     corrected: tuple[int, ...] = ()
     """Failed calls that the program says this call corrects."""
+    receiver: Receiver | None = None
+    """What the function works on beside its arguments: the object of a method, or what it closes over."""
     knows_program: bool = False
     """Whether the call was made by a program in this process, so that a handler would have been seen."""
     is_logged: bool = False
@@ -491,11 +526,24 @@ def _may_be_reissue(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
     first, failed = call.first, failure.call.first
     if first.type != failed.type or facts.item != failure.facts.item or not _is_later(failure, call, facts):
         return False
+    if not _has_same_receiver(failure, facts):
+        return False
     if first.tool_key == failed.tool_key:
         return True
     kind = failure.call.failure.kind.code if failure.call.failure else ""
     is_unknown_tool = kind == "unknown_tool" and first.server == failed.server
     return is_unknown_tool and similarity(failed.name, first.name) >= MIN_TOOL_NAME_SIMILARITY
+
+
+def _has_same_receiver(failure: OpenFailure, facts: CallFacts) -> bool:
+    """Return whether both calls work on the same object, or evidence of intent makes up for another one.
+
+    A handler may make a new client. A model names a tool, and never its object.
+    """
+    if failure.call.id in facts.handled or (facts.turn is not None and failure.facts.turn is not None):
+        return True
+    receiver = failure.facts.receiver
+    return facts.receiver is None if receiver is None else receiver.is_same_as(facts.receiver)
 
 
 def _is_later(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:

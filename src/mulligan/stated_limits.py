@@ -16,12 +16,12 @@ _UPPER = (
     rf"(?:at most|no more than|up to|not exceed|cannot exceed|can't exceed|less than or equal to|<=|"
     rf"(?:not|cannot|can't) (?:be )?(?:greater|more|higher|larger|longer) than|"
     rf"(?:exceeds? )?(?:the )?(?:maximum|max|limit|cap)(?: allowed)?(?: value| length| size)?(?: of| is|:| =|=)?)"
-    rf" ?{_NUMBER}|(?<![\w.,:/-]){_NUMBER} or (?:less|fewer|lower|below)"
+    rf" ?{_NUMBER}|(?<![\w.,:/-]){_NUMBER} (?:or (?:less|fewer|lower|below)|at (?:the )?most)"
 )
 _LOWER = (
     rf"(?:at least|no less than|greater than or equal to|>=|(?:not|cannot|can't) (?:be )?(?:less|lower|smaller) than|"
     rf"(?:minimum|min)(?: allowed)?(?: value| length| size)?(?: of| is|:| =|=)?)"
-    rf" ?{_NUMBER}|(?<![\w.,:/-]){_NUMBER} or (?:more|greater|higher|above)"
+    rf" ?{_NUMBER}|(?<![\w.,:/-]){_NUMBER} (?:or (?:more|greater|higher|above)|at (?:the )?least)"
 )
 _ABOVE = rf"(?:greater|more|higher|larger) than {_NUMBER}|(?<![<>=])> ?{_NUMBER}"
 _BELOW = rf"(?:less|fewer|lower|smaller) than {_NUMBER}|(?<![<>=])< ?{_NUMBER}"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
+import gc
 import json
 import re
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -178,6 +181,113 @@ def test_link_is_withdrawn_once_a_later_success_shows_a_loop_over_items(program:
     assert program.read_links() == []
     assert program.read_status() == "partial"
     assert program.read_fixes() == []
+
+
+# Objects
+
+
+class Host:
+    """A service that answers or does not."""
+
+    def __init__(self, is_broken: bool) -> None:
+        self.is_broken = is_broken
+
+    def ask(self, question: str = "status") -> str:
+        if self.is_broken:
+            raise ValueError("This host is broken.")
+        return "fine"
+
+
+def wrap_bound_method(program: Program, host: Host) -> Callable[..., str]:
+    wrapped: Callable[..., str] = program.mulligan.tool(host.ask)
+    return wrapped
+
+
+def wrap_closure(program: Program, host: Host) -> Callable[..., str]:
+    @program.mulligan.tool
+    def ask(question: str) -> str:
+        return host.ask(question)
+
+    return ask
+
+
+def wrap_default(program: Program, host: Host) -> Callable[..., str]:
+    @program.mulligan.tool
+    def ask(question: str, host: Host = host) -> str:
+        return host.ask(question)
+
+    return ask
+
+
+def wrap_partial(program: Program, host: Host) -> Callable[..., str]:
+    wrapped: Callable[..., str] = program.mulligan.tool(name="ask")(functools.partial(Host.ask, host))
+    return wrapped
+
+
+WRAPPINGS = [wrap_bound_method, wrap_closure, wrap_default, wrap_partial]
+
+
+@pytest.mark.parametrize("wrap", WRAPPINGS)
+def test_loop_over_objects_is_partial_though_arguments_are_equal(
+    program: Program, wrap: Callable[[Program, Host], Callable[..., str]]
+) -> None:
+    with program.mulligan.run("watch") as run:
+        for is_broken in (False, True, False):
+            with contextlib.suppress(ValueError):
+                wrap(program, Host(is_broken))("status")
+    assert run.status == "partial"
+    assert program.read_links() == []
+
+
+@pytest.mark.parametrize("wrap", WRAPPINGS)
+def test_same_object_recovers_however_often_it_is_wrapped(
+    program: Program, wrap: Callable[[Program, Host], Callable[..., str]]
+) -> None:
+    host = Host(is_broken=True)
+    with program.mulligan.run("watch") as run:
+        with pytest.raises(ValueError, match="broken"):
+            wrap(program, host)("status")
+        host.is_broken = False
+        wrap(program, host)("status")
+    assert run.status == "recovered"
+
+
+def test_methods_of_a_class_are_told_apart_by_their_object(program: Program) -> None:
+    class Client(Host):
+        @program.mulligan.tool
+        def fetch(self, question: str) -> str:
+            return self.ask(question)
+
+    with program.mulligan.run("watch") as run:
+        for is_broken in (True, False):
+            with contextlib.suppress(ValueError):
+                Client(is_broken).fetch("status")
+    assert run.status == "partial"
+    with program.mulligan.run("watch") as run:
+        client = Client(is_broken=True)
+        try:
+            client.fetch("status")
+        except ValueError:
+            Client(is_broken=False).fetch("status")  # another client, in the handler of the first one's error
+    assert run.status == "recovered"
+
+
+def test_model_that_calls_the_same_tool_again_recovers_whichever_object_serves_it(program: Program) -> None:
+    with program.mulligan.run("agent") as run:
+        for turn, is_broken in zip(program.mulligan.turns(limit=2), (True, False), strict=True):
+            turn.call([Host(is_broken).ask], "ask", {"question": "status"})
+    assert run.status == "recovered"
+
+
+def test_failed_call_keeps_its_object_no_longer_than_the_program_does(program: Program) -> None:
+    host = Host(is_broken=True)
+    reference = weakref.ref(host)
+    with program.mulligan.run("watch"):
+        with contextlib.suppress(ValueError):
+            wrap_bound_method(program, host)("status")
+        del host
+        gc.collect()
+        assert reference() is None
 
 
 # Corrections

@@ -350,11 +350,11 @@ def test_link_by_another_value_is_provisional_until_its_run_ends(store, write):
     *events, ended = failed_then_worked("run_1", 1)
     write(*events)
     (link,) = store.run(LOCAL, "run_1").links
-    assert (link.evidence, link.provisional) == (("next_call",), True)
+    assert (link.evidence, link.provisional) == (("next_call", "stated_limit"), True)
     assert store.fixes(LOCAL, FixQuery(now=2000)) == []
     write(ended)
     (link,) = store.run(LOCAL, "run_1").links
-    assert (link.evidence, link.provisional) == (("next_call",), False)
+    assert (link.evidence, link.provisional) == (("next_call", "stated_limit"), False)
     assert [fix.worked for fix in store.fixes(LOCAL, FixQuery(now=2000))] == [1]
 
 

@@ -21,7 +21,7 @@ from mulligan.capture.tracer import ActiveRun, outcome_of
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS
 from mulligan.events import AnyEvent, RecoveryPlanned, StepStarted
 from mulligan.failure import Failure, Ran, Remedy
-from mulligan.links import CallFacts
+from mulligan.links import CallFacts, Receiver
 from mulligan.prompt import Prompt
 from mulligan.records import VERIFY, Ahead, Change, Ending, Fix, Outcome, Precedent, Recovery, Step, StepType
 from mulligan.recover.budget import Guard
@@ -105,6 +105,7 @@ class Attempts:
         first: First | None = None,
         guard: Guard | None = None,
         owner: object = None,
+        receiver: Receiver | None = None,
         timeout: float | None = None,
         rejects: Collection[int] = (),
         check: Callable[[Mapping[str, Any]], Any] | None = None,
@@ -171,6 +172,7 @@ class Attempts:
         self._token: Token[Here | None] | None = None
         self._deadline: Token[float | None] | None = None
         self._timeout = timeout
+        self._receiver = receiver
         self.guarding = Guarding(kit, run, tool, self._policy, guard, type=type, owner=owner, aim=aim)
         self.guarding.bound(None if timeout is None else self._began + timeout)
         self.instead: Callable[..., Any] | None = None
@@ -336,7 +338,7 @@ class Attempts:
 
     def _note_begin(self) -> CallFacts:
         """Note what the run knows before the first attempt."""
-        facts = self.run.call_facts(turn=self.turn)
+        facts = self.run.call_facts(turn=self.turn, receiver=self._receiver)
         scope = self.run.scope_of_call(self._item_arguments, self._arguments)
         return msgspec.structs.replace(facts, item=scope, item_arguments=self._item_arguments)
 

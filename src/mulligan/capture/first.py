@@ -325,7 +325,7 @@ def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, A
         if values is not None:
             first.values = values
         if run is not None and run.has_failures and not is_alone:
-            first.facts = run.call_facts()
+            first.facts = run.call_facts(receiver=wrapped.receiver(args))
         if said is not None:
             first.run.hear(said)
         if kit.watchers and not kit.is_silent:

@@ -5,10 +5,13 @@ Between calls only two facts are kept of a tool: the arguments of its first succ
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import sys
 import threading
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -20,6 +23,7 @@ from mulligan.links import (
     Candidate,
     ItemTest,
     OpenFailure,
+    Receiver,
     RunProgress,
     are_alike,
     differing_names,
@@ -107,6 +111,37 @@ def find_marked_calls(error: BaseException | None) -> tuple[tuple[str, int], ...
         if isinstance(current, BaseExceptionGroup):
             waiting += current.exceptions[:MAX_EXCEPTION_CHAIN]
     return tuple(calls)
+
+
+# Objects
+
+
+def find_receiver(function: Callable[..., Any], instance: object = None) -> Receiver | None:
+    """Return what a function works on beside its arguments; None where there is nothing.
+
+    `instance` is the object of a method. Weak references are used where possible: a failure keeps no object alive.
+    """
+    instance = instance if instance is not None else getattr(function, "__self__", None)
+    if instance is not None:
+        return Receiver(None, (_refer_to(instance),))
+    values: list[Any] = []
+    code: Any = function
+    if isinstance(function, functools.partial):
+        values = [*function.args, *function.keywords.values()]
+        code = function.func
+    for cell in getattr(code, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # it is empty yet
+            values.append(cell.cell_contents)
+    values += getattr(code, "__defaults__", None) or ()
+    values += (getattr(code, "__kwdefaults__", None) or {}).values()
+    return Receiver(_refer_to(function), tuple(map(_refer_to, values))) if values else None
+
+
+def _refer_to(value: Any) -> Any:
+    try:
+        return weakref.ref(value)
+    except TypeError:  # such as a number, a text or an object with slots
+        return value
 
 
 # Items

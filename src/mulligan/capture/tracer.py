@@ -28,7 +28,7 @@ from mulligan.capture.run_judge import (
 from mulligan.classify.taxonomy import KINDS, ORCHESTRATION_UNCAUGHT_EXCEPTION
 from mulligan.events import RunEnded, RunStarted, StepEnded, StepStarted
 from mulligan.failure import Failure, Kind, SettingsError
-from mulligan.links import CallFacts, RunProgress
+from mulligan.links import CallFacts, Receiver, RunProgress
 from mulligan.records import Link, Outcome, Run, Status, Step, StepType, new_id
 from mulligan.recover.plan import REFUSED
 from mulligan.recover.repeats import Repeats
@@ -197,7 +197,7 @@ class ActiveRun:
                 judge = self.judge = self.judge or RunJudge()
         return judge
 
-    def call_facts(self, *, turn: tuple[int, int] | None = None) -> CallFacts:
+    def call_facts(self, *, turn: tuple[int, int] | None = None, receiver: Receiver | None = None) -> CallFacts:
         """Return what is known of a call that begins now: mostly nothing before the first failure of its run."""
         judge = self.judge
         delivered = judge.progress.delivered if judge is not None else 0
@@ -214,6 +214,7 @@ class ActiveRun:
             handled=handled,
             turn=turn,
             corrected=corrected,
+            receiver=receiver,
             knows_program=not self.is_logged,
             is_logged=self.is_logged,
         )

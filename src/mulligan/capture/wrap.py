@@ -15,10 +15,12 @@ from mulligan.capture.first import First, begin
 from mulligan.capture.guarding import Unfit
 from mulligan.capture.keeping import Keeping
 from mulligan.capture.kit import LEARNS, MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording, Source, log, strictest
+from mulligan.capture.run_judge import find_receiver
 from mulligan.capture.signature import Signature, code_of, name_of, qualified_name_of
 from mulligan.capture.stream import astreaming, streaming
 from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.failure import SettingsError, one_of
+from mulligan.links import Receiver
 from mulligan.records import Effects, Run, StepType
 from mulligan.recover import schema as schemas
 from mulligan.recover.budget import TARGET_ARGUMENTS, Guard
@@ -291,6 +293,7 @@ class Wrapped:
             first=first,
             guard=rules.guard,
             owner=args[0] if self.signature.is_method and args else None,
+            receiver=self.receiver(args),
             timeout=timeout,
             rejects=frozenset(self.options.rejects),
             check=self._checking(args),
@@ -301,6 +304,10 @@ class Wrapped:
             item_arguments=rules.items,
         )
         return call
+
+    def receiver(self, args: tuple[Any, ...]) -> Receiver | None:
+        """What a call with these arguments works on beside them."""
+        return find_receiver(self.function, args[0] if self.is_method and args else None)
 
     def _checking(self, args: tuple[Any, ...]) -> Callable[[Mapping[str, Any]], Any] | None:
         """The developer's check of one call: given its arguments in the form in which the function was."""

@@ -233,7 +233,7 @@ class Failures(Guard):
         return f"{said} Details: mulligan show {where}" if where else said
 
 
-_FORMS: dict[tuple[str, str | None], str] = {
+_FORMS: dict[tuple[str, Any], str] = {
     ("cast", "integer"): "{} as an integer",
     ("cast", "number"): "{} as a number",
     ("cast", "string"): "{} as a text",

@@ -181,7 +181,7 @@ REFUSED: dict[str, tuple[bytes, int, str]] = {
     "broken JSON": (instead('"clamp"', '"clamp'), 8, "not JSON"),
     "a form of another type": (instead('"clamp"', '"explode"'), 8, "not of its form"),
     "a form that is a list of lists": (instead('[{"path": "k", "how": "clamp", "after": 10}]', "[[1]]"), 8, "form"),
-    "a form with more": (instead('"after": 10', '"after": 10, "exec": 1'), 8, "no 'exec'"),
+    "a form with more": (instead('"after": 10', '"after": 10, "exec": 1'), 8, "exec"),
     "a key of a form twice": (instead('"after": 10', '"after": 10, "after": 99'), 8, "twice"),
     "a number that is none": (instead('"after": 10', '"after": NaN'), 8, "NaN"),
     "deep JSON": (instead("[{", "[" * 20_000), 8, "not JSON"),

@@ -41,6 +41,11 @@ def fill(store: PostgresStore, tenant: str) -> None:
             RunEnded(Run(id=id, agent="a", started=run.started, ended=run.started + 5, end="finished", session="s")),
         ], f"journal_{id}", 1, "ann")  # fmt: skip
     store.append(tenant, [StepEnded(Step(run="alone", seq=1, call=1, name="s"))], "journal_c", 1)  # an orphan
+    store.append(tenant, [  # a run that goes on, with a provisional link
+        RunStarted(Run(id="run_c", agent="a", started=now())),
+        StepEnded(Step(run="run_c", seq=1, call=1, name="s", arguments={"k": 60}, outcome="failure", failure=WRONG)),
+        StepEnded(Step(run="run_c", seq=2, call=2, name="s", arguments={"k": 10})),
+    ], "journal_d", 1, "ann")  # fmt: skip
     (fix,) = store.fixes(tenant, FixQuery(now=now()))
     assert store.decide(tenant, fix.id, True, now())
     (pattern,) = store.patterns(tenant, PatternQuery())
@@ -182,7 +187,7 @@ def test_a_day_of_another_tenant_is_not_dropped_because_it_is_not_seen(filled):
         today = max(days.parts(connection.made))
         days.drop_empty(connection.made, today + 1)
     for tenant in (OURS, THEIRS):
-        assert [len(each.steps) for each in filled.runs(tenant, RunQuery())] == [2, 2]
+        assert [len(each.steps) for each in filled.runs(tenant, RunQuery())] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("name", [f"{OURS}{postgres_security.APART}{THEIRS}", postgres_security.EVERYBODY])
