@@ -168,9 +168,9 @@ def _shape(link: Link) -> bytes:
 
 def wilson(worked: int, tried: int, z: float = 1.28) -> float:
     """The lower end of what a share may be, by its record: 7 of 7 give 0.81."""
-    if not tried:
+    if tried <= 0:
         return 0.0
-    share = worked / tried
+    share = min(max(worked / tried, 0.0), 1.0)  # the record may be that of another program
     middle = share + z * z / (2 * tried)
     spread = z * math.sqrt(share * (1 - share) / tried + z * z / (4 * tried * tried))
     return (middle - spread) / (1 + z * z / tried)

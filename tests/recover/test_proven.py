@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mulligan.events import RunStarted, StepEnded
+from mulligan.events import RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, Ran, Remedy
 from mulligan.records import LAST_PART, OPEN, Ahead, Change, Fix, Run, Step
 from mulligan.recover.repair import Before, suggest
@@ -189,10 +189,11 @@ def test_nothing_marked_automatic_holds_a_text_of_another_run(runs, arguments, h
     for number, (name, value, other, worked) in enumerate(runs):
         rest = {"one": 1, "two": "theirs too"}
         before, after = {**rest, name: value}, {**rest, other: worked}
-        shared = {"run": f"run_{number}", "name": "search", "started": number}
+        shared = {"run": f"run_{number}", "name": "search", "started": number, "key": "tools:search"}
         failed = Step(seq=1, call=1, arguments=before, outcome="failure", failure=REJECTED, **shared)
         then = Step(seq=2, call=2, arguments=after, **shared)
-        store.append(LOCAL, [RunStarted(Run(id=f"run_{number}")), StepEnded(failed), StepEnded(then)], f"{number}", 1)
+        run, ended = Run(id=f"run_{number}"), Run(id=f"run_{number}", end="finished")
+        store.append(LOCAL, [RunStarted(run), StepEnded(failed), StepEnded(then), RunEnded(ended)], f"{number}", 1)
     for each in store.fixes(LOCAL, FixQuery(now=1000, limit=99)):
         store.decide(LOCAL, each.id, approved=True, at=1000)
     known = store.fixes(LOCAL, FixQuery.about("search", REJECTED, arguments, now=1000, limit=99))

@@ -279,12 +279,12 @@ class Repairs:
         what mends the rest.
         """
         found = self._suggested(arguments, failure, tool, policy, ask)
-        # Memory only adds: what rules suggest is attempted as often and as early as without it.
         fresh = [each for each in found if each.automatic and (ask.prepare is not None or not each.first)]
-        fresh.sort(key=lambda suggestion: suggestion.source == "memory")
         is_the_same_again = self.last is not None and self.last == failure.fingerprint
         queue = [*self.waiting, *fresh] if is_the_same_again else [*fresh, *self.waiting]
         queue = [each for each in queue if not self._was_tried(each)]
+        # Memory only adds: what rules suggest is attempted as often and as early as without it.
+        queue.sort(key=lambda suggestion: suggestion.source == "memory")
         if not queue:
             if not found:
                 return "nothing known would mend its arguments"

@@ -132,7 +132,8 @@ class _Repair:
         by_memory = _without_duplicates([suggestion for suggestion in judged if suggestion.source == "memory"])
         for suggestion in by_memory:
             equal = next((index for index, rule in enumerate(by_rules) if _is_same(rule, suggestion)), None)
-            if equal is not None and _rank(suggestion) > _rank(by_rules[equal]):
+            # What rules would repair anyway stays their own, so that it is not put off.
+            if equal is not None and not by_rules[equal].automatic and _rank(suggestion) > _rank(by_rules[equal]):
                 by_rules[equal] = suggestion
         added = [suggestion for suggestion in by_memory if not any(_is_same(rule, suggestion) for rule in by_rules)]
         room = max(MOST - len(by_rules), 1)
