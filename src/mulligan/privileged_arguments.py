@@ -9,7 +9,7 @@ from collections.abc import Collection
 PRIVILEGED: dict[str, str] = {
     "identity": (
         "user username userid uid account accountid tenant tenantid owner ownerid customer customerid client clientid "
-        "org organization organisation member"
+        "org organization organisation member assignee approver reviewer employee patient subscriber"
     ),
     "authority": (
         "admin root sudo role roles scope scopes permission permissions privilege privileges grant force confirm "

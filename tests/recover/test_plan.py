@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 
 from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.records import Precedent, Recovery
-from mulligan.recover.plan import Ask, GivenUp, Move, Questions, Try, Wait, recovery
+from mulligan.records import Change, Precedent, Recovery
+from mulligan.recover.plan import Ask, GivenUp, Move, Questions, Try, Wait, recovery, select_tellable
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Tool
 
@@ -237,3 +237,17 @@ def test_a_question_nobody_can_answer_leaves_no_precedents():
     with pytest.raises(StopIteration) as stop:
         moves.send(None)
     assert stop.value.value.precedents == ()
+
+
+@pytest.mark.parametrize(
+    ("tool", "is_told"),
+    [
+        (Tool(name="ship"), True),
+        (Tool(name="ship", privileged=frozenset({"lane"})), False),
+        (Tool(name="ship", destructive=True), False),
+    ],
+)
+def test_precedent_of_an_argument_that_is_privileged_for_this_tool_is_not_told(tool, is_told):
+    change = Change(path="lane", how="substitute", after="slow")
+    precedents = [Precedent(how="agent", changes=(change,), worked=3, seen=3), Precedent(how="retry", worked=1, seen=1)]
+    assert select_tellable(precedents, tool) == tuple(precedents if is_told else precedents[1:])

@@ -206,3 +206,12 @@ def test_nothing_marked_automatic_holds_a_text_of_another_run(runs, arguments, h
             same_word = {text for text in new if text.casefold() in {each.casefold() for each in mine}}
             as_text = {text for text in new if text in {str(value) for value in arguments.values()}}
             assert new - schema_own - same_word - as_text == set()
+
+
+@pytest.mark.parametrize(
+    ("about", "is_told"), [({}, True), ({"privileged": {"k"}}, False), ({"destructive": True}, False)]
+)
+def test_fix_of_an_argument_that_is_privileged_for_this_tool_is_no_advice(about, is_told):
+    (suggestion,) = asked({"k": 50}, fix(Change(path="k", how="substitute", after=10), tellable=True), **about)
+    assert (suggestion.confidence >= 0.5) is is_told
+    assert not suggestion.automatic

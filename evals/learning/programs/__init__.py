@@ -1,5 +1,5 @@
 """Ordinary programs with known truth. Importing this fills `learning.player.PROGRAMS`."""
 
-from learning.programs import corrections, fallbacks, loops, models, pairs
+from learning.programs import corrections, fallbacks, loops, models, others, pairs
 
-__all__ = ["corrections", "fallbacks", "loops", "models", "pairs"]
+__all__ = ["corrections", "fallbacks", "loops", "models", "others", "pairs"]

@@ -6,8 +6,9 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mulligan.calls import is_same_json
+from mulligan.calls import TOOL, is_same_json
 from mulligan.failure import Failure, Ran, Remedy
+from mulligan.privileged_arguments import is_privileged
 from mulligan.records import Fix, Precedent, Recovery
 from mulligan.recover.policy import Policy
 from mulligan.recover.repair import Before, Suggestion, suggest
@@ -151,10 +152,26 @@ def recovery(
                 repairs.take_back(step[0])
             offered = repairs.offered(arguments, failure, tool, policy, ask)
             precedents = yield Ask(ask.recall, (failure, why, offered))
-            return GivenUp(failure, why, precedents or (), offered)
+            return GivenUp(failure, why, select_tellable(precedents or (), tool), offered)
         arguments, after = step
         failure = yield Try(arguments, after)
     return None
+
+
+def select_tellable(precedents: Sequence[Precedent], tool: Tool) -> tuple[Precedent, ...]:
+    """Return what recovered the failure before, without what changes an argument that is privileged for this tool.
+
+    A store knows the arguments that are privileged by their names. What was declared is known here.
+    """
+    return tuple(
+        precedent
+        for precedent in precedents
+        if not any(
+            tool.destructive or is_privileged(change.path, tool.privileged, tool.released)
+            for change in (precedent.changes if not precedent.between else ())
+            if change.path != TOOL
+        )
+    )
 
 
 def attempts_made(number: int) -> str:

@@ -343,7 +343,7 @@ class _Repair:
 
     def _judged(self, name: str, draft: _Draft) -> Suggestion:
         sure = sureness(draft.families) if draft.known is None else draft.known.sureness
-        if draft.source == "error" and not all(self._may_touch(change.path) for change in draft.changes):
+        if draft.source in ("error", "memory") and not self._is_approved(draft) and self._touches_privileged(draft):
             sure = min(sure, UNTOLD)  # a model has the error's own words; less money is not the same call
         why = self._why_not(draft, sure)
         return Suggestion(
@@ -360,6 +360,15 @@ class _Repair:
             automatic=not why,
             why=why,
         )
+
+    def _is_approved(self, draft: _Draft) -> bool:
+        return draft.known is not None and draft.known.fix.state == "approved"
+
+    def _touches_privileged(self, draft: _Draft) -> bool:
+        """Return whether a change is of a privileged argument, or of any of a tool that is marked as destructive."""
+        paths = [change.path for change in draft.changes if change.path != TOOL]
+        is_protected = self.tool.destructive and draft.source == "memory"
+        return bool(paths) and (is_protected or not all(map(self._may_touch, paths)))
 
     def _why_not(self, draft: _Draft, sure: float) -> str:
         """Why a suggestion is not tried without asking; empty where it may be."""

@@ -271,10 +271,20 @@ def _is_word(value: Any) -> bool:
     """Return whether a text could be a member of an enum: `json`, `utf-8`, `us-east-1`; no id, date or version."""
     if not isinstance(value, str) or not 0 < len(value) <= 40 or any(letter in " /@:" for letter in value):
         return False
-    return not any(letter.isdigit() for letter in value) or _NUMBERED_WORD.fullmatch(value) is not None
+    if not any(letter.isdigit() for letter in value):
+        return True
+    return _NUMBERED_WORD.fullmatch(value) is not None or _TECHNICAL_WORD.fullmatch(value.casefold()) is not None
 
 
 _NUMBERED_WORD = re.compile(r"[A-Za-z]{2,20}(?:[-_][A-Za-z]{2,20}){0,3}[-_][0-9]{1,2}")
+_TECHNICAL_WORD = re.compile(
+    r"(?:utf|ucs|iso|latin|cp|windows|koi|big)[-_]?[0-9]{1,4}(?:[-_](?:[0-9]{1,2}|le|be|sig|r|u))?"  # encodings
+    r"|(?:sha|md|crc|base|aes|rsa|ed|blake)[-_]?[0-9]{1,5}|hs256|rs256|es256"  # hashes, keys
+    r"|mp[34]|m4[av]|h26[0-9]|x26[0-9]|vp[89]|av1|opus|jp2|jpeg2000|[248]k|[0-9]{3,4}[pi]"  # sound, pictures
+    r"|h[123]|http[-_]?[123](?:\.[01])?|ipv[46]|tls[-_]?v?1(?:\.[0-3])?|oauth[12]|s3|pop3|imap4"  # networks
+    r"|u?int[0-9]{1,3}|b?f(?:loat|p)?[0-9]{1,3}|bzip2|bz2|lz4|7z|html5|hdf5|x86(?:_64)?|amd64|arm64|[ab][0-6]|[23]d"
+)
+"""Names of encodings, algorithms and formats that end in a number: no ids, though they look like some."""
 
 
 # Votes and what they come to

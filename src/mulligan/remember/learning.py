@@ -15,7 +15,16 @@ from mulligan.remember.connection import Connection, upsert
 from mulligan.remember.fixes import Tally, Trial, Verdict, Vote
 from mulligan.remember.recipes import Brief, Row, whole
 from mulligan.remember.rows import FIRST
-from mulligan.remember.store import Evidence, FixQuery, Revocation, Revoked, Shape, shape_of
+from mulligan.remember.store import (
+    ITEMS_KIND,
+    Evidence,
+    FixQuery,
+    Revocation,
+    Revoked,
+    Shape,
+    parse_items,
+    shape_of,
+)
 from mulligan.remember.tallies import id_of
 from mulligan.remember.telling import Profile, build_profile
 from mulligan.remember.voting import REPORTED, VOTE, News, note_news, refresh, vote_row, votes
@@ -266,7 +275,14 @@ def _known(
     def profile(tool: str, key: str) -> Profile:
         return build_profile(successful_arguments(read, tenant, tool, key, query.without, latest_of))
 
-    return recipes.Known(fixes.crowd(principals, revoked, query.now), verdicts, samples, since, fresh, profile)
+    def items(tool: str, key: str) -> frozenset[str]:
+        found = read(
+            "SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, ITEMS_KIND, key or tool)
+        )
+        return parse_items(found[0][0]) if found else frozenset()
+
+    crowd = fixes.crowd(principals, revoked, query.now)
+    return recipes.Known(crowd, verdicts, samples, since, fresh, profile, items)
 
 
 MAX_PROFILED_CALLS = 64
@@ -275,9 +291,9 @@ MAX_PROFILED_CALLS = 64
 
 def successful_arguments(
     read: Read, tenant: str, tool: str, key: str, without: str, latest_of: Callable[..., Iterator[Latest]]
-) -> list[Any]:
-    """Return the arguments of the latest successful calls of a tool, but those of one run."""
-    found: list[Any] = []
+) -> list[tuple[int, Any]]:
+    """Return the arguments of the latest successful calls of a tool but those of one run, each with its run's start."""
+    found: list[tuple[int, Any]] = []
     for run in latest_of(read, tenant, tool):
         if run.last is None or len(found) >= MAX_PROFILED_CALLS:
             break
@@ -286,7 +302,7 @@ def successful_arguments(
         for _, body in run.worked(run.last - exemplars.SCANNED):
             call = bodies.read(body, exemplars.Given)
             if not key or call.key in (None, key):
-                found.append(call.arguments)
+                found.append((run.started, call.arguments))
     return found[:MAX_PROFILED_CALLS]
 
 

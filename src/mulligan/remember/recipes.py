@@ -7,7 +7,7 @@ point. The shortest set of calls that was enough by itself is what was missing; 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Literal
@@ -248,6 +248,8 @@ class Known(msgspec.Struct, frozen=True):
     """A tally of what was tried since then."""
     profile: Callable[[str, str], Profile]
     """The arguments of recent successful calls of a tool, by its name and key."""
+    items: Callable[[str, str], Collection[str]]
+    """The arguments of a tool that name items, by its name and key."""
 
 
 def answered(groups: Sequence[tuple[float, Sequence[Row]]], query: FixQuery, known: Known) -> list[Fix]:
@@ -314,7 +316,13 @@ def _judged(
     state, why = _state(record, parts, query, known)
     if (query.state is not None and state != query.state) or (query.is_question and state == "revoked"):
         return None
-    untold = why_untold(record, _peers(record, rows), query.agent, lambda: known.profile(record.tool, record.key))
+    untold = why_untold(
+        record,
+        _peers(record, rows),
+        query.agent,
+        lambda: known.profile(record.tool, record.key),
+        lambda: known.items(record.tool, record.key),
+    )
     if query.tellable and (untold or state in ("revoked", "demoted", "paused", "expired")):
         return None
     fix = told(record, (state, why), likeness)
@@ -322,11 +330,16 @@ def _judged(
 
 
 def _peers(record: Tally, rows: Sequence[Row]) -> list[Tally]:
-    """The fixes of the same pattern and tool that change one of the same arguments."""
+    """The fixes of the same pattern and tool that change one of the same arguments, or like it none."""
     paths = {change.path for change in record.form.changes}
-    if not paths:
+    if not paths and record.form.sort != "recipe":
         return []
-    alike = (row for row in rows if any(change.path in paths for change in row.form.changes) and row.key == record.key)
+    alike = (
+        row
+        for row in rows
+        if row.key == record.key
+        and (any(change.path in paths for change in row.form.changes) if paths else not row.form.changes)
+    )
     found = [tally for row in alike if (tally := whole(row)).fingerprint == record.fingerprint]
     return [record, *(tally for tally in found if tally.id != record.id)]
 

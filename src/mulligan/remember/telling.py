@@ -6,7 +6,7 @@ only if it is a setting: it replaced different values, or one value in different
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from mulligan.calls import TOOL, wilson
 from mulligan.privileged_arguments import is_privileged
 from mulligan.records import LAST_PART, OPEN, REQUOTED, Change
-from mulligan.remember.fixes import Tally, hash_value
+from mulligan.remember.fixes import RETRY, Tally, hash_value
 
 MIN_TOLD_CONFIDENCE = 0.5
 MAX_SETTING_VALUES = 8
@@ -31,6 +31,8 @@ class ArgumentProfile(msgspec.Struct):
     count: int = 0
     hashes: dict[str, int] = {}
     """Different values, with how often each occurred."""
+    last_uses: dict[str, int] = {}
+    """Of each value, when the latest run with it began."""
 
     @property
     def is_setting(self) -> bool:
@@ -42,28 +44,43 @@ class ArgumentProfile(msgspec.Struct):
 Profile = Mapping[str, ArgumentProfile]
 
 
-def build_profile(calls: Sequence[Any]) -> dict[str, ArgumentProfile]:
-    """Profile the arguments of successful calls of one tool."""
+def build_profile(calls: Sequence[tuple[int, Any]]) -> dict[str, ArgumentProfile]:
+    """Profile the arguments of successful calls of one tool, each with the time when its run began.
+
+    An argument that a call leaves to its default has no value there, which counts as one.
+    """
+    given = [(started, arguments) for started, arguments in calls if isinstance(arguments, Mapping)]
+    names = dict.fromkeys(name for _, arguments in given for name in arguments)
     profile: dict[str, ArgumentProfile] = {}
-    for arguments in calls:
-        if isinstance(arguments, Mapping):
-            for name, value in arguments.items():
-                argument = profile.setdefault(str(name), ArgumentProfile())
-                argument.count += 1
-                key = hash_value(value)
-                argument.hashes[key] = argument.hashes.get(key, 0) + 1
+    for name in names:
+        argument = profile[str(name)] = ArgumentProfile()
+        for started, arguments in given:
+            argument.count += 1
+            key = hash_value(arguments.get(name))
+            argument.hashes[key] = argument.hashes.get(key, 0) + 1
+            argument.last_uses[key] = max(started, argument.last_uses.get(key, 0))
     return profile
 
 
-def why_untold(tally: Tally, peers: Sequence[Tally], agent: str, profile: Callable[[], Profile]) -> str:
+def why_untold(
+    tally: Tally,
+    peers: Sequence[Tally],
+    agent: str,
+    profile: Callable[[], Profile],
+    items: Callable[[], Collection[str]] = tuple,
+) -> str:
     """Return why a model is not told about a fix; empty where it may be.
 
-    `peers` are all fixes of the same pattern and tool. `profile` is built only where a concrete value is at stake.
+    `peers` are the fixes of the same pattern and tool that change one of its arguments, or for a prerequisite those
+    that change nothing. `profile` and `items`, the arguments that name items, are asked for only where a concrete
+    value is at stake.
     """
     if wilson(tally.worked, tally.tried) < MIN_TOLD_CONFIDENCE:
         return f"it worked in {tally.worked} of {tally.tried} runs, which is not sure enough to tell a model"
     if [worked for _, _, worked, _ in tally.recent][-2:] == [False, False]:
         return "it failed twice in a row"
+    if tally.form.sort == "recipe" and any(peer.form == RETRY and peer.worked for peer in peers):
+        return "the same call worked again without it"
     # Of a prerequisite that supplies the value, the call is told and no value.
     for change in tally.form.changes if not tally.form.names else ():
         if change.path != TOOL and is_privileged(change.path):
@@ -84,16 +101,26 @@ def why_untold(tally: Tally, peers: Sequence[Tally], agent: str, profile: Callab
         return ""
     if not tally.is_setting:
         return "it replaced one value in one call only, which may be a coincidence"
-    known = profile()
+    known, named = profile(), items()
     for change in settings:
-        argument = known.get(change.path.partition(".")[0], ArgumentProfile())
-        if _is_latest(tally, [peer for peer in peers if _changes_path(peer, change)]):
+        root = change.path.partition(".")[0]
+        argument = known.get(root, ArgumentProfile())
+        if root in named:
+            return f"{root} names items"
+        rivals = [peer for peer in peers if _changes_path(peer, change)]
+        if _is_latest(tally, rivals) and not _has_worked_since(tally, argument):
             continue  # the last corrections all led to it, whatever was right before
         if not tally.old_values.keys().isdisjoint(argument.hashes):
             return f"the value of {change.path} that it replaces has worked, too"
         if not argument.is_setting:
             return f"{change.path} takes too many values to be a setting"
     return ""
+
+
+def _has_worked_since(tally: Tally, argument: ArgumentProfile) -> bool:
+    """Return whether a value that a fix replaces has worked since the fix did: then the value is not what is wrong."""
+    first = min((at for at, _, worked, _ in tally.recent if worked), default=0)
+    return any(argument.last_uses.get(value, 0) > first for value in tally.old_values)
 
 
 def is_concrete(change: Change) -> bool:

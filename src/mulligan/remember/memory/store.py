@@ -54,10 +54,10 @@ class _Room:
 
     def __init__(self) -> None:
         self.histories = Histories()
-        self.votes = Votes(self.histories)
+        self.shelf: dict[tuple[str, str], bytes] = {}
+        self.votes = Votes(self.histories, self.shelf)
         self.lessons = LessonList()
         self.decisions: dict[str, Decision] = {}
-        self.shelf: dict[tuple[str, str], bytes] = {}
         self.offsets: dict[str, int] = {}
 
     def __len__(self) -> int:

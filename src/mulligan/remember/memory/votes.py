@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,15 +13,27 @@ from mulligan.records import Fix, History, Link, Precedent, Run, Step, encode, p
 from mulligan.remember import exemplars, fixes, forgetting, learning, patterns, recipes, schemas, similar, voting
 from mulligan.remember.fixes import Tally, Trial, Verdict, Vote
 from mulligan.remember.memory.histories import Histories
-from mulligan.remember.store import Evidence, FixQuery, Forget, Question, Revocation, Revoked, RunQuery, Shape, shape_of
+from mulligan.remember.store import (
+    ITEMS_KIND,
+    Evidence,
+    FixQuery,
+    Forget,
+    Question,
+    Revocation,
+    Revoked,
+    RunQuery,
+    Shape,
+    parse_items,
+    shape_of,
+)
 from mulligan.remember.telling import Profile, build_profile
 
 
 class Votes:
     """Each run that is kept votes by what happened in it. Of runs that are gone, and of reports, votes are kept."""
 
-    def __init__(self, histories: Histories) -> None:
-        self._histories = histories
+    def __init__(self, histories: Histories, shelf: Mapping[tuple[str, str], bytes]) -> None:
+        self._histories, self._shelf = histories, shelf
         self._kept: list[tuple[Trial, Vote]] = []
         self._verdicts: dict[str, Verdict] = {}
         self._revocations: list[Revocation] = []
@@ -182,7 +194,7 @@ class Votes:
         def profile(tool: str, key: str) -> Profile:
             return self._profile(tool, key, query.without)
 
-        return recipes.Known(crowd, self._verdicts, samples, schemas.since(seen, query), fresh, profile)
+        return recipes.Known(crowd, self._verdicts, samples, schemas.since(seen, query), fresh, profile, self._items)
 
     def _latest(self, tool: str) -> list[History]:
         """The latest runs that used a tool and were not revoked."""
@@ -190,13 +202,17 @@ class Votes:
         return [history for history in histories if not self._is_revoked(history.run, tool)][: exemplars.MOST]
 
     def _profile(self, tool: str, key: str, without: str) -> Profile:
-        calls: list[Any] = []
+        calls: list[tuple[int, Any]] = []
         for history in self._latest(tool):
             if history.run.id == without:
                 continue
             worked = [step for step in reversed(history.steps) if step.name == tool and step.outcome == "success"]
-            calls += [step.arguments for step in worked[: exemplars.MOST] if not key or step.key in (None, key)]
+            own = [step for step in worked[: exemplars.MOST] if not key or step.key in (None, key)]
+            calls += [(history.run.started, step.arguments) for step in own]
         return build_profile(calls[: learning.MAX_PROFILED_CALLS])
+
+    def _items(self, tool: str, key: str) -> frozenset[str]:
+        return parse_items(self._shelf.get((ITEMS_KIND, key or tool)))
 
     def _worked(self, query: FixQuery) -> list[Shape]:
         """The latest calls of a tool that worked."""
