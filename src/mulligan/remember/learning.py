@@ -353,6 +353,7 @@ class Latest(msgspec.Struct, frozen=True):
     """A run that used a tool."""
 
     run: str
+    started: int
     last: int | None
     """Its last step."""
     worked: Callable[[int], list[Any]]
@@ -362,13 +363,13 @@ class Latest(msgspec.Struct, frozen=True):
 def latest(read: Read, tenant: str, tool: str) -> Iterator[Latest]:
     """The latest runs that used a tool and were not revoked, looked at one by one."""
     runs = read(
-        "SELECT u.run, (SELECT max(seq) FROM steps s WHERE s.tenant = u.tenant "
+        "SELECT u.run, u.started, (SELECT max(seq) FROM steps s WHERE s.tenant = u.tenant "
         "AND s.run = u.run) FROM used u JOIN runs r ON r.tenant = u.tenant AND r.id = u.run "
         f"WHERE u.tenant = ? AND u.sort = 'tool' AND u.name = ? AND {UNREVOKED} "
         "ORDER BY u.started DESC, u.run DESC LIMIT ?",
         (tenant, tool, exemplars.MOST),
     )
-    for run, last in runs:
+    for run, started, last in runs:
 
         def worked(after: int, run: str = run) -> list[Any]:
             return read(
@@ -377,7 +378,7 @@ def latest(read: Read, tenant: str, tool: str) -> Iterator[Latest]:
                 (tenant, run, after, tool, exemplars.LARGEST, exemplars.MOST),
             )
 
-        yield Latest(run, last, worked)
+        yield Latest(run, started, last, worked)
 
 
 def _worked(read: Read, tenant: str, query: FixQuery, latest: Callable[..., Iterator[Latest]]) -> list[Shape]:

@@ -23,7 +23,7 @@ _LATEST = f"""
         SELECT u.run, u.started AS began, r.kept / {DAY} AS day FROM used u
         JOIN runs r ON r.tenant = u.tenant AND r.id = u.run WHERE u.tenant = ? AND u.sort = 'tool' AND u.name = ?
         AND {learning.UNREVOKED} ORDER BY u.started DESC, u.run DESC LIMIT ? OFFSET ?)
-    SELECT l.run, e.last, c.seq, c.body FROM latest l
+    SELECT l.run, l.began, e.last, c.seq, c.body FROM latest l
     CROSS JOIN LATERAL (SELECT max(seq) AS last FROM steps WHERE tenant = ? AND run = l.run AND day = l.day) e
     LEFT JOIN LATERAL (
         SELECT seq, body FROM steps WHERE tenant = ? AND run = l.run AND day = l.day AND seq > e.last - ?
@@ -61,14 +61,14 @@ def latest(read: Read, tenant: str, tool: str) -> Iterator[Latest]:
     within = (tenant, tenant, exemplars.SCANNED, tool, exemplars.LARGEST, exemplars.MOST)
     for most in (ENOUGH, 2**31):
         rows = read(_LATEST, (tenant, tool, exemplars.MOST - start, start, *within, most))
-        runs: dict[tuple[str, int | None], list[Any]] = {}
-        for run, last, seq, body in rows:
-            runs.setdefault((run, last), []).extend([] if seq is None else [(seq, body)])
+        runs: dict[tuple[str, int, int | None], list[Any]] = {}
+        for run, started, last, seq, body in rows:
+            runs.setdefault((run, started, last), []).extend([] if seq is None else [(seq, body)])
         if len(rows) == most:
             runs.popitem()  # of which there may be more
-        for (run, last), calls in runs.items():
+        for (run, started, last), calls in runs.items():
             yield Latest(
-                run, last,
+                run, started, last,
                 lambda after, calls=calls: [each for each in calls if each[0] > after],  # type: ignore[misc]
             )  # fmt: skip
         start += len(runs)
