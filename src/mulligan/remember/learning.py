@@ -276,10 +276,10 @@ def _known(
         return build_profile(successful_arguments(read, tenant, tool, key, query.without, latest_of))
 
     def items(tool: str, key: str) -> frozenset[str]:
-        found = read(
+        rows = read(
             "SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, ITEMS_KIND, key or tool)
         )
-        return parse_items(found[0][0]) if found else frozenset()
+        return parse_items(rows[0][0]) if rows else frozenset()
 
     crowd = fixes.crowd(principals, revoked, query.now)
     return recipes.Known(crowd, verdicts, samples, since, fresh, profile, items)
@@ -293,17 +293,17 @@ def successful_arguments(
     read: Read, tenant: str, tool: str, key: str, without: str, latest_of: Callable[..., Iterator[Latest]]
 ) -> list[tuple[int, Any]]:
     """Return the arguments of the latest successful calls of a tool but those of one run, each with its run's start."""
-    found: list[tuple[int, Any]] = []
+    calls: list[tuple[int, Any]] = []
     for run in latest_of(read, tenant, tool):
-        if run.last is None or len(found) >= MAX_PROFILED_CALLS:
+        if run.last is None or len(calls) >= MAX_PROFILED_CALLS:
             break
         if run.run == without:
             continue
         for _, body in run.worked(run.last - exemplars.SCANNED):
             call = bodies.read(body, exemplars.Given)
             if not key or call.key in (None, key):
-                found.append((run.started, call.arguments))
-    return found[:MAX_PROFILED_CALLS]
+                calls.append((run.started, call.arguments))
+    return calls[:MAX_PROFILED_CALLS]
 
 
 # What a database may do in its own way

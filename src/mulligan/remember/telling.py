@@ -49,12 +49,12 @@ def build_profile(calls: Sequence[tuple[int, Any]]) -> dict[str, ArgumentProfile
 
     An argument that a call leaves to its default has no value there, which counts as one.
     """
-    given = [(started, arguments) for started, arguments in calls if isinstance(arguments, Mapping)]
-    names = dict.fromkeys(name for _, arguments in given for name in arguments)
+    recorded_calls = [(started, arguments) for started, arguments in calls if isinstance(arguments, Mapping)]
+    names = dict.fromkeys(name for _, arguments in recorded_calls for name in arguments)
     profile: dict[str, ArgumentProfile] = {}
     for name in names:
         argument = profile[str(name)] = ArgumentProfile()
-        for started, arguments in given:
+        for started, arguments in recorded_calls:
             argument.count += 1
             key = hash_value(arguments.get(name))
             argument.hashes[key] = argument.hashes.get(key, 0) + 1
@@ -101,11 +101,11 @@ def why_untold(
         return ""
     if not tally.is_setting:
         return "it replaced one value in one call only, which may be a coincidence"
-    known, named = profile(), items()
+    argument_profile, item_arguments = profile(), items()
     for change in settings:
         root = change.path.partition(".")[0]
-        argument = known.get(root, ArgumentProfile())
-        if root in named:
+        argument = argument_profile.get(root, ArgumentProfile())
+        if root in item_arguments:
             return f"{root} names items"
         rivals = [peer for peer in peers if _changes_path(peer, change)]
         if _is_latest(tally, rivals) and not _has_worked_since(tally, argument):
@@ -119,7 +119,7 @@ def why_untold(
 
 def _has_worked_since(tally: Tally, argument: ArgumentProfile) -> bool:
     """Return whether a value that a fix replaces has worked since the fix did: then the value is not what is wrong."""
-    first = min((at for at, _, worked, _ in tally.recent if worked), default=0)
+    first = min((vote[0] for vote in tally.recent if vote[2]), default=0)
     return any(argument.last_uses.get(value, 0) > first for value in tally.old_values)
 
 

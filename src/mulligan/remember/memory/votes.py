@@ -32,8 +32,8 @@ from mulligan.remember.telling import Profile, build_profile
 class Votes:
     """Each run that is kept votes by what happened in it. Of runs that are gone, and of reports, votes are kept."""
 
-    def __init__(self, histories: Histories, shelf: Mapping[tuple[str, str], bytes]) -> None:
-        self._histories, self._shelf = histories, shelf
+    def __init__(self, histories: Histories, values: Mapping[tuple[str, str], bytes]) -> None:
+        self._histories, self._values = histories, values
         self._kept: list[tuple[Trial, Vote]] = []
         self._verdicts: dict[str, Verdict] = {}
         self._revocations: list[Revocation] = []
@@ -207,12 +207,12 @@ class Votes:
             if history.run.id == without:
                 continue
             worked = [step for step in reversed(history.steps) if step.name == tool and step.outcome == "success"]
-            own = [step for step in worked[: exemplars.MOST] if not key or step.key in (None, key)]
-            calls += [(history.run.started, step.arguments) for step in own]
+            matching = [step for step in worked[: exemplars.MOST] if not key or step.key in (None, key)]
+            calls += [(history.run.started, step.arguments) for step in matching]
         return build_profile(calls[: learning.MAX_PROFILED_CALLS])
 
     def _items(self, tool: str, key: str) -> frozenset[str]:
-        return parse_items(self._shelf.get((ITEMS_KIND, key or tool)))
+        return parse_items(self._values.get((ITEMS_KIND, key or tool)))
 
     def _worked(self, query: FixQuery) -> list[Shape]:
         """The latest calls of a tool that worked."""
