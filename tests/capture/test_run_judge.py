@@ -901,6 +901,14 @@ def test_more_cautious_of_run_and_tool_holds(start: Callable[..., Program]) -> N
 
 
 @pytest.mark.parametrize("place", ["settings", "run", "tool"])
+def test_memory_tells_nothing_where_calls_are_only_observed(start: Callable[..., Program], place: str) -> None:
+    learn_layout(start())
+    program = start(**({"mode": "observe"} if place == "settings" else {}))
+    report = make_report(program, **({"mode": "observe"} if place == "tool" else {}))
+    assert TOLD not in read_note(program, report, **({"mode": "observe"} if place == "run" else {}))
+
+
+@pytest.mark.parametrize("place", ["settings", "run", "tool"])
 @pytest.mark.parametrize(("learn", "is_run"), [("off", False), ("tell", False), ("repair", True)])
 def test_learn_repair_alone_runs_an_approved_prerequisite(
     start: Callable[..., Program], place: str, learn: str, is_run: bool
@@ -972,7 +980,7 @@ def run_command(program: Program, *words: str, stdin: str = "") -> subprocess.Co
 
 
 def test_forget_learned_keeps_history_and_discards_fixes_and_lessons(program: Program) -> None:
-    @program.mulligan.tool(mode="observe")
+    @program.mulligan.tool(mode="suggest")
     def search(query: str, size: int) -> int:
         if size > 10:
             raise ValueError("That does not fit.")

@@ -380,7 +380,8 @@ class Wrapped:
                 closed=self.closed,
                 model=self.signature.default("model"),
             )
-        rules.learn = strictest(LEARNS, options.learn, None if limits is None else limits.learn) or kit.learn
+        learn = strictest(LEARNS, options.learn, None if limits is None else limits.learn) or kit.learn
+        rules.learn = "off" if mode == "observe" else learn  # who only observes tells nothing
         if options.items:
             rules.items, rules.is_plain = tuple(options.items), False
         rules.judge = self._judge if self._judge.is_needed else None
