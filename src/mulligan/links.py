@@ -108,6 +108,10 @@ class CallFacts(msgspec.Struct, frozen=True):
     """The item scopes around the call, and the values of its declared item arguments."""
     item_arguments: tuple[str, ...] = ()
     """Arguments that the developer declared to name items."""
+    privileged: Collection[str] = ()
+    """Arguments that the developer declared as privileged."""
+    is_destructive: bool = False
+    """Whether the developer marked the tool as destructive: all its arguments are privileged."""
     corrected: tuple[int, ...] = ()
     """Failed calls that the program says this call corrects."""
     receiver: Receiver | None = None

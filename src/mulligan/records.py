@@ -64,6 +64,8 @@ class Change(Record, frozen=True, rename={"from_": "from"}):
     before: Any = None
     after: Any = None
     from_: Origin = "call"
+    privileged: bool = False
+    """Whether the developer declared the argument as privileged or the tool as destructive: its value is not shared."""
 
 
 class Recovery(Record, frozen=True):

@@ -22,7 +22,7 @@ import pytest
 
 from mulligan import AgentError, Mulligan
 from mulligan.failure import SettingsError
-from mulligan.records import Fix, History, Link
+from mulligan.records import OPEN, Fix, History, Link
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import LOCAL, FixQuery, LessonQuery, PatternQuery, RunQuery, now
 from mulligan.report.terminal import status_word
@@ -977,6 +977,30 @@ def run_command(program: Program, *words: str, stdin: str = "") -> subprocess.Co
     program.mulligan.flush(60)
     command = [sys.executable, "-m", "mulligan", *words, "--store", str(program.path)]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+
+
+DECLARATIONS: list[dict[str, Any]] = [{"privileged": ["size"]}, {"destructive": True}]
+
+
+@pytest.mark.parametrize("declared", DECLARATIONS, ids=["privileged", "destructive"])
+def test_value_of_a_declared_privileged_argument_is_never_shared(program: Program, declared: dict[str, Any]) -> None:
+    @program.mulligan.tool(mode="suggest", **declared)
+    def resize(volume: str, size: int) -> int:
+        if size > 10:
+            raise ValueError("That does not fit.")
+        return size
+
+    for volume in ("cats", "dogs", "fish", "mice"):
+        with program.mulligan.run("operator"):
+            try:
+                resize(volume, size=50)
+            except ValueError:
+                resize(volume, size=10)
+    (fix,) = program.read_fixes()
+    assert (fix.worked, fix.tellable) == (4, False)
+    assert [change.after for change in fix.changes] == [OPEN]
+    assert run_command(program, "consolidate").returncode == 0
+    assert json.loads(run_command(program, "lessons", "--source", "learned", "--json").stdout) == []
 
 
 def test_forget_learned_keeps_history_and_discards_fixes_and_lessons(program: Program) -> None:

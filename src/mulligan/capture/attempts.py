@@ -340,7 +340,13 @@ class Attempts:
         """Note what the run knows before the first attempt."""
         facts = self.run.call_facts(turn=self.turn, receiver=self._receiver)
         scope = self.run.scope_of_call(self._item_arguments, self._arguments)
-        return msgspec.structs.replace(facts, item=scope, item_arguments=self._item_arguments)
+        return msgspec.structs.replace(
+            facts,
+            item=scope,
+            item_arguments=self._item_arguments,
+            privileged=self.tool.privileged,
+            is_destructive=self.tool.destructive,
+        )
 
     def _begin(self, move: Try) -> None:
         if self._facts is None:

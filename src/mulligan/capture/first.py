@@ -194,7 +194,13 @@ class First(Here, eq=False, gc=False):
         arguments, values = step.arguments, self.values
         facts = self.facts or CallFacts(failures_before=0, task=enter_task())
         scope = run.scope_of_call(rules.items, values if values is not None else arguments)
-        facts = msgspec.structs.replace(facts, item=scope, item_arguments=rules.items)
+        facts = msgspec.structs.replace(
+            facts,
+            item=scope,
+            item_arguments=rules.items,
+            privileged=rules.privileged,
+            is_destructive=rules.is_destructive,
+        )
         if values is not None:
             step = msgspec.structs.replace(step, arguments=dict(values))
         judged = run.judge_step(step, rules.kit, facts)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mulligan.calls import Call
+from mulligan.calls import TOOL, Call
 from mulligan.links import (
     CallFacts,
     Candidate,
@@ -362,6 +362,8 @@ class RunJudge:
             self._withdraw_refuted(step, facts)
         before = self.progress
         self.progress, links = before.after(call, facts, is_item)
+        if links and (facts.privileged or facts.is_destructive):
+            links = [mark_privileged(link, facts) for link in links]
         if has_long_text(step.arguments):
             self._texts = [*self._texts[1 - MAX_TEXT_CALLS :], msgspec.structs.replace(step, result=None)]
         if call.has_succeeded:
@@ -393,6 +395,18 @@ class RunJudge:
                 texts = [name for name in variation.alone if are_alike(first.get(name), last.get(name))]
                 items.setdefault(variation.key, set()).update(variation.alone, map(mark_text_item, texts))
         return {key: tuple(sorted(names)) for key, names in items.items()}
+
+
+def mark_privileged(link: Link, facts: CallFacts) -> Link:
+    """Mark the changes of arguments that the developer declared as privileged, so that their values are not shared."""
+    changes = tuple(
+        msgspec.structs.replace(change, privileged=True)
+        if change.path != TOOL
+        and (facts.is_destructive or not {change.path, *change.path.split(".")}.isdisjoint(facts.privileged))
+        else change
+        for change in link.changes
+    )
+    return msgspec.structs.replace(link, changes=changes)
 
 
 def mark_text_item(name: str) -> str:

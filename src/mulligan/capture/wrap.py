@@ -108,6 +108,7 @@ class Rules:
         "alone",
         "form",
         "guard",
+        "is_destructive",
         "is_empty_fine",
         "is_off",
         "is_plain",
@@ -120,6 +121,7 @@ class Rules:
         "learn",
         "limits",
         "mode",
+        "privileged",
     )
 
     def __init__(self, kit: Kit | None, limits: Limits, mode: Mode, is_retried: bool, guard: Guard, form: Form) -> None:
@@ -139,6 +141,9 @@ class Rules:
         self.judge: Judge | None = None
         self.items: tuple[str, ...] = ()
         """Arguments that the developer declared to name items."""
+        self.privileged: tuple[str, ...] = ()
+        """Arguments that the developer declared as privileged."""
+        self.is_destructive = False
         self.is_empty_fine = True
         self.form = form
         self.alone = None if kit is None else Alone.of(Run(id="", agent=kit.agent, environment=kit.environment))
@@ -382,6 +387,7 @@ class Wrapped:
             )
         learn = strictest(LEARNS, options.learn, None if limits is None else limits.learn) or kit.learn
         rules.learn = "off" if mode == "observe" else learn  # who only observes tells nothing
+        rules.privileged, rules.is_destructive = tuple(options.privileged), options.destructive
         if options.items:
             rules.items, rules.is_plain = tuple(options.items), False
         rules.judge = self._judge if self._judge.is_needed else None

@@ -228,7 +228,7 @@ def closed(change: Change) -> Change:
         return Change(path=change.path, how="trim", after=LAST_PART)
     if _is_requoted(before, after):
         return Change(path=change.path, how="substitute", after=REQUOTED)
-    if change.from_ != "run" and is_shareable(change.path, after):
+    if change.from_ != "run" and not change.privileged and is_shareable(change.path, after):
         return Change(path=change.path, how=change.how, after=after)
     return Change(path=change.path, how="substitute", after=OPEN)
 
