@@ -449,7 +449,7 @@ def test_a_step_that_comes_late_changes_what_overcame_what(store, write):
     write(StepEnded(late))
 
     history = store.run(LOCAL, "run_a")
-    assert history.links == tuple(link_recoveries(history.steps)) == ()
+    assert history.links == tuple(link_recoveries(history.steps, history.run)) == ()
     assert store.recall(LOCAL, Question(tool="search", fingerprint="f-timeout")) == []
 
 
@@ -1171,6 +1171,6 @@ def same_answers(all_stores: dict[str, Store], published: Any, forgotten: str) -
     for name, answer in told.items():
         assert answer == first, name
     for history in first["runs"]:
-        assert history.links == tuple(link_recoveries(history.steps))
+        assert history.links == tuple(link_recoveries(history.steps, history.run))
     expected = counted(first["runs"])
     assert {name: getattr(first["stats"][0].total, name) for name in expected} == expected

@@ -101,7 +101,9 @@ def test_a_few_fixes_are_the_first_of_all_of_them_and_no_others_are_put_together
         asked.extend(ids)
         return {}
 
-    known = recipes.Known(Crowd(), verdicts, samples, {}, lambda tally, since: tally, lambda tool, key: {})
+    known = recipes.Known(
+        Crowd(), verdicts, samples, {}, lambda tally, since: tally, lambda tool, key: {}, lambda tool, key: ()
+    )
     query = FixQuery(tool="start", fingerprint="f", agent=agent, now=1, limit=1000)
     every = recipes.answered(groups, query, known)
     assert not {each.id for each in every} & verdicts.keys()

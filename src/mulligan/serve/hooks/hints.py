@@ -73,7 +73,8 @@ class Hints:
         """The call that a proven fix makes of this one, and what is said of it; only where repairs are asked for."""
         if self._settings.mode != "repair" or step.failure is None or not isinstance(step.arguments, Mapping):
             return None
-        from mulligan.recover.repair import suggest  # few ask for it
+        from mulligan.recover.proven import applied  # few ask for it
+        from mulligan.recover.repair import suggest
         from mulligan.recover.tool import Tool
 
         effects: Effects = "none" if lookups.only_looks(step) else "once"
@@ -86,8 +87,21 @@ class Hints:
             learn=self._settings.learn,
         )
         sure = self._settings.policy.confidence
-        made = suggest(step.arguments, step.failure, about, (), confidence=sure, known=self._fixes(step))
-        best = next((each for each in made if each.automatic and each.source == "memory" and not each.first), None)
+        fixes = self._fixes(step)
+        suggestions = suggest(step.arguments, step.failure, about, (), confidence=sure, known=fixes)
+        # A rule may suggest the same call as an approved or promoted fix. It is made because of the fix.
+        approved = [fix for fix in fixes if fix.state in PROVEN]
+        repairs = [repair.arguments for repair in applied(approved, step.arguments, None, ()) if not repair.first]
+        best = next(
+            (
+                suggestion
+                for suggestion in suggestions
+                if suggestion.automatic
+                and not suggestion.first
+                and (suggestion.source == "memory" or suggestion.arguments in repairs)
+            ),
+            None,
+        )
         if best is None or best.tool != step.name:
             return None
         return tool, best.arguments, self._words.note(step.name, best.changes)
