@@ -987,7 +987,7 @@ def find_refuted(steps: Iterable[Step]) -> tuple[int, ...]:
     For a run that never ended: its recording process could not say which links it withdrew.
     """
     calls = group_attempts(steps)
-    others = [call.last for call in calls]
+    others = [step for call in calls for step in call.steps]
     return tuple(call.id for call in calls if any(differs_in(candidate, others) for candidate in _provisional(call)))
 
 
@@ -1025,7 +1025,7 @@ def judge_calls(
 ) -> Iterator[tuple[RunProgress, Call, list[Link]]]:
     """Judge the calls of a run in order. Yield each with where the run stood before it and its links."""
     calls = group_attempts(steps)
-    others = [call.last for call in calls]
+    others = [step for call in calls for step in call.steps]
     withdrawn = frozenset(run.withdrawn) if run is not None else frozenset()
     progress = RunProgress()
     for call in calls:

@@ -590,8 +590,7 @@ class Ledger:
         # Of a run that is new all calls are at hand: many of them need no statement each.
         is_item: ItemTest = _item_test(writer, tenant, run.id)
         if is_new:
-            last_attempts = [call.last for call in after.calls.values()]
-            is_item = lambda candidate: differs_in(candidate, last_attempts)  # noqa: E731
+            is_item = lambda candidate: differs_in(candidate, everything)  # noqa: E731
         for call in after.calls.values():
             stood = trail.now
             found = trail.follow(call, is_item, run)
