@@ -82,7 +82,7 @@ def acting() -> Actor:
 
 def user() -> str:
     """Return the name of the operating system user that runs this process."""
-    import getpass  # imported here: only audited changes need it
+    import getpass  # lazy: only audited changes need it
 
     try:
         return getpass.getuser()
@@ -92,7 +92,7 @@ def user() -> str:
 
 def entry(do: str, at: int, about: str = "", told: str = "") -> Act:
     """Build the entry for a change by the current actor, with redacted texts."""
-    from mulligan.redaction import Redactor  # imported here: processes that only record do not need it
+    from mulligan.redaction import Redactor  # lazy: processes that only record do not need it
 
     redactor = Redactor()
 
@@ -160,7 +160,7 @@ def note(writer: Any, tenant: str, act: Act) -> None:
 def found(read: Read, tenant: str, query: AuditQuery) -> list[Act]:
     """Return the entries that match the query, newest first.
 
-    Filters run in Python: the log holds manual changes only, so it is small.
+    Author and action are filtered in Python: the log holds manual changes only, so it is small.
     """
     acts: list[Act] = []
     after = query.before or (LAST if query.until is None else (query.until, ""))
