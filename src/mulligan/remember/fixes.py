@@ -457,7 +457,7 @@ def is_everything_of(what: Revocation) -> bool:
 
 
 def counted(votes: Iterable[tuple[int, Vote]]) -> list[Vote]:
-    """Select the votes that count from the (trial number, vote) pairs of one fix, ordered by time.
+    """Select the votes that count from the (tried call, vote) pairs of one fix, ordered by time.
 
     Each run has one vote: its first failure, else its first success.
     """

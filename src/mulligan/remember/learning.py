@@ -199,7 +199,7 @@ def answer(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float],
 def _of_failure(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float], ways: Ways) -> list[Fix]:
     """Return the fixes for one failure. Uses few statements: each one is a database round trip.
 
-    Order: own pattern, similar patterns, exemplars. `query.within` limits the time for the later ones.
+    Order: own pattern, similar patterns, exemplars. `query.timeout_seconds` limits the time for the later ones.
     """
     began = clock()
 
@@ -297,7 +297,7 @@ MAX_PROFILED_CALLS = 64
 def successful_arguments(
     read: Read, tenant: str, tool: str, key: str, without: str, latest_of: Callable[..., Iterator[Latest]]
 ) -> list[tuple[int, Any]]:
-    """Return the arguments of a tool's latest successful calls, with their run's start. Skip the run `without`."""
+    """Return the arguments of a tool's latest successful calls, with their run's start. Skip `excluded_run`."""
     calls: list[tuple[int, Any]] = []
     for run in latest_of(read, tenant, tool):
         if run.last is None or len(calls) >= MAX_PROFILED_CALLS:
