@@ -1,7 +1,7 @@
-"""Who changed what, and when: an entry for every change by a person, kept in the transaction that makes the change.
+"""Audit log: one entry for every change by a person, written in the transaction that makes the change.
 
-The store knows what is changed; by whom is said once, by the door that somebody came through (`act_as`). Nothing here
-takes an entry away. What it says has passed redaction; of what was forgotten it says how much, never what.
+The store supplies the change. The entry point (command, page, API) sets the actor once, with `set_actor`. No function
+here deletes an entry. Entry texts are redacted; entries about deleted data give counts, never the data.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from mulligan.redaction import clean
 
 Via = Literal["command", "page", "api", "library"]
 LONGEST = 300
-"""Characters of what an entry says."""
+"""Maximum length of each text in an entry."""
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Who acts, and through which door."""
+    """Author of a change and the interface used."""
 
     by: str
     via: Via = "library"
     token: str = ""
-    """The id of the token that was shown."""
+    """Id of the token that authenticated the request."""
 
 
 class Act(Record, frozen=True):
-    """One change by a person."""
+    """One change by a person, as stored in the audit log."""
 
     id: str
-    """Of two in one millisecond, the later one's is the greater."""
+    """Sortable: of two entries in one millisecond, the later one has the greater id."""
     at: int
     by: str
     do: str
@@ -42,26 +42,26 @@ class Act(Record, frozen=True):
     via: Via = "library"
     token: str = ""
     about: str = ""
-    """The id or the name of what was changed."""
+    """Id or name of the changed object."""
     told: str = ""
-    """The rest, in a few words."""
+    """Further details, as short text."""
 
 
 class AuditQuery(Record, frozen=True):
-    """Which changes, the newest first."""
+    """Filter for audit entries. Results are ordered newest first."""
 
     by: str | None = None
     do: str | None = None
-    """One sort of change, or with a dot at its end all that begin so: `fix.`"""
+    """Exact action, or a prefix that ends with a dot: `fix.` matches `fix.approve` and `fix.revoke`."""
     since: int | None = None
     until: int | None = None
     before: tuple[int, str] | None = None
-    """The (at, id) of the last one that was seen: those that follow it."""
+    """Cursor: the (at, id) of the last entry already returned."""
     limit: int = 50
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """An entry, and whose it is: not always the tenant's whose row was changed."""
+    """Audit entry with its tenant, which may differ from the tenant of the changed row."""
 
     tenant: str
     act: Act
@@ -71,27 +71,28 @@ _acting: contextvars.ContextVar[Actor | None] = contextvars.ContextVar("mulligan
 
 
 def act_as(actor: Actor) -> None:
-    """From now on, here, whatever is changed is changed by this one."""
+    """Set the author of all following changes in the current context."""
     _acting.set(actor)
 
 
 def acting() -> Actor:
+    """Return the actor set in this context, else the operating system user."""
     return _acting.get() or Actor(user())
 
 
 def user() -> str:
-    """Whose process this is."""
-    import getpass  # decisions alone come here
+    """Return the name of the operating system user that runs this process."""
+    import getpass  # lazy: only audited changes need it
 
     try:
         return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a container's number without a name
+    except (KeyError, OSError, ImportError):  # e.g. a container with a numeric uid that has no name
         return "somebody"
 
 
 def entry(do: str, at: int, about: str = "", told: str = "") -> Act:
-    """What is changed now, by whoever acts here."""
-    from mulligan.redaction import Redactor  # decisions alone come here; not those who only record
+    """Build the entry for a change by the current actor, with redacted texts."""
+    from mulligan.redaction import Redactor  # lazy: processes that only record do not need it
 
     redactor = Redactor()
 
@@ -112,17 +113,20 @@ def entry(do: str, at: int, about: str = "", told: str = "") -> Act:
 
 
 def counted(**numbers: int) -> str:
-    """`3 runs, 1 step`, without what there is none of."""
+    """Format counts as `3 runs, 1 step`. Skip zeros."""
     return ", ".join(f"{many:,} {name if many != 1 else name[:-1]}" for name, many in numbers.items() if many) or "none"
 
 
 def named(**words: object) -> str:
-    """`tool search, since 5`, without what was not said."""
+    """Format fields as `tool search, since 5`. Skip None."""
     return ", ".join(f"{name} {word}" for name, word in words.items() if word is not None)
 
 
 def written(lessons: Sequence[Lesson], are_new: Sequence[bool]) -> tuple[str, str] | None:
-    """Which lessons were written, and the rest in a few words: of many how many, and where they come from."""
+    """Return target and detail of the audit entry for saved lessons, or None if none is new.
+
+    One new lesson is named by its id. Several are summarized by their sources and their count.
+    """
     new = [lesson for lesson, is_new in zip(lessons, are_new, strict=True) if is_new]
     if len(new) > 1:
         return ", ".join(sorted({each.source for each in new})), counted(lessons=len(new))
@@ -130,6 +134,7 @@ def written(lessons: Sequence[Lesson], are_new: Sequence[bool]) -> tuple[str, st
 
 
 def is_asked(act: Act, query: AuditQuery) -> bool:
+    """Return whether an entry matches the query, `limit` aside."""
     return (
         (query.by is None or act.by == query.by)
         and (query.do is None or act.do == query.do or (query.do.endswith(".") and act.do.startswith(query.do)))
@@ -139,7 +144,7 @@ def is_asked(act: Act, query: AuditQuery) -> bool:
     )
 
 
-# In a database
+# Database access
 
 _ADDED = "INSERT INTO audit (tenant, at, id, body) VALUES (?, ?, ?, ?)"
 Read = Callable[[str, Iterable[Any]], list[Any]]
@@ -148,11 +153,15 @@ SOME = 500
 
 
 def note(writer: Any, tenant: str, act: Act) -> None:
+    """Insert an entry in the writer's transaction."""
     writer.execute(_ADDED, (tenant, act.at, act.id, encode(act)))
 
 
 def found(read: Read, tenant: str, query: AuditQuery) -> list[Act]:
-    """The entries that are asked for. There are few in all: people decide by hand."""
+    """Return the entries that match the query, newest first.
+
+    Author and action are filtered in Python: the log holds manual changes only, so it is small.
+    """
     acts: list[Act] = []
     after = query.before or (LAST if query.until is None else (query.until, ""))
     while len(acts) < query.limit:
@@ -169,7 +178,10 @@ def found(read: Read, tenant: str, query: AuditQuery) -> list[Act]:
 
 
 def forget(writer: Any, tenant: str, cut: Callable[[Act], Act]) -> None:
-    """Takes a text out of what entries say; that something was changed, when and by whom stays."""
+    """Erase a text from all entries of a tenant. The entries themselves stay.
+
+    `erase` returns the entry without the text.
+    """
     for at, id, body in writer.execute("SELECT at, id, body FROM audit WHERE tenant = ?", (tenant,)).fetchall():
         act = decode(body, Act)
         if (kept := cut(act)) != act:

@@ -1,4 +1,4 @@
-"""Records as they stand in a database: JSON, and what is long and cold compressed."""
+"""Encoding of records as database rows: JSON, with long and old bodies compressed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from mulligan.records import Effects, Ending, Link, Recovery, Step, StepType, de
 T = TypeVar("T")
 
 WORTH = 200
-"""Bytes. A shorter record is left as it is."""
+"""Shorter bodies are not compressed."""
 
-# Words that records are full of, so that a short one shrinks too. Never edited: what was compressed needs them.
+# Compression dictionary of frequent JSON fragments, so that short bodies shrink too. Never edit it: stored bodies are
+# decompressed with it.
 _WORDS_1 = (
     b'"metadata":{"model":"description":"message":"content":"status":"error":"type":"text","id":"null,false,true,"value"'
     b'"items":[{"name":"query":"path":"url":"http://https://","title":"data":{"results":[{"}]},"tokens":{"input":"output"'
@@ -24,15 +25,19 @@ _WORDS_1 = (
     b'{"run":"run_","seq":1,"call":1,"name":"'
 )
 _PACKED_1 = b"\x01"
-"""Begins a body that is compressed with the first set of words. JSON never begins so."""
+"""First byte of a body compressed with dictionary 1. JSON never starts with this byte."""
 
 
-# The very same objects: a number that equals the one by default, and is not that one, is written down.
+# Share the default objects of Step: omit_defaults compares by identity, so an equal number that is another object
+# would be encoded.
 _DEFAULTS = dict(zip(reversed(Step.__struct_fields__), reversed(Step.__struct_defaults__), strict=False))
 
 
 class Rest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """All of a call that worked at once that the columns of its row do not say. Made by the thousand."""
+    """Body of a call that succeeded at its first attempt: the Step fields that its row has no columns for.
+
+    Hot path: thousands are built per batch.
+    """
 
     arguments: Any = None
     result: Any = None
@@ -52,13 +57,13 @@ class Rest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 _rest = decoder(Rest)
 PlainRow = tuple[str, int, str, int, Rest]
-"""The run, number, name and beginning of a call that worked at once, and the rest of it."""
+"""Row of a call that succeeded at its first attempt: run, seq, name, start time and body."""
 _WHOLE = b'{"run":'
-"""Begins the body of a step that holds all of it."""
+"""Prefix of a body that contains the full step."""
 
 
 def packed(body: bytes) -> bytes:
-    """The same in fewer bytes, or as it was if that saves nothing."""
+    """Return the body compressed, or unchanged if compression saves less than 10%."""
     if len(body) < WORTH or body.startswith(_PACKED_1):
         return body
     packer = zlib.compressobj(6, zlib.DEFLATED, -15, 8, zlib.Z_DEFAULT_STRATEGY, _WORDS_1)
@@ -67,6 +72,7 @@ def packed(body: bytes) -> bytes:
 
 
 def plain(body: bytes) -> bytes:
+    """Return the JSON of a body, compressed or not."""
     if not body.startswith(_PACKED_1):
         return body
     unpacker = zlib.decompressobj(-15, _WORDS_1)
@@ -74,16 +80,17 @@ def plain(body: bytes) -> bytes:
 
 
 def read(body: bytes, type: type[T]) -> T:
+    """Decode a stored body as a record of this type."""
     return decode(plain(body), type)
 
 
 def step(run: str, seq: int, name: str, started: int, body: bytes) -> Step:
-    """A step from its row. Of a call that worked at once, the body has only what the columns do not say."""
+    """Decode a step from its row. The body is a full step, or a `CompactStep` that the columns complete."""
     body = plain(body)
     if body.startswith(_WHOLE):
         return decode(body, Step)
     rest = _rest(body)
-    # By place, and not by name, which takes longer: a run may have thousands of them.
+    # Positional arguments: keywords are slower, and a run may have thousands of steps.
     return Step(
         run, seq, seq, 1, rest.parent, rest.type, name, rest.server, rest.arguments, "success", rest.result,
         started, rest.seconds, None, rest.after, rest.ending, rest.tokens, rest.metadata, rest.sampled, rest.effects,

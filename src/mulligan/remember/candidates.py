@@ -1,7 +1,7 @@
-"""The patterns of a tool that a new failure is compared with: kept in one row, and in hand once they were read.
+"""Similarity index: the sketches of a tool's patterns, packed into one row and cached per process.
 
-To read a row for each of them takes far longer than to compare them. So those of a tool are packed into one row by
-whoever writes, and the stamp of that row says whether what a process has in hand is still what is kept.
+Reading one row per pattern takes far longer than comparing the patterns. So the writer packs all sketches of a tool
+into one row. The row's stamp (a checksum) tells a process whether its cached copy is current.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from mulligan.remember import similar
 from mulligan.remember.connection import Connection, Insert, Lookup
 
 MOST = 1024
-"""Patterns of a tool that a new one is compared with: that takes a third of a millisecond. Packed they are 150 KB, and
-are written anew whenever a tool of so many fails in a new way that something helps against.
+"""Patterns per tool that a new failure is compared with; comparing this many takes 0.3 ms.
+
+The packed row is 150 KB at this limit. It is rewritten whenever a further pattern of the tool gets its first fix.
 """
 IN_HAND = 50_000
-"""Patterns of all tools that a process has in hand: some 12 MB, where so many are asked about."""
+"""Cached patterns of all tools per process: about 12 MB at this limit."""
 _ENTRY = struct.Struct(f"16s{similar.BITS // 8}s")
 _SKETCHES = Insert.instead("sketches", "tenant tool", "stamp body")
 _KNOWN = Lookup.of("sketches", "tenant tool", "body")
@@ -28,11 +29,11 @@ _ASKED = "SELECT stamp, body FROM sketches WHERE tenant = ? AND tool = ?"
 Read = Callable[..., list[Any]]
 
 
-# Kept
+# Stored rows
 
 
 def add(writer: Connection, tenant: str, new: Iterable[tuple[str, str, bytes]]) -> None:
-    """Takes in patterns that have a fix now: each with its tool, its id and its sketch."""
+    """Add patterns that got their first fix, as (tool, pattern id, sketch)."""
     of_tools: dict[str, list[bytes]] = {}
     for tool, pattern, sketch in new:
         of_tools.setdefault(tool, []).append(_ENTRY.pack(pattern.encode(), sketch))
@@ -43,7 +44,7 @@ def add(writer: Connection, tenant: str, new: Iterable[tuple[str, str, bytes]]) 
 
 
 def pack(writer: Connection, tenant: str, tool: str) -> None:
-    """Packs those of a tool anew, where some are gone."""
+    """Rebuild the row of a tool after some of its patterns were deleted."""
     rows = writer.execute(
         "SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? ORDER BY pattern LIMIT ?", (tenant, tool, MOST)
     ).fetchall()
@@ -55,22 +56,22 @@ def pack(writer: Connection, tenant: str, tool: str) -> None:
 
 
 def pack_all(writer: Connection) -> None:
-    """For a store of an earlier schema, which had none of it."""
+    """Rebuild the rows of all tools: older schemas have none."""
     for tenant, tool in writer.execute("SELECT DISTINCT tenant, tool FROM fixed").fetchall():
         pack(writer, tenant, tool)
 
 
 def _row(tenant: str, tool: str, entries: Iterable[bytes]) -> tuple[str, str, int, bytes]:
-    """Always in the order of their ids, so that it is the same row however it came to be."""
+    """Return the packed row of a tool. Entries are sorted by id, so equal sets give equal rows and stamps."""
     body = b"".join(sorted(set(entries))[:MOST])
     return tenant, tool, crc32(body), body
 
 
-# Asked
+# Cache
 
 
 class Candidates:
-    """What a process has in hand of them."""
+    """Process-wide cache of the sketches of each tool, checked by stamp."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -78,7 +79,10 @@ class Candidates:
         self._count = 0
 
     def of(self, read: Read, tenant: str, tool: str, stamp: int) -> similar.Sketches:
-        """Those of a tool whose row has this stamp now, or had it a moment ago."""
+        """Return the sketches of a tool, from the cache if it has this stamp, else from the database.
+
+        A concurrent write may return a newer row than the stamp names.
+        """
         in_hand, known = self._in_hand.get((tenant, tool), _NONE)
         if in_hand == stamp:
             return known
@@ -89,7 +93,7 @@ class Candidates:
         return _NONE[1]
 
     def _take(self, place: tuple[str, str], stamp: int, known: similar.Sketches) -> None:
-        """The latest to be read are in hand."""
+        """Cache sketches and evict the tools that were read longest ago."""
         with self._lock:
             self._count += len(known) - len(self._in_hand.pop(place, _NONE)[1])
             self._in_hand[place] = stamp, known

@@ -1,4 +1,4 @@
-"""What a database says about itself: its version and schema, how large which table is, what is not as it should be."""
+"""Database diagnostics: engine version, schema version, table sizes and problems."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ from mulligan.remember.tables import MIGRATIONS
 
 
 class Size(Record, frozen=True):
-    """What a table takes, its indices included."""
+    """Size of one table, including its indices."""
 
     name: str
     bytes: int
     rows: int | None = None
-    """Not known where counting would take long; roughly, where the database only guesses."""
+    """None if counting would take long. An estimate if the database only estimates."""
 
 
 class Checkup(Record, frozen=True):
+    """Diagnostics of one database."""
+
     engine: str
-    """The database and its version."""
+    """Name and version of the database."""
     schema: int
     newest: int
     bytes: int
     tables: tuple[Size, ...] = ()
-    """The largest first."""
+    """Ordered by size, largest first."""
     facts: dict[str, Any] = msgspec.field(default_factory=dict)
-    """What only this sort of database has, in the order in which it is told."""
+    """Details specific to this engine, in display order."""
     ills: tuple[str, ...] = ()
 
 
 def of_sqlite(path: Path) -> Checkup:
-    """Opens nothing for writing, and changes nothing: a store of an earlier version stays one."""
+    """Diagnose a SQLite store. Opens it read-only, so an older schema is not migrated."""
     with told(path), contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1000)) as connection:
         connection.execute("PRAGMA query_only=ON")
         schema = schema_of(connection, path)
@@ -52,7 +54,7 @@ def of_sqlite(path: Path) -> Checkup:
             engine=f"SQLite {sqlite3.sqlite_version}",
             schema=schema,
             newest=len(MIGRATIONS),
-            bytes=_one(connection, "PRAGMA page_count") * page,  # what is in the log only belongs to it too
+            bytes=_one(connection, "PRAGMA page_count") * page,  # counts pages that are still in the WAL only
             tables=_sizes(connection),
             facts=facts,
             ills=due(schema),
@@ -60,6 +62,7 @@ def of_sqlite(path: Path) -> Checkup:
 
 
 def due(schema: int) -> tuple[str, ...]:
+    """Return the problem "schema is outdated" if a migration is pending."""
     if schema >= len(MIGRATIONS):
         return ()
     return (f"The store has schema {schema}, and {len(MIGRATIONS)} is the newest: mulligan migrate",)
@@ -74,7 +77,7 @@ def _sizes(connection: sqlite3.Connection) -> tuple[Size, ...]:
     found: dict[str, int] = {}
     try:
         pages = connection.execute("SELECT name, pgsize FROM dbstat WHERE aggregate = TRUE").fetchall()
-    except sqlite3.OperationalError:  # not every SQLite was built to tell
+    except sqlite3.OperationalError:  # dbstat is a compile-time option of SQLite
         return ()
     for name, size in pages:
         owner = owners.get(name, name)

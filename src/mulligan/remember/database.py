@@ -1,6 +1,6 @@
-"""What every Store in a database does: questions and changes, in SQL that all of them understand.
+"""Base class of the database stores: queries and changes in SQL that SQLite and PostgreSQL share.
 
-Which database it is, how it is opened and how it is cleaned up is in `sqlite.py` and `postgres.py`.
+Connections, migrations and cleanup are in `sqlite.py` and `postgres/`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from mulligan.remember.store import (
 )
 
 EXPORTED = 500
-"""Runs that are read at a time."""
+"""Runs that one statement reads."""
 
 _JOURNAL = upsert("journals", "tenant journal", "upto")
 _DECISION = upsert("decisions", "tenant id", "body")
@@ -58,10 +58,10 @@ _SHELVED = upsert("shelf", "tenant kind key", "value")
 
 
 class DatabaseStore(abc.ABC):
-    """A Store over one connection that writes and some that read."""
+    """Store with one write connection and several read connections."""
 
     _is_far = False
-    """Whether a statement more costs more than what it says."""
+    """Whether a round trip costs more than a larger statement."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
@@ -70,14 +70,17 @@ class DatabaseStore(abc.ABC):
 
     @abc.abstractmethod
     def _writing(self, *tenants: str) -> contextlib.AbstractContextManager[Connection]:
-        """A transaction, which one at a time has for these tenants. The ledger knows what is kept at its beginning."""
+        """Open a write transaction, exclusive for these tenants.
+
+        Implementations call `BatchWriter.begin` first, so that its caches match the database.
+        """
 
     @abc.abstractmethod
     def _reading(self, tenant: str) -> contextlib.AbstractContextManager[Connection]:
-        """A connection for questions about this tenant, for a while."""
+        """Borrow a read connection for this tenant."""
 
     def _asking(self, tenant: str) -> contextlib.AbstractContextManager[Connection]:
-        """The same for questions whose answer may be a moment old."""
+        """Borrow a read connection for queries that tolerate slightly stale data."""
         return self._reading(tenant)
 
     def _read(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
@@ -85,7 +88,7 @@ class DatabaseStore(abc.ABC):
             return connection.execute(sql, tuple(values)).fetchall()
 
     def _reader(self, tenant: str) -> learning.Read:
-        """The same for those who ask several questions about one tenant."""
+        """Return a read function for several queries about one tenant."""
         return partial(self._read, tenant)
 
     def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
@@ -177,20 +180,20 @@ class DatabaseStore(abc.ABC):
                 return
 
     def rebuild(self, tenant: str) -> None:
-        """Counts links, patterns and sums anew, from the rows."""
-        from mulligan.remember import upkeep  # once in a while; not for those who only write, as hooks do
+        """Recompute links, patterns and rollups from the stored rows."""
+        from mulligan.remember import upkeep  # lazy import: write-only processes start faster
 
         with self._writing(tenant) as writer:
             self._ledger.let_go()
             upkeep.rebuild(writer, tenant)
 
     def recall(self, tenant: str, question: Question) -> list[Precedent]:
-        from mulligan.remember import precedents  # not for those who only write, as hooks do
+        from mulligan.remember import precedents  # lazy import: write-only processes start faster
 
         return precedents.answer(self._reader(tenant), tenant, question, at_once=self._is_far)
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
-        with self._asking(tenant) as connection:  # once, for the few short questions that it comes to
+        with self._asking(tenant) as connection:  # one connection for all of its short queries
 
             def read(sql: str, values: Iterable[Any] = ()) -> list[Any]:
                 return connection.execute(sql, tuple(values)).fetchall()
@@ -210,7 +213,7 @@ class DatabaseStore(abc.ABC):
         with self._writing(tenant) as writer:
             learning.note_principal(
                 writer, tenant, report.principal, self._clock()
-            )  # who reports is one of those active
+            )  # a reporting principal counts as active
             return learning.report(writer, tenant, fix, fixes.Vote.reported(report))
 
     def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
@@ -228,12 +231,12 @@ class DatabaseStore(abc.ABC):
             return revoked
 
     def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
-        from mulligan.remember.lessons import rows as lesson_rows  # not for those who only write, as hooks do
+        from mulligan.remember.lessons import rows as lesson_rows  # lazy import: write-only processes start faster
 
         return lesson_rows.answer(self._reader(tenant), tenant, query)
 
     def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
-        from mulligan.remember.lessons import rows as lesson_rows  # not for those who only write, as hooks do
+        from mulligan.remember.lessons import rows as lesson_rows  # lazy import: write-only processes start faster
 
         return lesson_rows.find(self._reader(tenant), tenant, id, now or self._clock())
 
@@ -242,7 +245,7 @@ class DatabaseStore(abc.ABC):
 
     def keep_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
         from mulligan.remember.lessons import (
-            rows as lesson_rows,  # once in a while; not for those who only write, as hooks do
+            rows as lesson_rows,  # lazy import: write-only processes start faster
         )
 
         with self._writing(tenant) as writer:
@@ -253,7 +256,7 @@ class DatabaseStore(abc.ABC):
 
     def remove_lessons(self, tenant: str, source: LessonSource) -> int:
         from mulligan.remember.lessons import (
-            rows as lesson_rows,  # once in a while; not for those who only write, as hooks do
+            rows as lesson_rows,  # lazy import: write-only processes start faster
         )
 
         with self._writing(tenant) as writer:
@@ -264,7 +267,7 @@ class DatabaseStore(abc.ABC):
 
     def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
         from mulligan.remember.lessons import (
-            rows as lesson_rows,  # once in a while; not for those who only write, as hooks do
+            rows as lesson_rows,  # lazy import: write-only processes start faster
         )
 
         with self._writing(tenant) as writer:
@@ -277,7 +280,7 @@ class DatabaseStore(abc.ABC):
         self, tenant: str, now: int, progress: Progress | None = None, most: int | None = None
     ) -> Consolidated:
         from mulligan.remember.lessons import (
-            rows as lesson_rows,  # once in a while; not for those who only write, as hooks do
+            rows as lesson_rows,  # lazy import: write-only processes start faster
         )
 
         return lesson_rows.consolidate(self._reader(tenant), self._writing, tenant, now, progress, most)
@@ -298,7 +301,7 @@ class DatabaseStore(abc.ABC):
                 return None
             command, changed = meant
             current = self.pattern(tenant, changed)
-            if current is None:  # it was forgotten just now
+            if current is None:  # deleted concurrently
                 return None
             decision = patterns.decided(command, decisions.get(changed, Decision()), current)
             writer.execute(_DECISION, (tenant, changed, encode(decision)))
@@ -339,18 +342,18 @@ class DatabaseStore(abc.ABC):
         return audit.found(self._reader(tenant), tenant, query)
 
     def _note(self, writer: Connection, tenant: str, do: str, about: str = "", told: str = "") -> None:
-        """What a person changes in this transaction."""
+        """Add an audit entry for a change by a person to this transaction."""
         audit.note(writer, tenant, audit.entry(do, self._clock(), about, told))
 
     @contextlib.contextmanager
     def transaction(self, tenant: str) -> Iterator[Desk]:
-        """What is read, put and kept within it is so together, or not at all; other processes come before or after."""
+        """Open an atomic transaction, serialized with writers of other processes."""
         with self._writing(tenant) as writer:
             yield Desk(writer, self._ledger, tenant, self._clock())
 
 
 class Desk:
-    """A store within one transaction: its shelf, and records that come straight into it, with no journal."""
+    """Operations within one transaction: key-value entries, and records appended without a journal."""
 
     def __init__(self, writer: Connection, ledger: Ledger, tenant: str, now: int) -> None:
         self._writer, self._ledger = writer, ledger
@@ -370,5 +373,5 @@ class Desk:
         return bodies.read(row[0], Run) if row else None
 
     def append(self, batch: Sequence[AnyEvent]) -> int:
-        """Keeps a batch; how many of its records were new."""
+        """Store a batch. Return how many of its records were new."""
         return self._ledger.append(self._writer, self._tenant, batch, self._now, is_imported=False)

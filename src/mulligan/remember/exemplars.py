@@ -1,7 +1,7 @@
-"""What calls of a tool look like that worked, as the last thing to ask: names and types of arguments, and no values.
+"""Suggestions from exemplars: past successful calls of the same tool, by argument names and types, without values.
 
-Where the same failure was never overcome, nor one like it, the shape of what works may still tell what was meant: an
-argument that no such call has, in the place of one that all of them have; a text where all of them have a number.
+This is the last resort, for a failure that neither its own pattern nor a similar one has a fix for. The exemplars show
+two mistakes: an unknown argument in place of one that all exemplars have, and an argument of another type.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from mulligan.remember.fixes import Form
 from mulligan.remember.store import FixQuery, Shape
 
 MOST = 16
-"""Calls that are looked at, the latest."""
+"""Latest successful calls that are read per tool."""
 SCANNED = 1000
-"""Steps that are passed over in looking for them."""
+"""Steps that the search for exemplars may skip over."""
 LARGEST = 8192
-"""Bytes of a record that is worth reading for the names in it."""
+"""Larger step bodies are skipped: decoding them only for argument names costs too much."""
 ALIKE = 8
-"""Of one shape; further ones tell nothing new."""
+"""Further exemplars of the same shape add no information."""
 FEWEST = 5
-"""Calls before anything is concluded from them."""
+"""Exemplars that a suggestion needs."""
 ALWAYS = 0.9
-"""The share of calls that have an argument which belongs to every call."""
+"""Share of exemplars that must have an argument for it to count as required."""
 
 
 class Given(msgspec.Struct, frozen=True):
-    """View of a stored step: what it was called with. Ignores all other fields of the record."""
+    """Partial view of a stored step: arguments and tool key. Decoding skips all other fields."""
 
     arguments: Any = None
     key: str | None = None
@@ -48,7 +48,7 @@ CASTS = {
 
 
 def capped(shapes: Iterable[Shape]) -> list[Shape]:
-    """The latest calls, a few of each shape."""
+    """Return up to `MAX_EXEMPLARS` shapes in order, with at most `MAX_EXEMPLARS_PER_SHAPE` equal ones."""
     seen: Counter[Shape] = Counter()
     kept: list[Shape] = []
     for shape in shapes:
@@ -61,7 +61,7 @@ def capped(shapes: Iterable[Shape]) -> list[Shape]:
 
 
 def drawn(query: FixQuery, worked: Sequence[Shape]) -> list[Fix]:
-    """What calls that worked say about one that did not; nothing, where it is as they are."""
+    """Suggest the changes that give a failed call the shape of the exemplars. Empty if the shapes agree."""
     if not query.shape or query.tool is None or len(worked) < FEWEST:
         return []
     changes = tuple(sorted(_changes(dict(query.shape), worked), key=lambda change: change.path))
@@ -93,7 +93,7 @@ def _changes(failed: Mapping[str, str], worked: Sequence[Shape]) -> Iterable[Cha
     if len(strange) == len(missing) == 1 and _fits(failed[strange[0]], types[missing[0]]):
         yield Change(path=strange[0], how="rename", after=missing[0])
     elif strange or missing:
-        return  # what was meant by which, nobody can tell: then the rest is no help either
+        return  # ambiguous: no unique pair of unknown and missing argument, so type changes would not help either
     for name, type in failed.items():
         (usual, *others) = types.get(name, {type})
         if not others and given[name] >= FEWEST and not _fits(type, {usual}):

@@ -1,7 +1,7 @@
-"""Pairs, not successes: what was tried after a failure, whether it worked, and when that is proof enough (SAFETY S3).
+"""Trials of fixes, their votes, and the rules for promotion (SAFETY S3).
 
-Plain functions of records. A trial is one failed call and what was done next; a tally is what the trials of one fix
-come to, one vote for each run. Whoever keeps tallies, in a list or in a file, comes to the same answer.
+A trial is a failed call with the next attempt and its outcome. Learning uses these pairs, not lone successes. A
+`FixRecord` counts the trials of one fix, one vote per run. The functions are pure, so every store gets the same result.
 """
 
 from __future__ import annotations
@@ -38,56 +38,59 @@ from mulligan.records import (
 from mulligan.remember.store import DAY, Evidence, Revocation
 
 IMPORT = "import"
-"""Who logs come from that were made elsewhere: one principal, which never proves anything by itself."""
+"""Principal of imported logs. Its trials alone never promote a fix."""
 OWN = "local"
-"""Who writes, where nobody says."""
+"""Principal of records that name none."""
 
 CHANGES = 4
-"""Changes of one fix. More is another call, not the same one put right."""
+"""More changes make a different call, not a repaired one."""
 RECENT = 20
 AGENTS = 10
-"""Who is told to have been helped by a fix, of very many."""
+"""Agents listed with a fix: those with the most successes."""
 HOUR = DAY // 24
 Sort = Literal["change", "recipe", "retry"]
 
 
 class Form(Record, frozen=True):
-    """A fix without its record: what is done, in a form that carries no text of a run."""
+    """Action of a fix, without run-specific values. Its encoding is part of the fix id."""
 
     sort: Sort = "change"
     changes: tuple[Change, ...] = ()
     names: tuple[str, ...] = ()
-    """Of a recipe: the tools that were called in between, each once, in the order of their last call."""
+    """Prerequisites: the tools called between failure and success, each once, ordered by last call."""
 
 
 RETRY = Form(sort="retry")
 
 
 Actor = Literal["caller", "fix", "rule"]
-"""Who made a change: the program or its model, a remembered fix, or a rule of ours (schema, error, run)."""
+"""Author of a change: the program or its model, a stored fix, or a repair rule (schema, error, run)."""
 ACTORS: tuple[Actor, ...] = ("caller", "fix", "rule")
-"""In the order of the numbers that a database has for them."""
+"""Ordered by the numbers that the database stores for them."""
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What was done after a failure, and whether it worked. Identified by the two calls or attempts."""
+    """One use of a fix: a failed call or attempt, the action of the next one, and its outcome.
+
+    Identified by the ids of the two calls or attempts.
+    """
 
     failed: int
     tried: int
     step: Step
-    """That failed."""
+    """The failed step."""
     form: Form
     worked: bool
     at: int
     actor: Actor = "caller"
     done: tuple[tuple[str, dict[str, Any]], ...] = ()
-    """Of a prerequisite: the calls with their arguments, compact."""
+    """Calls of a prerequisite with their compact arguments."""
     content: str = ""
-    """Hash of the arguments before and after: equal trials are one vote."""
+    """Hash of the arguments before and after. Equal trials count as one vote."""
     old_value: str = ""
-    """Hash of the values that were changed."""
+    """Hash of the replaced values."""
     other_values: str = ""
-    """Hash of the arguments that were not changed."""
+    """Hash of the unchanged arguments."""
 
     @property
     def fix(self) -> str:
@@ -99,9 +102,9 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 def find_trials(before: RunProgress, call: Call, links: Iterable[Link]) -> list[Trial]:
-    """Return what a call tells about fixes, given where its run stood before it and what it re-issues.
+    """Return the trials of a call, from the run's progress before it and the links to the calls it re-issues.
 
-    A provisional link teaches nothing: whether it holds is known when its run has ended.
+    Provisional links are skipped: they are confirmed or refuted when the run has ended.
     """
     if not (before.open or len(call.steps) > 1):
         return []
@@ -110,7 +113,7 @@ def find_trials(before: RunProgress, call: Call, links: Iterable[Link]) -> list[
     failures |= {member.call.id: member.call for failure in before.open for member in failure.members}
     for link in links:
         failed = failures.get(link.failed)
-        is_conversation = link.how == "agent" and not link.changes  # a conversation went on: nothing to do again
+        is_conversation = link.how == "agent" and not link.changes  # the conversation continued: no action to repeat
         if failed is None or link.failed == call.id or link.provisional or is_conversation:
             continue
         trial = _trial_of_link(before, failed, call, link)
@@ -125,7 +128,7 @@ def _trials_of_attempts(call: Call) -> Iterable[Trial]:
         if not _is_known(attempt) or later.outcome not in ("success", "failure"):
             continue
         if recovery is not None and not (recovery.changes or recovery.first or calls.is_retry(recovery)):
-            continue  # what made the difference is not in the call: it cannot be repeated
+            continue  # the recovery did not change the call, so it is not repeatable
         changed = recovery.changes if recovery is not None else diff_calls(attempt, later)
         form = Form(sort="recipe", names=recovery.first) if recovery is not None and recovery.first else formed(changed)
         if form is None:
@@ -149,13 +152,13 @@ def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) ->
     if form is RETRY and link.how == "recipe":
         calls_between = tuple(success for success in before.recent if success.call > failed.id)
         if len(before.recent) == MAX_RECENT_SUCCESSES and before.recent[0].call > failed.id:
-            return None  # too long ago to say what was missing
+            return None  # the list of recent calls is full: earlier prerequisites may be missing from it
         latest = {success.name: success for success in calls_between}
         calls_between = tuple(sorted(latest.values(), key=lambda success: success.call))
         if calls_between:
             form = Form(sort="recipe", names=tuple(success.name for success in calls_between))
     if form is None or (not call.has_succeeded and not _is_same_failure(step.failure, call.failure)):
-        return None  # another failure says that this one was passed: it is no vote against what was changed
+        return None  # a different failure means that this one was passed: no vote against the action
     done = tuple((success.name, success.arguments) for success in calls_between)
     content, old_value, other_values = _hash_trial(failed.last, call.last, link.changes)
     return Trial(
@@ -169,7 +172,7 @@ def _is_same_failure(failure: Failure | None, later: Failure | None) -> bool:
 
 
 def _hash_trial(failed: Step, later: Step, changed: Sequence[Change]) -> tuple[str, str, str]:
-    """Hash the arguments before and after, the values that were changed, and those beside them, as they are stored."""
+    """Return hashes of the arguments before and after, of the changed values and of the other values, as stored."""
     arguments = failed.arguments if isinstance(failed.arguments, Mapping) else {}
     roots = {change.path.partition(".")[0] for change in changed}
     old = [arguments.get(root) for root in sorted(roots)]
@@ -179,10 +182,10 @@ def _hash_trial(failed: Step, later: Step, changed: Sequence[Change]) -> tuple[s
 
 
 def hash_value(value: Any) -> str:
-    """Return a short hash of a stored value: the same for equal values."""
+    """Return a short hash of a stored value. Equal values have equal hashes."""
     try:
         return digest(_sorted.encode(value), 6).hex()
-    except (TypeError, ValueError, RecursionError):  # an in-memory store may hold what JSON cannot
+    except (TypeError, ValueError, RecursionError):  # an in-memory store may hold values that JSON cannot encode
         return digest(repr(value)[:10_000].encode("utf-8", "replace"), 6).hex()
 
 
@@ -193,13 +196,13 @@ def _is_known(step: Step) -> bool:
     return step.has_failed and step.failure is not None and bool(step.failure.fingerprint)
 
 
-# The shareable form of a change
+# Shareable actions
 
 
 def formed(changed: Sequence[Change], sources: Sequence[str] = ()) -> Form | None:
-    """Return what was changed, without values that belong to its run; None if it is too much for one correction.
+    """Return the action of these changes without run-specific values; None if there are too many changes.
 
-    `sources` are the tools whose results a changed value came from: then these calls are the prerequisite.
+    `sources` are the tools whose results supplied a changed value. Their calls become the prerequisite.
     """
     if not changed:
         return RETRY
@@ -212,7 +215,7 @@ def formed(changed: Sequence[Change], sources: Sequence[str] = ()) -> Form | Non
 
 
 def closed(change: Change) -> Change:
-    """Return a change that others can make too: which argument, which operation, and no value of the run."""
+    """Return the change as other runs can apply it: argument and operation, without run-specific values."""
     before, after = change.before, change.after
     match change.how:
         case "rename":
@@ -245,11 +248,11 @@ _RUN_SPECIFIC_NAMES = frozenset(
     "when start end since until from offset page cursor index row line number no num seq position key name title label "
     "subject message text content note comment question prompt query search term keyword".split()
 )
-"""Words in an argument's name whose values belong to one run: an identifier, a date, a page, a text."""
+"""Last words of argument names with run-specific values: identifiers, dates, pages, texts."""
 
 
 def is_shareable(path: str, value: Any) -> bool:
-    """Return whether a value may be repeated in another run: a setting, no identifier, amount, path or text."""
+    """Return whether a value may be repeated in another run: a setting, not an identifier, amount, path or text."""
     if is_privileged(path) or _is_run_specific(path.rpartition(".")[2]):
         return False
     return value is None or isinstance(value, bool | int | float) or _is_word(value)
@@ -268,7 +271,7 @@ def _type(value: Any) -> str:
 
 
 def _is_word(value: Any) -> bool:
-    """Return whether a text could be a member of an enum: `json`, `utf-8`, `us-east-1`; no id, date or version."""
+    """Return whether a text may be an enum member (`json`, `utf-8`, `us-east-1`), not an id, date or version."""
     if not isinstance(value, str) or not 0 < len(value) <= 40 or any(letter in " /@:" for letter in value):
         return False
     if not any(letter.isdigit() for letter in value):
@@ -284,14 +287,14 @@ _TECHNICAL_WORD = re.compile(
     r"|h[123]|http[-_]?[123](?:\.[01])?|ipv[46]|tls[-_]?v?1(?:\.[0-3])?|oauth[12]|s3|pop3|imap4"  # networks
     r"|u?int[0-9]{1,3}|b?f(?:loat|p)?[0-9]{1,3}|bzip2|bz2|lz4|7z|html5|hdf5|x86(?:_64)?|amd64|arm64|[ab][0-6]|[23]d"
 )
-"""Names of encodings, algorithms and formats that end in a number: no ids, though they look like some."""
+"""Names of encodings, algorithms and formats with digits, which would otherwise look like ids."""
 
 
-# Votes and what they come to
+# Votes and fix records
 
 
 class Vote(msgspec.Struct, frozen=True):
-    """One run's trial of a fix."""
+    """Counted trial of a fix by one run."""
 
     run: str
     principal: str
@@ -317,50 +320,50 @@ class Vote(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, array_like=True):
-    """Equal trials of a fix, by the program or its model: one vote."""
+    """Group of trials with equal content, by the program or its model. Counts as one vote for promotion."""
 
     at: int
     run: str
     principal: str
     worked: bool
-    """Whether none of them failed."""
+    """Whether all of them succeeded."""
 
 
 MAX_PROOFS = 100
-"""Different trials of a fix that are told apart."""
+"""Distinct trials stored per fix."""
 MAX_OLD_VALUES = 8
-"""Different old values that are told apart, and of each so many different values beside it."""
+"""Distinct old values stored per fix, and distinct other values stored per old value."""
 
 
 class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What the votes for a fix come to. Votes may come in any order, each run's once."""
+    """Counts and recent votes of one fix. Add one vote per run, in any order."""
 
     id: str
     tool: str
     fingerprint: str
     form: Form
     key: str = ""
-    """Identity of the tool; empty where records know it by a bare name only."""
+    """Tool key; empty if the records have the bare tool name only."""
     tried: int = 0
     worked: int = 0
     imported: int = 0
     principals: dict[str, int] = {}
-    """Those who saw it work, with how often."""
+    """Successes by principal."""
     days: list[int] = []
-    """On which it worked, imported logs apart; the latest."""
+    """Latest days with a success, without imported logs."""
     agents: dict[str, int] = {}
     recent: list[tuple[int, str, bool, bool]] = []
-    """The latest votes: when, which run, whether it worked, whether the fix was applied automatically."""
+    """Latest votes: time, run, whether it succeeded, whether the fix was applied automatically."""
     uses: list[int] = []
-    """When it was last applied automatically."""
+    """Times of the latest automatic applications."""
     used: int = 0
-    """When it was first applied so."""
+    """Time of the first automatic application; 0 if there is none."""
     paused: int = 0
-    """When it was found to be used too often or to fail too often."""
+    """Time at which it was paused, because it was applied or failed too often; 0 if it was not."""
     proofs: dict[str, Proof] = {}
-    """Votes for promotion, by content: equal trials are one."""
+    """Votes for promotion by content hash."""
     old_values: dict[str, list[str]] = {}
-    """Hashes of the values it replaced, and of what stood beside each."""
+    """Hashes of the replaced values, each with the hashes of the other arguments."""
 
     @classmethod
     def of(cls, trial: Trial) -> Tally:
@@ -376,7 +379,7 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.uses = sorted([*self.uses, vote.at])[-RECENT - 1 :]
             self.paused = self.paused or self._is_suspicious(vote.at)
             if vote.worked:
-                return  # the success of an automatic repair is no vote for it
+                return  # a success of an automatic repair is no vote: a fix must not promote itself
         self.tried += 1
         is_imported = vote.principal == IMPORT
         self.imported += is_imported
@@ -398,7 +401,7 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
         if known is not None:
             first = min(known, proof, key=lambda proof: (proof.at, proof.run, proof.principal))
             proof = Proof(first.at, first.run, first.principal, known.worked and vote.worked)
-        # Sorted, so that the bound leaves the same ones out in whichever order votes come.
+        # Sorted, so that the limit drops the same trials in any order of votes.
         self.proofs = dict(sorted({**self.proofs, content: proof}.items())[:MAX_PROOFS])
 
     def _add_old_value(self, vote: Vote) -> None:
@@ -407,7 +410,11 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.old_values = dict(sorted({**self.old_values, vote.old_value: beside}.items())[:MAX_OLD_VALUES])
 
     def _is_suspicious(self, at: int) -> int:
-        """More than 20 uses an hour within a day of the first; later more than a fifth failing of the last 20."""
+        """Return `at` if the fix must be paused, else 0.
+
+        On the day of its first automatic application: more than 20 within an hour. Later: more than a fifth of the
+        last 20 votes failed.
+        """
         is_new = at - self.used < DAY
         if is_new and len(self.uses) > RECENT and self.uses[-1] - self.uses[0] < HOUR:
             return at
@@ -420,11 +427,14 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def is_setting(self) -> bool:
-        """Whether it replaced several old values, or one beside several others: no coincidence of one call."""
+        """Whether it replaced several old values, or one old value with different other arguments.
+
+        Then the change is a setting of the tool and no coincidence of one call.
+        """
         return len(self.old_values) > 1 or any(len(others) > 1 for others in self.old_values.values())
 
     def anew(self, votes: Iterable[Vote]) -> Tally:
-        """The same fix with these votes alone, which come in the order of their time."""
+        """Return a record of the same fix with only these votes, which must be ordered by time."""
         fresh = Tally(id=self.id, tool=self.tool, fingerprint=self.fingerprint, form=self.form, key=self.key)
         for vote in votes:
             fresh.add(vote)
@@ -432,7 +442,7 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def is_revoked(what: Revocation, principal: str, tool: str, started: int) -> bool:
-    """Whether a revocation takes back what this principal's run of this time says about this tool."""
+    """Return whether a revocation covers a principal's run, started at this time, for this tool."""
     return (
         (what.principal is None or what.principal == principal)
         and (what.tool is None or what.tool == tool)
@@ -442,14 +452,14 @@ def is_revoked(what: Revocation, principal: str, tool: str, started: int) -> boo
 
 
 def is_everything_of(what: Revocation) -> bool:
-    """Whether somebody is no longer listened to at all."""
+    """Return whether a revocation covers all records of a principal."""
     return what.principal is not None and what.tool is None and what.since is None and what.until is None
 
 
 def counted(votes: Iterable[tuple[int, Vote]]) -> list[Vote]:
-    """Of the votes for one fix, each with its trial's number, those that count, in the order of their time.
+    """Select the votes that count from the (tried call, vote) pairs of one fix, ordered by time.
 
-    A run has one: its first failure, else its first success.
+    Each run has one vote: its first failure, else its first success.
     """
     first: dict[tuple[str, str], tuple[bool, int, int, Vote]] = {}
     for tried, vote in votes:
@@ -460,7 +470,7 @@ def counted(votes: Iterable[tuple[int, Vote]]) -> list[Vote]:
 
 
 def tallied(votes: Iterable[tuple[Trial, Vote]]) -> dict[str, Tally]:
-    """Tallies by fix."""
+    """Return fix records by fix id."""
     together: dict[str, tuple[Tally, list[tuple[int, Vote]]]] = {}
     for trial, vote in votes:
         together.setdefault(trial.fix, (Tally.of(trial), []))[1].append((trial.tried, vote))
@@ -468,41 +478,48 @@ def tallied(votes: Iterable[tuple[Trial, Vote]]) -> dict[str, Tally]:
 
 
 def grouped(votes: Iterable[tuple[Trial, Vote]]) -> dict[str, list[Tally]]:
-    """Tallies by pattern, the latest first."""
+    """Return fix records by pattern id, last tried first."""
     groups: dict[str, list[Tally]] = {}
     for tally in sorted(tallied(votes).values(), key=lambda each: -each.last):
         groups.setdefault(pattern_id(tally.tool, tally.fingerprint), []).append(tally)
     return groups
 
 
-# When it is proof enough
+# Promotion
 
 
 class Verdict(Record, frozen=True):
-    """What an operator has said about a fix."""
+    """Decision of an operator about a fix."""
 
     approved: int = 0
     revoked: int = 0
-    """When. The later one holds."""
+    """Times of the decisions; 0 for none. The later one is in effect."""
 
 
 def decided(before: Verdict, approved: bool, at: int) -> Verdict:
+    """Return the decision after an operator approved or revoked the fix. The new decision wins over clock skew."""
     return Verdict(approved=max(at, before.revoked + 1)) if approved else Verdict(revoked=max(at, before.approved + 1))
 
 
 class Crowd(msgspec.Struct, frozen=True):
-    """Who writes into this store, imported logs apart: how many ever did, and who in the last 30 days."""
+    """Principals that write to this store, without imported logs: the total, and those of the last 30 days."""
 
     ever: int = 1
     active: frozenset[str] = frozenset({OWN})
 
     def needed(self, seen: Iterable[str]) -> int:
-        """How many must have seen a correction work. These count as active themselves, or a few could wait it out."""
+        """Return how many principals must have had a success.
+
+        `principals` count as active: otherwise a few could wait until the others are inactive.
+        """
         return max(2, math.ceil(0.2 * len(self.active.union(seen))))
 
 
 def crowd(last: Mapping[str, int], revoked: Sequence[Revocation], now: int) -> Crowd:
-    """Who counts, of those who write here, by when they last did: neither logs nor who is no longer listened to."""
+    """Return the writers that count, from the time of each principal's last write.
+
+    Imported logs and fully revoked principals are excluded.
+    """
     gone = {IMPORT, *(each.principal for each in revoked if is_everything_of(each))}
     heard = {name: at for name, at in last.items() if name not in gone}
     return Crowd(ever=max(1, len(heard)), active=frozenset(name for name, at in heard.items() if at >= now - UNUSED))
@@ -514,7 +531,7 @@ UNUSED = 30 * DAY
 
 
 def judged(tally: Tally, crowd: Crowd, now: int, verdict: Verdict | None = None) -> tuple[FixState, str]:
-    """Whether a fix may be tried without asking, and why not."""
+    """Return the state of a fix, and the reason if it is not applied automatically."""
     approved, revoked = (verdict.approved, verdict.revoked) if verdict is not None else (0, 0)
     if revoked > 0 and revoked >= approved:
         return "revoked", "an operator took it back"
@@ -537,13 +554,14 @@ def judged(tally: Tally, crowd: Crowd, now: int, verdict: Verdict | None = None)
 def rejudged(
     state: tuple[FixState, str], since: int, fresh: Tally, crowd: Crowd, now: int, verdict: Verdict | None = None
 ) -> tuple[FixState, str]:
-    """The same after the tool's schema changed: only `fresh`, what was tried since then, proves anything."""
+    """Return the state after the tool's schema changed at `since`. Only `fresh_record`, the later trials, counts."""
     if state[0] not in ("promoted", "approved") or (verdict is not None and verdict.approved >= since):
         return state
     return state if judged(fresh, crowd, now)[0] == "promoted" else ("demoted", "the tool's schema has changed since")
 
 
 def _why_unproven(tally: Tally, crowd: Crowd) -> str:
+    """Return the first unmet condition for promotion; empty if all are met."""
     if not tally.key:
         return "its tool is known by a bare name only"
     proofs = [proof for proof in tally.proofs.values() if proof.worked]
@@ -562,7 +580,7 @@ def _why_unproven(tally: Tally, crowd: Crowd) -> str:
 
 
 def told(tally: Tally, state: tuple[FixState, str], likeness: float = 1.0) -> Fix:
-    """A fix with its record, as others hear of it."""
+    """Convert a record with its state to the public `Fix`."""
     return Fix(
         id=tally.id,
         tool=tally.tool,
@@ -584,5 +602,5 @@ def told(tally: Tally, state: tuple[FixState, str], likeness: float = 1.0) -> Fi
 
 
 def told_agents(agents: Mapping[str, int]) -> dict[str, int]:
-    """Those for whom it worked the most often, as others hear of them."""
+    """Return the agents with the most successes, up to `MAX_SHOWN_AGENTS`."""
     return dict(sorted(agents.items(), key=lambda item: (-item[1], item[0]))[:AGENTS])

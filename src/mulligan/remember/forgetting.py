@@ -1,4 +1,4 @@
-"""What slipped through, taken out again: a text, wherever it stands in a record."""
+"""Erasure of a text that redaction missed, from every field of a record."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from mulligan.remember import schemas
 from mulligan.remember.store import Forget
 
 FORGOTTEN = "[forgotten]"
-"""Stands where a text was."""
+"""Replaces an erased text."""
 SHORTEST = 4
-"""Characters. A shorter text stands everywhere by chance, and taking it out would spoil what it was no part of."""
+"""A shorter text occurs by chance in unrelated values, which erasing it would damage."""
 
 _CLOSED = frozenset({"id", "run", "type", "outcome", "how", "from_", "end", "remedy", "ran", "state"})
-"""Fields whose words are ours. A run whose id holds the text goes as a whole."""
+"""Fields with values that mulligan defines. A run whose id contains the text is deleted as a whole."""
 
 T = TypeVar("T", bound=Record)
 
 
 def check(what: Forget) -> None:
-    """Exactly one thing is to be forgotten, and a text is long enough to mean something."""
+    """Raise unless the request has exactly one criterion and its text is long enough."""
     if len(_given(what)) != 1:
         raise Unanswerable("forgetting takes one of: a run, a tool, a session, a text, what was learned.")
     if what.text is not None and len(what.text) < SHORTEST:
@@ -35,12 +35,12 @@ def _given(what: Forget) -> list[str]:
 
 
 def sort(what: Forget) -> str:
-    """Which of them it is."""
+    """Return the name of the criterion of a valid request."""
     return _given(what)[0]
 
 
 def without(record: T, text: str) -> T:
-    """The record without the text."""
+    """Return the record with every occurrence of the text replaced by `ERASED_MARK`."""
     return _cut(record, text)  # type: ignore[no-any-return]
 
 
@@ -53,7 +53,7 @@ def _cut(value: Any, text: str) -> Any:
         changed = {}
         for name in value.__struct_fields__:
             inner = getattr(value, name)
-            # A number of ours is no text; one in a user's value may be a card's.
+            # Skip numbers in fields of mulligan. Numbers in user values are searched: one may be a card number.
             if inner is not None and name not in _CLOSED and not isinstance(inner, int | float):
                 changed[name] = _cut(inner, text)
         return msgspec.structs.replace(value, **changed)
@@ -69,18 +69,18 @@ def _cut(value: Any, text: str) -> Any:
 
 
 def needles(text: str) -> tuple[bytes, ...]:
-    """The text as it stands in a file: by itself, and inside JSON."""
+    """Return the byte sequences to search for: the text itself and its JSON encoding."""
     plain = text.encode("utf-8", "backslashreplace")
     return tuple(dict.fromkeys((plain, encode(plain.decode())[1:-1])))
 
 
 def holds(data: bytes, text: str) -> bool:
-    """Whether what is kept as JSON may hold the text; `without` looks again, value by value."""
+    """Return whether JSON data may contain the text. A prefilter: `erase_text` checks value by value."""
     return any(needle in data for needle in needles(text))
 
 
 def is_on_shelf(kind: str, key: str, value: bytes, what: Forget) -> bool:
-    """Whether something on the shelf goes with what is forgotten."""
+    """Return whether a key-value entry must be deleted for this request."""
     if what.session is not None:
         return kind in ("session", "hook") and key == what.session
     if what.tool is not None:

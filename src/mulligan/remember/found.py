@@ -1,4 +1,4 @@
-"""Questions to a database about runs and patterns, put so that they cost what they answer and not what is kept."""
+"""Database queries for runs and patterns. Their cost grows with the result, not with the size of the store."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mulligan.remember.tallies import size_of
 
 Read = Callable[[str, Iterable[Any]], list[Any]]
 FEW = 1000
-"""Ids that begin alike and are sorted; where there are more, the newest are soon found by going through the newest."""
+"""Rows that are read and sorted in Python. Above it, scanning from the newest row finds enough matches sooner."""
 
 
 class _Where:
-    """Conditions, and the values in them."""
+    """WHERE clause under construction: conditions and their values."""
 
     def __init__(self, condition: str, *values: Any) -> None:
         self.conditions = [condition]
@@ -34,11 +34,11 @@ class _Where:
 
 
 def runs(read: Read, tenant: str, query: RunQuery, asked: set[str], limit: int) -> list[Run]:
-    """The runs asked for, the newest first. `asked` are the ids of the pattern that is asked for."""
+    """Return the runs that match the query, newest first. `pattern_ids` are the ids merged into `query.pattern`."""
     where = _Where("r.tenant = ?", tenant)
     start = "r.started", "r.id"
     source = "runs r"
-    # One of these leads, in the order of time; whatever else is asked is looked up for each run it names.
+    # One indexed filter drives the query in time order. All other filters are lookups per run that it returns.
     if query.pattern is not None:
         start, source = (
             ("d.started", "d.run"),
@@ -66,7 +66,7 @@ def runs(read: Read, tenant: str, query: RunQuery, asked: set[str], limit: int) 
     _add_fields(where, query, start)
     started, id = start
     sql = f"SELECT r.id, r.body FROM {source} WHERE {where} ORDER BY {started} DESC, {id} DESC LIMIT ?"
-    # A run that met several patterns of a kind is named once for each: to sort those out is to ask for some more.
+    # A run with several patterns of a kind is returned once for each: read more rows to fill the limit without them.
     count = limit if source.startswith(("runs", "used")) else 2 * limit
     while True:
         rows = read(sql, (*where.values, count))
@@ -77,6 +77,7 @@ def runs(read: Read, tenant: str, query: RunQuery, asked: set[str], limit: int) 
 
 
 def _led_by(condition: str, where: _Where, tenant: str, *values: Any) -> str:
+    """Add the condition on occurrences, and return the FROM clause that they drive."""
     where.add(f"d.tenant = ? AND {condition}", tenant, *values)
     return "met d CROSS JOIN runs r ON r.tenant = d.tenant AND r.id = d.run"
 
@@ -94,7 +95,7 @@ def _add_fields(where: _Where, query: RunQuery, start: tuple[str, str]) -> None:
         value = getattr(query, name)
         if value is not None:
             where.add(f"r.{name} = ?", value)
-    # As the indices are written, so that they are used.
+    # Repeat the conditions of the partial indices, so that the planner uses them.
     if query.agent:
         where.add("r.agent <> ''")
     if query.status not in (None, "success"):
@@ -113,7 +114,7 @@ def _marks(values: Iterable[Any]) -> str:
 
 
 def beginning(read: Read, tenant: str, prefix: str, limit: int) -> list[Run]:
-    """The runs whose id begins so, the newest first."""
+    """Return the runs whose id has this prefix, newest first."""
     named = "tenant = ? AND id >= ? AND id < ? AND substr(id, 1, ?) = ?"
     values = (tenant, prefix, prefix + "\U0010ffff", len(prefix), prefix)
     few = read(f"SELECT started, id FROM runs WHERE {named} LIMIT ?", (*values, FEW + 1))
@@ -133,18 +134,18 @@ def beginning(read: Read, tenant: str, prefix: str, limit: int) -> list[Run]:
 _COLUMNS = "id, tool, fingerprint, kind, server, message, template, count, overcome, runs, first, last"
 _COUNTED = _COLUMNS.replace("count, overcome", "n, o")
 DAYS = 5000
-"""Days of a pattern's life that are told."""
+"""Latest days of a pattern that are returned."""
 FEW_DAYS = 100
-"""Days of which each is looked up by itself."""
+"""Up to this many days, the query looks up each day by key."""
 FEW_PATTERNS = 100
-"""Patterns that are found by the most frequent ones of each day."""
+"""Up to this limit, the most frequent patterns are found from the top patterns of each day."""
 
 
 def found(read: Read, tenant: str, query: PatternQuery, folds: bool = True) -> list[Pattern]:
-    """The patterns asked for, in their order. `folds` is whether the database can look for a text in any case.
+    """Return the patterns that match the query, in its order.
 
-    Those about which nobody has decided anything are as they are kept, and the database finds them. The others are
-    few: they are read, put together and looked at one by one.
+    `can_fold_case` is whether the database can search text case-insensitively. The database filters patterns without
+    a decision. Patterns with a decision (muted, merged and so on) are few: they are merged and filtered in Python.
     """
     decisions = decisions_of(read, tenant)
     touched = touched_by(decisions)
@@ -165,7 +166,7 @@ def decisions_of(read: Read, tenant: str) -> dict[str, Decision]:
 
 
 def touched_by(decisions: dict[str, Decision]) -> set[str]:
-    """The patterns that are not simply as they were counted."""
+    """Return the ids of patterns with a decision and of those that others are merged into."""
     return {*decisions, *(each.into for each in decisions.values() if each.into is not None)}
 
 
@@ -208,7 +209,7 @@ def _as_kept(read: Read, tenant: str, query: PatternQuery, more: int) -> list[Pa
 
 
 def _holding(read: Read, tenant: str, query: PatternQuery, more: int) -> list[Pattern]:
-    """The same where the database cannot look for the text: it is looked for here, in ever more of them."""
+    """Search the text in Python, for a database that cannot. Reads ever larger batches until enough match."""
     wanted, count = query.limit + more, max(8 * (query.limit + more), FEW)
     while True:
         every = _as_kept(read, tenant, msgspec.structs.replace(query, text=None, limit=count), 0)
@@ -219,7 +220,7 @@ def _holding(read: Read, tenant: str, query: PatternQuery, more: int) -> list[Pa
 
 
 def _counted(read: Read, tenant: str, query: PatternQuery, where: _Where, limit: int) -> tuple[str, tuple[Any, ...]]:
-    """What patterns come to since some day: of all, or where it is enough, of those that can be among the answer."""
+    """Build the subquery that counts patterns since a day, limited to possible results where that is cheaper."""
     start = patterns.day_of(query.since or 0)
     ((latest,),) = read("SELECT max(day) FROM pattern_days WHERE tenant = ?", (tenant,))
     days = range(start, (start if latest is None else latest) + 1, DAY)
@@ -245,12 +246,13 @@ def _counted(read: Read, tenant: str, query: PatternQuery, where: _Where, limit:
 def _frequent(
     read: Read, tenant: str, where: _Where, given: str, days: range, limit: int, counts: str
 ) -> tuple[str, tuple[Any, ...]] | None:
-    """The patterns that can be among the most frequent of these days, or most frequently given up.
+    """Build the subquery for patterns that can be among the most frequent of these days, or the most unrecovered.
 
-    The most frequent of each day, taken together, come to something. To come to as much, another must have had a day
-    with its share of it, and the index by size knows those; all others are passed over.
+    The top patterns of each day give a lower bound for the result. A pattern that reaches the bound must reach the
+    daily average of it on at least one day. The index by size finds those days; all other patterns are skipped.
+    Return None if there is no useful bound.
     """
-    # Of the most frequent only some are given up often: what the others come to says little, so more are asked.
+    # Few of the most frequent patterns are often unrecovered, so the bound needs more of them.
     most = limit if counts == "d.count" else 6 * limit
     tops = {
         id
@@ -270,7 +272,7 @@ def _frequent(
     )
     least = -(-sorted((count for (count,) in sums), reverse=True)[limit - 1] // len(days))
     if least <= 0:
-        return None  # so few were given up that any pattern may be among them
+        return None  # so few are unrecovered that any pattern may be in the result
     sql = (
         "SELECT DISTINCT k.id FROM json_each(?) CROSS JOIN pattern_days k ON k.tenant = ? "
         "AND k.day = CAST(value AS BIGINT) AND k.size >= ? AND k.count >= ?"
@@ -288,7 +290,7 @@ def _pattern(row: tuple[Any, ...]) -> Pattern:
 
 
 def parts(read: Read, tenant: str, ids: Iterable[str], since: int | None = None) -> list[Pattern]:
-    """Patterns as they were counted, before anybody merged them."""
+    """Return the patterns as counted, before merges. With `since`, count only the days from then on."""
     sql = f"SELECT {_COLUMNS} FROM patterns WHERE tenant = ? AND id = ?"
     kept = [_pattern(row) for id in sorted(ids) for row in read(sql, (tenant, id))]
     if since is None:
@@ -312,7 +314,7 @@ def _days(read: Read, tenant: str, id: str, over: Pattern, since: int | None) ->
 
 
 def _with_parts(read: Read, tenant: str, pattern: Pattern, since: int | None) -> Pattern:
-    """The pattern with its agents and its days."""
+    """Return the pattern with its counts by agent and by day, including merged patterns."""
     ids = (pattern.id, *pattern.merged)
     agents = read(
         f"SELECT agent, sum(count) FROM pattern_agents WHERE tenant = ? AND id IN ({_marks(ids)}) GROUP BY agent",
@@ -326,7 +328,7 @@ def _with_parts(read: Read, tenant: str, pattern: Pattern, since: int | None) ->
 
 
 def pattern(read: Read, tenant: str, id: str) -> Pattern | None:
-    """One pattern, with what it was merged with and its newest examples."""
+    """Return one pattern with its merged patterns and its newest examples."""
     known = whole_id(read, tenant, id)
     if known is None:
         return None
@@ -350,6 +352,7 @@ def pattern(read: Read, tenant: str, id: str) -> Pattern | None:
 
 
 def whole_id(read: Read, tenant: str, id: str) -> str | None:
+    """Return the pattern id with this prefix; None if there is none or the prefix is ambiguous."""
     sql = "SELECT id FROM patterns WHERE tenant = ? AND id >= ? AND id < ? ORDER BY id LIMIT 2"
     meant = [each for (each,) in read(sql, (tenant, id, id + "\U0010ffff"))]
     return meant[0] if meant and (len(meant) == 1 or meant[0] == id) else None

@@ -1,7 +1,7 @@
-"""Patterns that look like one, of whichever tool: asked by a person, never while a call waits.
+"""Search for patterns similar to a given one, across all tools. For interactive use, never during a call.
 
-The seam for a model that turns texts into numbers. Each pattern is given to it once; its numbers are kept on the shelf.
-Without one the pieces of the wording serve, which is as good wherever the words are the same.
+An optional embedder supplies vectors. It is called once per pattern, and the vector is stored as a key-value entry.
+Without an embedder, sketches of the message template are compared, which finds messages with the same words.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from mulligan.remember.store import PatternQuery, Store
 
 Embedder = Callable[[str], Iterable[float]]
 MOST = 5000
-"""Patterns that are looked at, those that are met the most."""
+"""Patterns that are compared: those with the most occurrences."""
 KIND = "vector"
 LONGEST = 2000
-"""Characters of a wording that a model is given."""
+"""Longer message templates are truncated for the embedder."""
 
 
 def like(
     store: Store, tenant: str, pattern: Pattern, limit: int = 10, embed: Embedder | None = None, name: str = ""
 ) -> list[tuple[float, Pattern]]:
-    """The most alike of the other patterns, the most alike first. `name` is what the model's numbers are kept under."""
+    """Return other patterns with their similarity, most similar first.
+
+    `name` identifies the embedder: its vectors are stored under this name.
+    """
     known = [each for each in store.patterns(tenant, PatternQuery(limit=MOST)) if each.id != pattern.id]
     if embed is None:
         own = similar.sketch(_worded(pattern))
@@ -45,6 +48,7 @@ def _worded(pattern: Pattern) -> str:
 
 
 def _vector(store: Store, tenant: str, pattern: Pattern, embed: Embedder, name: str) -> Sequence[float]:
+    """Return the stored unit vector of a pattern, or compute and store it."""
     kind = f"{KIND} {name}"
     kept = store.get(tenant, kind, pattern.id)
     if kept is not None and len(kept) % 4 == 0:

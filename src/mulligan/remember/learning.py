@@ -1,4 +1,4 @@
-"""Fixes in a database: asked for, decided about and taken back. How votes come in is in `voting.py`."""
+"""Database queries for fixes, operator decisions, revocations and reported votes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from mulligan.remember.telling import Profile, build_profile
 from mulligan.remember.voting import REPORTED, VOTE, News, note_news, refresh, vote_row, votes
 
 TALLIES = 64
-"""Fixes of one pattern that are looked at, the latest."""
+"""Fixes that are read per pattern, last tried first."""
 FRESH = 500
-"""Votes that are looked at where a tool's schema has changed, the latest."""
+"""Latest votes that are recounted after a schema change of the tool."""
 TOGETHER = 30
-"""Fixes whose votes are asked for by one statement."""
+"""Fixes whose votes one statement reads."""
 
 Read = voting.Read
 _VERDICT = upsert("verdicts", "tenant id", "body")
@@ -44,9 +44,9 @@ _KNOWN = (
     "UNION ALL SELECT 'principal', principal, NULL, last, NULL, NULL FROM principals WHERE tenant = ? "
     "UNION ALL SELECT 'schema', key, NULL, NULL, NULL, value FROM shelf WHERE tenant = ? AND kind = ?"
 )
-"""What is known beside the tallies, by one statement."""
+"""All that an answer needs besides fix records: decisions, revocations, principals and schemas, in one statement."""
 FIXES = "SELECT pattern, last, body FROM fixes WHERE tenant = ? AND pattern = ? ORDER BY last DESC LIMIT ?"
-"""Those of one pattern, the latest."""
+"""Fixes of one pattern, last tried first."""
 _OWN = f" UNION ALL SELECT 'fix', NULL, NULL, last, NULL, body FROM ({FIXES}) AS own"
 _STAMP = " UNION ALL SELECT 'stamp', NULL, NULL, stamp, NULL, NULL FROM sketches WHERE tenant = ? AND tool = ?"
 _CHOSEN = (
@@ -54,23 +54,23 @@ _CHOSEN = (
     "AND p.id = i.value AND p.kind <> ? AND ? <> '') AND EXISTS (SELECT 1 FROM fixes f WHERE f.tenant = ? "
     "AND f.pattern = i.value)"
 )
-"""Of some patterns those that have a fix and are of a kind, where one is given."""
+"""The patterns of a list that have a fix and are of the given kind, if any."""
 VOTES = (
     "SELECT fix, at, run, body FROM votes WHERE tenant = ? AND fix = ? AND worked = 1 AND body IS NOT NULL "
     "AND run <> ? ORDER BY at DESC, run DESC LIMIT ?"
 )
-"""Those for one fix that tell what was called, the latest."""
+"""Latest successful votes for one fix with stored prerequisite calls, without those of one run."""
 UNREVOKED = (
     "NOT EXISTS (SELECT 1 FROM revocations v WHERE v.tenant = u.tenant "
     f"AND (v.principal IS NULL OR v.principal = coalesce(nullif(r.principal, ''), '{fixes.OWN}')) "
     "AND (v.tool IS NULL OR v.tool = u.name) AND (v.since IS NULL OR r.started >= v.since) "
     "AND (v.until IS NULL OR r.started < v.until))"
 )
-"""That what a run `r` says about a tool it used, `u`, was not taken back."""
+"""Condition: no revocation covers run `r` for its used tool `u`."""
 
 
 def trials_of(run: Run, steps: Iterable[Step], is_settled: bool = False) -> list[Trial]:
-    """Return every trial of a run. Provisional links teach once the run has ended or is settled."""
+    """Return every trial of a run. Provisional links count once the run has ended or is settled."""
     trials: list[Trial] = []
     is_final = is_settled or run.end is not None
     for before, call, found in judge_calls(steps, run, is_final=is_final):
@@ -79,16 +79,17 @@ def trials_of(run: Run, steps: Iterable[Step], is_settled: bool = False) -> list
 
 
 def is_goal_missed(run: Run) -> bool:
-    """Return whether a run is known not to have reached its goal: what succeeded in it proves nothing."""
+    """Return whether a run failed its goal. Successes in it are no votes."""
     return run.end in ("raised", "abandoned")
 
 
 def relearn(writer: Connection, tenant: str, run: Run, steps: Iterable[Step], *, is_settled: bool = False) -> None:
-    """Store the votes of a run, from its steps as they are now."""
+    """Recompute and store the votes of a run from its current steps."""
     voting.add(writer, tenant, [News(run, FIRST, trials_of(run, steps, is_settled))])
 
 
 def note_principal(writer: Connection, tenant: str, principal: str, now: int) -> None:
+    """Record the time of a principal's last write."""
     writer.execute(
         "INSERT INTO principals (tenant, principal, last) VALUES (?, ?, ?) ON CONFLICT (tenant, principal) DO UPDATE "
         "SET last = excluded.last WHERE principals.last < excluded.last",
@@ -96,10 +97,11 @@ def note_principal(writer: Connection, tenant: str, principal: str, now: int) ->
     )
 
 
-# Taken back
+# Deletion and revocation
 
 
 def forget_run(writer: Connection, tenant: str, run: str) -> None:
+    """Delete the votes of a run and recount the fixes they counted for."""
     touched = writer.execute("SELECT DISTINCT fix FROM votes WHERE tenant = ? AND run = ?", (tenant, run)).fetchall()
     writer.execute("DELETE FROM votes WHERE tenant = ? AND run = ?", (tenant, run))
     for (fix,) in touched:
@@ -108,13 +110,13 @@ def forget_run(writer: Connection, tenant: str, run: str) -> None:
 
 
 def _forget_verdict(writer: Connection, tenant: str, fix: str) -> None:
-    """What operators said goes with the last that it was about."""
+    """Delete the operator decision about a fix that no longer exists."""
     if writer.execute("SELECT 1 FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone() is None:
         writer.execute("DELETE FROM verdicts WHERE tenant = ? AND id = ?", (tenant, fix))
 
 
 def forget_where(writer: Connection, tenant: str, is_gone: Callable[[Tally, bytes], bool]) -> None:
-    """Fixes that outlived their rows and hold what is to be forgotten."""
+    """Delete the fixes that `should_forget` selects, with votes and decisions. Fixes can outlive their runs."""
     rows = writer.execute("SELECT id, body FROM fixes WHERE tenant = ?", (tenant,)).fetchall()
     for id, body in rows:
         if is_gone(decode(body, Tally), body):
@@ -124,7 +126,7 @@ def forget_where(writer: Connection, tenant: str, is_gone: Callable[[Tally, byte
 
 
 def revoke(writer: Connection, tenant: str, what: Revocation) -> Revoked:
-    """Takes back everything that rests on these records: memory answers as if it had never seen them."""
+    """Store a revocation and delete all votes it covers. Queries then answer as if these never existed."""
     row = (tenant, what.principal, what.tool, what.since, what.until)
     writer.execute("INSERT INTO revocations (tenant, principal, tool, since, until) VALUES (?, ?, ?, ?, ?)", row)
     rows = writer.execute(
@@ -148,7 +150,7 @@ def revoke(writer: Connection, tenant: str, what: Revocation) -> Revoked:
 
 
 def report(writer: Connection, tenant: str, fix: str, vote: Vote) -> bool:
-    """A vote that somebody else's trial gave; whether there is such a fix."""
+    """Add a vote reported from outside this store, unless revoked. Return whether the fix exists."""
     row = writer.execute("SELECT body FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
     if row is None:
         return False
@@ -161,7 +163,7 @@ def report(writer: Connection, tenant: str, fix: str, vote: Vote) -> bool:
 
 
 def decide(writer: Connection, tenant: str, fix: str, approved: bool, at: int) -> bool:
-    """What an operator says of a fix; whether there is such a fix."""
+    """Store an operator's decision about a fix. Return whether the fix exists."""
     row = writer.execute("SELECT pattern FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
     if row is None:
         return False
@@ -175,11 +177,11 @@ def decide(writer: Connection, tenant: str, fix: str, approved: bool, at: int) -
     return True
 
 
-# Asked for
+# Queries
 
 
 def answer(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float], ways: Ways) -> list[Fix]:
-    """The fixes asked for: of one failure and those like it, or of a tool, or all."""
+    """Return the fixes for one failure and similar ones, for a tool, or all."""
     if query.fingerprint and query.tool is not None:
         return _of_failure(read, tenant, query, clock, ways)
     where, values = ("AND tool = ?", (query.tool,)) if query.tool is not None else ("", ())
@@ -195,7 +197,10 @@ def answer(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float],
 
 
 def _of_failure(read: Read, tenant: str, query: FixQuery, clock: Callable[[], float], ways: Ways) -> list[Fix]:
-    """What helps against one failure, in as few statements as that takes: each is a way to the database and back."""
+    """Return the fixes for one failure. Uses few statements: each one is a database round trip.
+
+    Order: own pattern, similar patterns, exemplars. `query.timeout_seconds` limits the time for the later ones.
+    """
     began = clock()
 
     def is_time() -> bool:
@@ -222,7 +227,7 @@ def _of_failure(read: Read, tenant: str, query: FixQuery, clock: Callable[[], fl
 def _alike(
     read: Read, tenant: str, near: Sequence[tuple[float, str]], query: FixQuery, ways: Ways
 ) -> list[tuple[float, list[Row]]]:
-    """The fixes of the most alike patterns of the failure's kind, as far as theirs is known."""
+    """Load the fix records of similar patterns of the failure's kind, each group with its similarity."""
     of_pattern: dict[str, list[tuple[int, bytes]]] = {}
     for pattern, last, body in ways.fixes(read, tenant, [pattern for _, pattern in near], query.kind):
         of_pattern.setdefault(pattern, []).append((last, body))
@@ -235,12 +240,12 @@ def _alike(
 
 
 def known_of(read: Read, tenant: str, query: FixQuery) -> recipes.Known:
-    """What is known beside the tallies."""
+    """Load everything besides fix records that an answer needs."""
     return _known(read, tenant, query, _beside(read, tenant, query), samples, latest)
 
 
 def _beside(read: Read, tenant: str, query: FixQuery, more: str = "", values: tuple[Any, ...] = ()) -> list[Any]:
-    """The rows of it, and with them those of another question."""
+    """Read the context rows, together with those of a further statement, in one round trip."""
     where, tool = (" AND key = ?", (query.tool,)) if query.tool is not None else ("", ())
     return read(_KNOWN + where + more, (tenant, tenant, tenant, tenant, schemas.KIND, *tool, *values))
 
@@ -286,13 +291,13 @@ def _known(
 
 
 MAX_PROFILED_CALLS = 64
-"""Successful calls of a tool of which its profile is made, the latest."""
+"""Latest successful calls that make up a tool's profile."""
 
 
 def successful_arguments(
     read: Read, tenant: str, tool: str, key: str, without: str, latest_of: Callable[..., Iterator[Latest]]
 ) -> list[tuple[int, Any]]:
-    """Return the arguments of the latest successful calls of a tool but those of one run, each with its run's start."""
+    """Return the arguments of a tool's latest successful calls, with their run's start. Skip `excluded_run`."""
     calls: list[tuple[int, Any]] = []
     for run in latest_of(read, tenant, tool):
         if run.last is None or len(calls) >= MAX_PROFILED_CALLS:
@@ -306,15 +311,16 @@ def successful_arguments(
     return calls[:MAX_PROFILED_CALLS]
 
 
-# What a database may do in its own way
+# Lookups that a database can replace by its own
 
 
 class Ways(msgspec.Struct, frozen=True):
-    """How a store finds what it takes to answer about a failure: as here, or as its own database does it best."""
+    """Lookups for a fix query: the portable ones of this module, or faster ones of a specific database."""
 
     near: Callable[[Read, str, str, str, int], list[tuple[float, str]]]
-    """Patterns of a tool that have a fix and are like a text, the most alike first. The last one given is the stamp of
-    those that are kept.
+    """Find patterns of a tool with a fix and a similar message, most similar first.
+
+    Arguments: read function, tenant, tool, message and the stamp of the stored sketches.
     """
     latest: Callable[[Read, str, str], Iterator[Latest]]
     fixes: Callable[[Read, str, Sequence[str], str], list[Any]]
@@ -322,8 +328,9 @@ class Ways(msgspec.Struct, frozen=True):
 
 
 def fixes_of(read: Read, tenant: str, patterns: Sequence[str], kind: str) -> list[Any]:
-    """The fixes of the first few of these patterns that have any and are of this kind, as far as theirs is known: each
-    with its pattern and when it was last tried.
+    """Return the fixes of the first few patterns that have one and match the kind.
+
+    Each row is (pattern, last_tried_at, body). A pattern that is not stored matches every kind.
     """
     having = {pattern for (pattern,) in read(_CHOSEN, (encode(patterns).decode(), tenant, kind, kind, tenant))}
     chosen = [pattern for pattern in patterns if pattern in having][: recipes.ALIKE]
@@ -331,8 +338,9 @@ def fixes_of(read: Read, tenant: str, patterns: Sequence[str], kind: str) -> lis
 
 
 def samples(read: Read, tenant: str, ids: Sequence[str], without: str) -> list[Any]:
-    """Of each of these fixes the latest votes that tell what was called, but those of this run: with the fix, when, in
-    which run.
+    """Return the latest successful votes of each fix that have prerequisite calls, without those of one run.
+
+    Each row is (fix, at, run, body).
     """
     found: list[Any] = []
     for start in range(0, len(ids), TOGETHER):
@@ -342,7 +350,7 @@ def samples(read: Read, tenant: str, ids: Sequence[str], without: str) -> list[A
 
 
 def _together(read: Read, sql: str, asked: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The same question of several, by one statement."""
+    """Run a query for several parameter sets as one UNION ALL statement."""
     if len(asked) < 2:
         return [row for values in asked for row in read(sql, values)]
     parts = (f"SELECT * FROM ({sql}) AS part_{place}" for place in range(len(asked)))
@@ -350,18 +358,18 @@ def _together(read: Read, sql: str, asked: Sequence[tuple[Any, ...]]) -> list[An
 
 
 class Latest(msgspec.Struct, frozen=True):
-    """A run that used a tool."""
+    """Recent run that used a tool."""
 
     run: str
     started: int
     last: int | None
-    """Its last step."""
+    """Number of its last step; None without steps."""
     worked: Callable[[int], list[Any]]
-    """Its latest calls of the tool that worked, after this step: each with its number and its body."""
+    """Read the latest successful calls of the tool after a step, as (seq, body)."""
 
 
 def latest(read: Read, tenant: str, tool: str) -> Iterator[Latest]:
-    """The latest runs that used a tool and were not revoked, looked at one by one."""
+    """Yield the latest runs that used a tool and are not revoked. Steps are read on demand."""
     runs = read(
         "SELECT u.run, u.started, (SELECT max(seq) FROM steps s WHERE s.tenant = u.tenant "
         "AND s.run = u.run) FROM used u JOIN runs r ON r.tenant = u.tenant AND r.id = u.run "
@@ -382,7 +390,10 @@ def latest(read: Read, tenant: str, tool: str) -> Iterator[Latest]:
 
 
 def _worked(read: Read, tenant: str, query: FixQuery, latest: Callable[..., Iterator[Latest]]) -> list[Shape]:
-    """The latest calls of a tool that worked. A long run is looked at from its end, so that it takes no longer."""
+    """Return the argument types of a tool's latest successful calls.
+
+    A long run is read from its end, so that the cost stays bounded.
+    """
     found: list[Shape] = []
     left = exemplars.SCANNED
     for each_run in latest(read, tenant, query.tool):
@@ -398,7 +409,7 @@ def _worked(read: Read, tenant: str, query: FixQuery, latest: Callable[..., Iter
 
 
 def _without(read: Read, tenant: str, tallies: Sequence[Row], run: str) -> list[Row]:
-    """The same as if this run had not been."""
+    """Return the records recounted without the votes of one run."""
     if not run or not tallies:
         return list(tallies)
     own = {fix for (fix,) in read("SELECT DISTINCT fix FROM votes WHERE tenant = ? AND run = ?", (tenant, run))}
@@ -409,6 +420,7 @@ def _without(read: Read, tenant: str, tallies: Sequence[Row], run: str) -> list[
 
 
 def evidence(read: Read, tenant: str, fix: str, limit: int) -> list[Evidence]:
+    """Return the stored trials of a fix, newest first."""
     rows = read(
         "SELECT run, principal, agent, at, worked, automatic FROM votes WHERE tenant = ? AND fix = ? "
         "ORDER BY at DESC, run, tried LIMIT ?",

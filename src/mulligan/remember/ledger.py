@@ -1,9 +1,9 @@
-"""What a batch changes in a database, in one transaction: rows, links, statuses, patterns and sums.
+"""Batch writer: applies a batch to the database in one transaction, with links, statuses, patterns and rollups.
 
-Everything but the rows could be counted anew from them. It is kept up to date by what is different: each call is
-counted as it was before the batch and as it is after it. Most calls worked at once in a run in which nothing failed,
-and cost one row and a few additions. Where something failed, `RunProgress` says where the run stood before the
-first call that changes, so that a long run costs as much for each call as a short one.
+All derived data can be recomputed from the rows. The writer updates it by difference: it subtracts each changed call
+as it was before the batch and adds it as it is after. Most calls succeed at their first attempt in a run without
+failures; they cost one row and a few additions. For a run with failures, `RunProgress` restores the state before the
+first changed call, so the cost per call does not grow with the length of the run.
 """
 
 from __future__ import annotations
@@ -60,20 +60,21 @@ from mulligan.remember.tallies import Seen
 from mulligan.success import Form, Success
 
 KNOWN = 10_000
-"""Runs under way that are remembered."""
+"""Unfinished runs that are cached."""
 TRAIL = 100
-"""How many calls one may go back in a run without reading all of it."""
+"""Latest calls of a run that a trail covers at least. Changes to earlier calls need a full read."""
 TRAILS = 200
-"""Runs with failures that are remembered so."""
+"""Runs with a trail that are cached."""
 
 
 IDLE_MILLISECONDS = 30 * 60 * 1000
+"""An unfinished run that was idle for this long is settled: its provisional links are judged as if it had ended."""
 SETTLED = 2**62
-"""In the place of a time: the run was judged although it has not ended."""
-"""After which a run that has not ended is judged as if it had."""
+"""Stored in place of a time for a run that was settled before it ended."""
 MAX_SETTLED_RUNS = 50
+"""Idle runs that are settled in one transaction."""
 MAX_COMPARED_STEPS = 5000
-"""Calls of a tool in one run that the item test reads."""
+"""Steps of one tool in one run that the item test reads."""
 _PROVISIONAL = upsert("provisional", "tenant run", "at")
 _SHELF = upsert("shelf", "tenant kind key", "value")
 _ORPHAN = Insert.of("orphans", "tenant run kept")
@@ -81,19 +82,19 @@ _COMPACTION = Insert.of("compactions", "tenant sort owner at body")
 
 
 class _Trail:
-    """Where a run stood before each of its latest calls."""
+    """Progress of a run before each of its latest calls. Allows recounting from any of them."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
         self.before: list[RunProgress] = []
         self.now = RunProgress()
         self.is_cut = False
-        """Whether there were earlier calls than those it tells of."""
+        """Whether earlier calls were dropped from the trail."""
         self.is_odd = False
-        """Whether a call is known by a number above that of one of its attempts: then it is read as a whole."""
+        """Whether a call id is greater than the seq of one of its attempts. Then the run is read in full."""
 
     def back_to(self, call: int) -> RunProgress | None:
-        """Where the run stood before this call; None if that is too long ago."""
+        """Rewind to the state before this call and return it. None if the trail does not reach back that far."""
         place = bisect_left(self.ids, call)
         if self.is_odd or (place == 0 and self.is_cut):
             return None
@@ -103,10 +104,11 @@ class _Trail:
         return self.now
 
     def follow(self, call: Call, is_item: ItemTest, run: Run) -> list[Link]:
+        """Append a call and return its recovery links."""
         self.ids.append(call.steps[0].call)
         self.before.append(self.now)
         links: list[Link] = []
-        # Most calls work at once while nothing is open: they change nothing.
+        # Fast path: a first-attempt success without open failures does not change the progress.
         if self.now.open or not self.now.has_success or len(call.steps) > 1 or not _is_plain(call.steps[0]):
             self.now, links = self.now.after(call, None, is_item, run.withdrawn, is_final=run.end is not None)
         if len(self.ids) > 2 * TRAIL:
@@ -116,7 +118,7 @@ class _Trail:
 
 
 class Known:
-    """A run as the writer knows it. Without a trail it is plain, or its calls have to be read."""
+    """Cached state of a run. A run with failures but without a trail must be read in full."""
 
     __slots__ = ("is_plain", "run", "status", "steps", "trail", "used")
 
@@ -126,12 +128,12 @@ class Known:
         self.is_plain = is_plain
         self.trail = trail
         self.steps = (0, 0)
-        """With a trail: how many steps there are and the sum of their numbers, to tell whether others have written."""
+        """With a trail: count of the stored steps and sum of their seqs, to detect writes by other processes."""
         self.used: set[tuple[str, str]] = set()
 
 
 class _News:
-    """What a batch says about one run."""
+    """Records of one run in a batch."""
 
     __slots__ = ("ended", "is_plain", "started", "steps", "worked")
 
@@ -140,31 +142,33 @@ class _News:
         self.ended: list[Run] = []
         self.steps: list[Step] = []
         self.worked: list[Success] = []
-        """Calls that worked at once and are rows at most: no steps are made of them, unless somebody needs them."""
+        """First-attempt successes in compact form. Built into steps only when needed (`expand_successes`)."""
         self.is_plain = True
-        """Whether each of the other calls worked at once too."""
+        """Whether all of `steps` are first-attempt successes too."""
 
     def look_closely(self) -> None:
-        """Makes steps of all calls."""
+        """Convert `successes` to steps."""
         self.steps += steps_of(self.worked)
         self.worked = []
 
 
 class Part(NamedTuple):
-    """Calls of a run, and what overcame them: as they were, or as they are."""
+    """Some calls of a run with their recovery links, either before or after a batch."""
 
     run: Run
     calls: dict[int, Call]
     links: dict[int, Link]
     again: set[int]
-    """Calls whose failure had been met before a compaction."""
+    """Calls that repeat a failure from before a compaction."""
 
     def cells(self, id: int) -> Cells:
+        """Return the counters of one call."""
         link = self.links.get(id)
         by = self.calls.get(link.overcame) if link else None
         return figures.of_call(self.run, self.calls[id], link, by, id in self.again)
 
     def seen(self, id: int, sign: int) -> list[Seen]:
+        """Return the failures of one call for the pattern counts. `sign` adds (1) or subtracts (-1) them."""
         call = self.calls[id]
         if not call.has_failed:
             return []
@@ -172,7 +176,7 @@ class Part(NamedTuple):
         return [Seen(self.run, step, is_overcome, sign) for step in call.steps if step.has_failed and step.failure]
 
     def is_counted_as(self, id: int, other: Part) -> bool:
-        """Whether a call counts the same in both."""
+        """Return whether a call has the same counters in both slices."""
         mine, theirs = self.calls.get(id), other.calls.get(id)
         if mine is None or theirs is None or mine.steps != theirs.steps or (id in self.again) != (id in other.again):
             return False
@@ -186,7 +190,7 @@ NOTHING = Part(Run(id=""), {}, {}, set())
 
 
 class Account:
-    """What is to be added to sums and patterns at the end of a transaction."""
+    """Pending changes of rollups, patterns, links and statuses, written at the end of a transaction."""
 
     def __init__(self) -> None:
         self.cells: Cells = {}
@@ -194,17 +198,18 @@ class Account:
         self.seen: list[Seen] = []
         self.used: list[tuple[str, str, int, str]] = []
         self.news: list[voting.News] = []
-        """What was tried after failures."""
+        """Trials by run."""
         self.begun: set[str] = set()
-        """Runs of which nothing was kept before."""
+        """Runs without any stored record before this transaction."""
         self.links: list[tuple[Any, ...]] = []
         self.unlinked: list[tuple[str, str, int]] = []
-        """Links that are to be kept, and those that no longer hold: of which tenant, run and failed call."""
+        """Links to delete, as (tenant, run, failed call). `links` has the rows to store."""
         self.statuses: list[tuple[Status, int, str, str]] = []
-        """What `runs` is to say: the status, whether it is plain, of which tenant and run."""
+        """Updates of `runs`, as (status, whether it is failure-free, tenant, run)."""
         self._runs: dict[tuple[str, str | None, str | None, int, Status, bool], int] = {}
 
     def add(self, before: Part, after: Part) -> None:
+        """Subtract the calls of `before` and add those of `after`. Unchanged calls are skipped."""
         if not before.calls:
             self._add_all(after)
             return
@@ -224,7 +229,7 @@ class Account:
                 self.seen += after.seen(id, 1)
 
     def _add_all(self, part: Part) -> None:
-        """Calls that were not counted before."""
+        """Add calls that were not counted before."""
         plain: list[Step] = []
         for id, call in part.calls.items():
             if len(call.steps) == 1 and _is_plain(call.steps[0]):
@@ -235,6 +240,7 @@ class Account:
         self.plain.add(part.run, plain, self.cells)
 
     def add_run(self, before: Known | None, run: Run | None, status: Status) -> None:
+        """Subtract the run as it was before, if any, and add it as it is now, if any."""
         if before is not None and before.run is run and before.status == status:
             return
         if before is not None:
@@ -243,11 +249,15 @@ class Account:
             self._add_runs(run, status, 1)
 
     def _add_runs(self, run: Run, status: Status, count: int) -> None:
-        """Runs that count alike are counted first and built once: where every call is a run there are many."""
+        """Count runs by their counter key; `collect_cells` builds the counters once per key.
+
+        Standalone calls are one run each, so there can be many equal ones.
+        """
         alike = (run.agent, run.version, run.environment, run.started // HOUR, status, run.end is None)
         self._runs[alike] = self._runs.get(alike, 0) + count
 
     def counted(self) -> Cells:
+        """Return all counters, including pending runs and successes."""
         for (agent, version, environment, hour, status, is_running), count in self._runs.items():
             end = None if is_running else "finished"
             run = Run(id="", agent=agent, version=version, environment=environment, started=hour * HOUR, end=end)  # type: ignore[arg-type]
@@ -260,8 +270,11 @@ class Account:
         return self.cells
 
     def add_worked(self, run: Run, worked: Sequence[Success], known: set[tuple[str, str]]) -> None:
-        """Calls that worked at once, and which tools they used. Those of one form mostly count as the first of them."""
-        if len(worked) == 1:  # as outside any run, where there are many such runs
+        """Add first-attempt successes and the tools they used.
+
+        Successes of one form and hour share a counter key, so only the first one is built into a step.
+        """
+        if len(worked) == 1:  # common case: a standalone call
             steps = steps_of(worked)
             self.plain.add(run, steps, self.cells)
             self.add_used(run, steps, known)
@@ -281,7 +294,7 @@ class Account:
             self.add_used(run, steps, known)
 
     def add_used(self, run: Run, steps: Sequence[Step], known: set[tuple[str, str]]) -> None:
-        """Which tools and models a run has used, apart from those that are known."""
+        """Add the tools and models of these steps that the run has not used yet."""
         last = None
         of_run = run.metadata
         for step in steps:
@@ -299,28 +312,28 @@ class Account:
 
 
 class Ledger:
-    """The one who writes: one thread at a time, inside a transaction."""
+    """Writer of batches with a cache of unfinished runs. Use it from one thread at a time, within a transaction."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], Known] = {}
         self._doubted: dict[tuple[str, str], Known] = {}
-        """Runs whose trails may still lead on, if nobody else has added to them."""
+        """Runs cached before another process wrote. Their trails are reused if their steps are unchanged."""
         self._version = -1
         self._forgotten = 0
         self._heard: dict[tuple[str, str], int] = {}
         self._has_provisional = True
-        """Whether any run may hold provisional links: mostly none does, and nothing is to be removed."""
+        """Whether any run may have provisional links. Mostly none does, which saves a statement per run."""
         self.rollups = Rollups()
 
     def let_go(self) -> None:
-        """Forgets what it has in hand: it was rolled back, or what is kept was changed."""
+        """Clear all caches, after a rollback or a change of stored data by other code."""
         self._known.clear()
         self._doubted.clear()
         self._heard.clear()
         self.rollups.let_go()
 
     def begin(self, writer: Connection, version: int) -> None:
-        """At the beginning of a transaction. The version of what is kept is another one if others wrote since."""
+        """Validate the caches at the start of a transaction. `version` differs if another process has written."""
         if version == self._version:
             return
         self._version = version
@@ -342,7 +355,7 @@ class Ledger:
         is_imported: bool,
         principal: str = "",
     ) -> int:
-        """Keeps a batch; how many of its records were new."""
+        """Store a batch. Return how many of its records were new."""
         principal = fixes.IMPORT if is_imported else principal or fixes.OWN
         self._note(writer, tenant, principal, now)
         sql = "SELECT 1 FROM provisional WHERE tenant = ? LIMIT 1"
@@ -372,7 +385,7 @@ class Ledger:
         return kept
 
     def _note(self, writer: Connection, tenant: str, principal: str, now: int) -> None:
-        """Who writes here, and runs that never ended: looked at every half hour."""
+        """Every half hour, settle idle runs and record the time of the principal's last write."""
         last = self._heard.get((tenant, principal), -HOUR)
         if now - last >= IDLE_MILLISECONDS:
             self.settle_idle(writer, tenant, now)
@@ -380,12 +393,13 @@ class Ledger:
             self._heard[tenant, principal] = now
 
     def settle(self, writer: Connection, tenant: str, account: Account) -> set[str]:
-        """Brings sums and patterns up to date; the patterns of which nothing is left."""
+        """Write the pending counters. Return the ids of patterns without any occurrence left."""
         writer.put(USED, [(tenant, *used) for used in account.used])
         self.rollups.add(writer, tenant, account.counted())
         return tallies.add(writer, tenant, account.seen, account.begun) if account.seen else set()
 
     def _make_room(self) -> None:
+        """Clear the caches that exceed their limits."""
         if len(self._known) > KNOWN:
             self._known.clear()
         if len(self._doubted) > TRAILS or sum(known.trail is not None for known in self._known.values()) > TRAILS:
@@ -393,13 +407,16 @@ class Ledger:
             self._doubted.clear()
 
     def _looked_up(self, writer: Connection, tenant: str, news: dict[str, _News]) -> dict[str, Known]:
-        """The runs of the batch that are there already. One that begins in it is taken for new until it is not."""
+        """Return the runs of the batch that exist already.
+
+        A run that starts in the batch is assumed to be new; `_put_runs` corrects this.
+        """
         found = {id: known for id in news if (known := self._known.get((tenant, id))) is not None}
         asked = [id for id, about in news.items() if id not in found and about.started is None]
         return found | self.look_up(writer, tenant, asked)
 
     def look_up(self, writer: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Known]:
-        """Those of some runs that are kept."""
+        """Load the stored ones of these runs, with their cached trails if still valid."""
         found: dict[str, Known] = {}
         for _, id, body, status, is_plain in writer.look_up(KNOWN_RUN, [(tenant, id) for id in ids]):
             known = found[id] = Known(bodies.read(body, Run), status, bool(is_plain))
@@ -424,7 +441,7 @@ class Ledger:
             for id, about in news.items()
             if id not in before and (about.started or about.ended)
         }
-        # A run has been kept since the first of it came.
+        # A run counts as stored since its first record, which may have arrived as an orphan.
         rows = [
             run_row(tenant, run, orphans.get(id) or now, is_imported, principal)
             for id, run in begun.items()
@@ -432,7 +449,7 @@ class Ledger:
         ]
         if rows:
             writer.execute("SAVEPOINT beginning")
-            if writer.put(RUN, rows) != len(rows):  # some were there
+            if writer.put(RUN, rows) != len(rows):  # some exist already
                 writer.execute("ROLLBACK TO beginning")
                 known = self.look_up(writer, tenant, [row[1] for row in rows])
                 writer.put(RUN, [row for row in rows if row[1] not in known])
@@ -473,13 +490,13 @@ class Ledger:
             return 0
         mixed = [about for about in news.values() if not about.is_plain]
         others = [step_row(tenant, step) for about in mixed for step in about.steps if not _is_plain(step)]
-        # Made when they are put, some at a time: what is made in the place of what was just let go is made faster.
+        # Generators: building rows while they are inserted reuses memory that was just freed, which is faster.
         steps = (filter(None if about.is_plain else _is_plain, about.steps) for about in news.values())
         plain = map(plain_row, chain.from_iterable(steps))
         worked = (worked_row(call) for about in news.values() for call in about.worked)
         writer.execute("SAVEPOINT steps")
         kept = writer.put_plain(tenant, chain(plain, worked)) + writer.put(STEP, others)
-        if kept != count:  # some were there: which?
+        if kept != count:  # some exist already: find out which
             writer.execute("ROLLBACK TO steps")
             for about in news.values():
                 about.look_closely()
@@ -487,7 +504,7 @@ class Ledger:
             there = {(run, seq) for _, run, seq, _ in writer.look_up(KEPT_STEP, list(places))}
             for about in news.values():
                 new = [step for step in about.steps if (step.run, step.seq) not in there]
-                about.steps = list({step.seq: step for step in reversed(new)}.values())[::-1]  # of two the first
+                about.steps = list({step.seq: step for step in reversed(new)}.values())[::-1]  # of duplicates the first
                 about.is_plain = all(map(_is_plain, about.steps))
             writer.put(STEP, [step_row(tenant, step) for about in news.values() for step in about.steps])
         writer.execute("RELEASE steps")
@@ -506,7 +523,7 @@ class Ledger:
         is_compacted: bool,
         now: int,
     ) -> None:
-        """What the news of a run change in everything that is derived from it."""
+        """Update all data derived from a run by its changes in the batch."""
         if run is None:
             return
         if is_orphan:
@@ -561,8 +578,8 @@ class Ledger:
         compactions: tuple[Compaction, ...],
         now: int,
     ) -> Known:
-        """Goes back to the first call that changes, and on from there with the calls as they are now."""
-        # Of what its session knew before it began, each call can tell by itself whether it is met again.
+        """Recount a run from its first changed call on. Return its new cached state."""
+        # Only compactions within the run need a full read: earlier ones of its session apply to each call by itself.
         is_compacted = any(figures.is_within(compaction, run) for compaction in compactions)
         is_whole = is_orphan or not steps or is_compacted or any(step.call > step.seq for step in steps)
         is_whole = is_whole or (old is not None and self._needs_final_links(writer, tenant, old, run))
@@ -587,7 +604,7 @@ class Ledger:
         after = Part(run, {call.id: call for call in calls.group_attempts(everything)}, {}, set())
         links: dict[int, Link] = {}
         tried: list[fixes.Trial] = []
-        # Of a run that is new all calls are at hand: many of them need no statement each.
+        # All calls of a new run are in memory: this avoids one statement per call.
         is_item: ItemTest = _item_test(writer, tenant, run.id)
         if is_new:
             is_item = lambda candidate: differs_in(candidate, everything)  # noqa: E731
@@ -607,7 +624,7 @@ class Ledger:
         before = Part(old.run if old else run, {call.id: call for call in calls.group_attempts(earlier)}, linked, set())
         after = after._replace(links=links)
         earlier_calls = {id for id in linked.keys() | links.keys() if id not in after.calls}
-        # An intent may have many failed calls, of which only the last one is at hand.
+        # One recovery can link many failed calls, of which only the last one is in memory.
         opened |= calls_of(writer, tenant, run.id, earlier_calls - opened.keys())
         for id in earlier_calls:
             if id in opened:
@@ -628,14 +645,14 @@ class Ledger:
             tracked.steps = old.steps[0] + len(steps), old.steps[1] + sum(new)
         elif is_new:
             tracked.steps = len(steps), sum(new)
-        elif run.end is None:  # else nobody will ask
+        elif run.end is None:  # a finished run is not cached
             tracked.steps = extent(writer, tenant, run.id)
         if is_whole:
             account.add_used(run, earlier, tracked.used)
         return tracked
 
     def _needs_final_links(self, writer: Connection, tenant: str, old: Known, run: Run) -> bool:
-        """Return whether a run ends now whose links must all be judged again."""
+        """Return whether the run ends now and all of its links must be judged again."""
         if old.is_plain or run.end is None or old.run.end == run.end:
             return False
         if run.withdrawn or learning.is_goal_missed(run):
@@ -646,7 +663,7 @@ class Ledger:
         return writer.execute(sql, (tenant, run.id)).fetchone() is not None
 
     def _note_provisional(self, writer: Connection, tenant: str, run: Run, links: Mapping[int, Link], now: int) -> None:
-        """Remember a run whose links are to be judged when it has ended, or was idle for long."""
+        """Mark a run whose links must be judged when it has ended or was idle for long; unmark an ended one."""
         if run.end is None and any(link.provisional for link in links.values()):
             writer.execute(_PROVISIONAL, (tenant, run.id, now))
             self._has_provisional = True
@@ -654,7 +671,7 @@ class Ledger:
             writer.execute("DELETE FROM provisional WHERE tenant = ? AND run = ?", (tenant, run.id))
 
     def settle_idle(self, writer: Connection, tenant: str, now: int) -> int:
-        """Judge the provisional links of runs that never ended. Return how many runs were settled."""
+        """Judge the provisional links of idle runs. Return how many runs were checked."""
         rows = writer.execute(
             "SELECT run FROM provisional WHERE tenant = ? AND at < ? LIMIT ?",
             (tenant, now - IDLE_MILLISECONDS, MAX_SETTLED_RUNS),
@@ -666,15 +683,15 @@ class Ledger:
             if known is None or known.run.end is not None:
                 writer.execute("DELETE FROM provisional WHERE tenant = ? AND run = ?", (tenant, id))
             elif latest is not None and latest > now - IDLE_MILLISECONDS:
-                writer.execute(_PROVISIONAL, (tenant, id, latest))  # it goes on
+                writer.execute(_PROVISIONAL, (tenant, id, latest))  # still active
             else:
                 self._settle_run(writer, tenant, known)
-                # The row stays: should the run go on, it is judged once more at its end.
+                # Keep the row: if the run continues, its links are judged again at its end.
                 writer.execute(_PROVISIONAL, (tenant, id, SETTLED))
         return len(rows)
 
     def _settle_run(self, writer: Connection, tenant: str, known: Known) -> None:
-        """Judge the links of a run as if it had ended: what holds teaches, what does not is taken back."""
+        """Judge the links of a run as if it had ended: confirmed links give votes, refuted ones are deleted."""
         history = history_of(writer, tenant, known.run)
         run = replace(known.run, withdrawn=find_refuted(history.steps))
         links = tuple(link_recoveries(history.steps, run, is_settled=True))
@@ -692,7 +709,10 @@ class Ledger:
         self._known.pop((tenant, run.id), None)
 
     def _put_compactions(self, writer: Connection, tenant: str, compactions: list[Compaction], account: Account) -> int:
-        """Keeps when conversations were made smaller. What failed later, and had failed before, is a repeat."""
+        """Store compactions and recount the affected runs. Return how many were new.
+
+        A failure after a compaction that had occurred before it counts as a repeat.
+        """
         kept = 0
         for compaction in compactions:
             sort, owner = ("run", compaction.run) if compaction.run is not None else ("session", compaction.session)
@@ -714,12 +734,13 @@ class Ledger:
 
 
 def _sorted_out(batch: Sequence[AnyEvent]) -> tuple[dict[str, _News], list[Compaction]]:
+    """Group a batch by run. Hot path: consecutive records of one run share a bound append method."""
     news: dict[str, _News] = {}
     compactions: list[Compaction] = []
     last = worked_last = None
     for event in batch.records if isinstance(batch, Kept) else batch:
         if type(event) is Success:
-            if event.run is not worked_last:  # mostly it is the very same text, which is asked quickest
+            if event.run is not worked_last:  # identity check: mostly the same string object
                 worked_last = event.run
                 about = news.get(worked_last)
                 if about is None:
@@ -753,6 +774,7 @@ def _sorted_out(batch: Sequence[AnyEvent]) -> tuple[dict[str, _News], list[Compa
 
 
 def _is_plain(step: Step) -> bool:
+    """Return whether a step is a call that succeeded at its first attempt."""
     return (
         step.outcome == "success"
         and step.call == step.seq
@@ -763,7 +785,7 @@ def _is_plain(step: Step) -> bool:
 
 
 def _is_same_place(one: Run, other: Run) -> bool:
-    """Whether what happens in a run is counted in the same places."""
+    """Return whether the calls of both runs have the same counter keys."""
     return one is other or (
         one.agent == other.agent
         and one.started == other.started
@@ -775,7 +797,7 @@ def _is_same_place(one: Run, other: Run) -> bool:
 
 
 def _told(old: Known, run: Run) -> Status | None:
-    """The status of a run whose end alone is new; None if its calls must be asked."""
+    """Return the status of a run of which only the end is new; None if it depends on its calls."""
     if run.end in ("raised", "abandoned"):
         return "failure"
     return old.status if old.run.end not in ("raised", "abandoned") else None
@@ -788,8 +810,8 @@ def _again(run: Run, part: Part, compactions: tuple[Compaction, ...]) -> set[int
 def _item_test(writer: Connection, tenant: str, run: str) -> ItemTest:
     """Test a candidate against the rows of its run.
 
-    What earlier runs showed to name items is asked by the process that records. Rows that came without a judgement
-    are judged by their own run alone, so that counting again comes to the same whatever else was stored since.
+    The recording process uses item arguments learned from earlier runs. Rows stored without its judgement are judged
+    by their own run alone, so that a recount gives the same result whatever was stored since.
     """
 
     def is_item(candidate: Candidate) -> bool:
@@ -804,7 +826,7 @@ def _item_test(writer: Connection, tenant: str, run: str) -> ItemTest:
 
 
 def put_items(writer: Connection, tenant: str, items: Mapping[str, Collection[str]]) -> None:
-    """Add to the arguments that are known to name items, by tool key."""
+    """Add to the stored arguments that name items, by tool key."""
     for tool, arguments in items.items():
         row = writer.execute(
             "SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, ITEMS_KIND, tool)
@@ -815,6 +837,7 @@ def put_items(writer: Connection, tenant: str, items: Mapping[str, Collection[st
 
 
 def part_of(history: History) -> Part:
+    """Return all calls of a run history as a slice."""
     joined = {call.id: call for call in calls.group_attempts(history.steps)}
     links = {link.failed: link for link in history.links}
     return Part(history.run, joined, links, figures.repeated(history, joined.values()))
