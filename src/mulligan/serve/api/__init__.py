@@ -1,1 +1,1 @@
-"""Ingest and query over HTTP (extra `server`)."""
+"""HTTP API for ingest and queries (extra `server`)."""

@@ -1,4 +1,4 @@
-"""Answers: records as JSON, rows as CSV."""
+"""HTTP responses: records as JSON, rows as CSV."""
 
 from __future__ import annotations
 

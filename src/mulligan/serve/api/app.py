@@ -1,4 +1,4 @@
-"""The server, put together: the store, who writes, who may ask, and the routes that every part brings along."""
+"""Application assembly: the store, the writer, authentication and the routes of every module."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MINUTE = 60.0
-"""Seconds before it is logged again that the store is away."""
+"""Minimum seconds between two log warnings about an unavailable store."""
 THREADS = 4
-"""That read. Each has a connection of its own; more would only wait for each other."""
+"""Reader threads. Each holds its own store connection, and more threads would only wait for each other."""
 
 
 class Server:
-    """What all routes share. One a process."""
+    """State shared by all routes. One instance per process."""
 
     def __init__(
         self,
@@ -83,19 +83,22 @@ class Server:
         return self.tokens.is_stale or self.tenants.is_stale
 
     def refresh(self) -> None:
-        """Who may come in, and what holds for them, as the store has it now."""
+        """Reload tokens, tenants and signed-out sessions from the store."""
         self.tokens.refresh()
         self.tenants.refresh()
         self.sessions.load()
 
     def questions(self, who: Caller) -> Questions:
-        """What may be asked, for the API and for pages alike; the tenant is the caller's."""
+        """Return the queries of the caller's tenant, used by the API and the dashboard."""
         return Questions(self.store, who.tenant, self.clock())
 
     async def ask(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """An answer of the store, on a thread of its own, so that others are served meanwhile."""
+        """Call a blocking function on a reader thread, so that the event loop stays free.
+
+        Store errors become `ApiError`: 400 for an unsupported operation, 503 for an unavailable store.
+        """
         try:
-            here = contextvars.copy_context()  # who acts is known on the thread, too
+            here = contextvars.copy_context()  # The copied context carries the audit actor to the thread.
             asked: Callable[[], T] = partial(here.run, partial(question, *args, **kwargs))
             return await asyncio.get_running_loop().run_in_executor(self._readers, asked)
         except Unanswerable as error:
@@ -104,7 +107,11 @@ class Server:
             raise self._away(error) from None
 
     def _away(self, error: StoreError) -> Refused:
-        """Where the store is, and as whom it is asked, is told on this machine alone, and in the log."""
+        """Build the 503 error.
+
+        The error text contains the store's address and user, so only a local server returns it. Other servers write it
+        to their log.
+        """
         if self.rules.is_local:
             return away(str(error))
         now = time.monotonic()
@@ -114,20 +121,20 @@ class Server:
         return away("the store does not answer just now. Whoever runs this server finds the reason in its log.")
 
     async def keep(self, who: Caller, prepared: Callable[[], Batch], records: int, size: int) -> int:
-        """Waits until what somebody sent is in the store, if it is not too much; how much of it was new."""
+        """Store a batch once rate limit and quotas allow it. Return the number of new records."""
         self.rates.take(who.tenant, who.principal, records)
         await self.spend(who, records=records, bytes=size)
         return await self.committer.keep(prepared, records, size)
 
     async def spend(self, who: Caller, **asked: int) -> None:
-        """Counts against the quotas of whoever asks, if there are any; refuses what is beyond them."""
+        """Charge the amounts to the tenant's quotas. Raise `ApiError` if a quota is exhausted."""
         tenant, now = self.tenants.of(who.tenant), self.clock()
         counted = {name: asked[name] for name in MEASURES if name in asked}
         if not self.quotas.spend(tenant, counted, now):
             await self.ask(self.quotas.take, tenant, counted, now)
 
     def stop(self) -> None:
-        """Whatever goes on by itself comes to an end; what was asked is still answered."""
+        """Stop background work. Requests in progress are still answered."""
         self.is_stopping = True
         if self.pruner is not None:
             self.pruner.stop()
@@ -146,11 +153,11 @@ class Server:
 
 
 Group = Callable[[Server], Iterable[BaseRoute]]
-"""Routes that belong together: `/v1/*` of ingest, of queries, the pages of the dashboard."""
+"""Function that builds related routes: ingest, queries, dashboard pages."""
 
 
 def possible(request: Request) -> set[str]:
-    """The methods of a path, of all the routes that have it: a question and what is sent may have one path."""
+    """Return the methods of all routes that match the request's path. Several routes can share one path."""
     routes = request.app.routes
     return {
         method
@@ -161,7 +168,7 @@ def possible(request: Request) -> set[str]:
 
 
 def app(server: Server, groups: Sequence[Group], says: Callable[[str], None] | None = None) -> Starlette:
-    """The application of these groups of routes. `says` is told one line a request."""
+    """Build the Starlette application from groups of routes. `log_request` receives one line per request."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""POST /v1/recall and /v1/outcomes for agents, and /v1/store/* by which a library uses this server as its store."""
+"""POST /v1/recall and /v1/outcomes for agents, and /v1/store/*, the protocol of the HTTP store."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from mulligan.serve.api.sent import YEAR_9999
 
 JSON = "application/json"
 MOST = 200
-"""Precedents or fixes in an answer."""
+"""Limit of precedents and of fixes in one response."""
 EXPORTED = 20
-"""Runs that are read at a time."""
+"""Runs read from the store per chunk of an export."""
 
 
 class Since(Record, frozen=True):
@@ -46,7 +46,7 @@ def group(server: Server) -> Iterable[BaseRoute]:
 
 
 class Asking:
-    """What is asked by programs of our own."""
+    """Endpoints for mulligan's own clients."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -98,7 +98,7 @@ class Asking:
         return StreamingResponse(lines(), media_type="application/x-ndjson", headers={"Cache-Control": "no-store"})
 
     def method(self, name: str, about: wire.Method) -> Callable[[Request], Any]:
-        """A question of a library's store, with the tenant of whoever asks."""
+        """Build the endpoint for one method of the HTTP store. The tenant is always the caller's."""
 
         async def ask(request: Request) -> Response:
             data = await bodies.read(request, wire.TYPE)
@@ -119,7 +119,7 @@ class Asking:
 
 
 def _own(found: Any) -> Any:
-    """An answer without what is the operator's: where all tenants are kept, and how large that is."""
+    """Remove fields that only the operator may see: the store's location and its total size."""
     if isinstance(found, Health):
         return msgspec.structs.replace(found, where="")
     if isinstance(found, Pruned):

@@ -1,4 +1,4 @@
-"""What was sent, read with a limit on everything: size, inflated size, depth, time, and JSON that has one meaning."""
+"""Request bodies, limited in size, inflated size, depth and time, and JSON without duplicate keys."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from mulligan.serve.api.errors import Refused, invalid, too_large, too_slow
 T = TypeVar("T")
 
 BODY = 5 * 1024 * 1024
-"""Bytes that may be sent at once."""
+"""Limit of a request body as sent."""
 INFLATED = 20 * 1024 * 1024
-"""Bytes that they may become."""
+"""Limit of a request body after decompression."""
 SECONDS = 60.0
-"""In which a body must have come."""
+"""Time limit for receiving a whole body."""
 DEPTH = 64
 LARGE = 256 * 1024
-"""Bytes from which a body is decoded on a thread, so that others are served meanwhile."""
+"""Bodies above this size are decoded on a thread, so that the event loop stays free."""
 OURS = b'{"client":'
-"""Begins what our own library sends: mostly it is, by the letter, what we would write, and nothing is said twice."""
+"""Start of a batch from mulligan's own library.
+
+Its bytes normally equal our own encoding, which rules out duplicate keys without a second parse.
+"""
 _NOT_STRUCTURE = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 _ALIKE = bytes.maketrans(b"{}", b"[]")
 _STRINGS = re.compile(rb'"[^"]*"')
@@ -35,7 +38,7 @@ _any = msgspec.json.Encoder()
 
 
 async def read(request: Request, *accepted: str) -> bytes:
-    """The body, inflated, of one of the content types accepted."""
+    """Return the decompressed body. Raise `ApiError` for a content type that is not accepted."""
     sort = content_type(request)
     if sort not in accepted:
         raise Refused(415, "unsupported_type", f"send {' or '.join(accepted)}, not {sort or 'a body without a type'}.")
@@ -68,7 +71,7 @@ def content_type(request: Request) -> str:
 
 
 class _Inflating:
-    """gzip, inflated as it comes, and no further than allowed: a bomb is refused before it is large."""
+    """Incremental gzip decompression with a size limit, so that a decompression bomb is rejected early."""
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(wbits=31)
@@ -92,7 +95,7 @@ class _Inflating:
 
 
 def parsed(data: bytes, type: type[T]) -> T:
-    """JSON as a record. What it says twice, too deeply, or not at all is refused, with its place."""
+    """Decode JSON into a record. Reject invalid, too deep or ambiguous JSON and name the field."""
     if too_deep(data):
         raise invalid(f"it is nested deeper than {DEPTH}.")
     try:
@@ -100,7 +103,7 @@ def parsed(data: bytes, type: type[T]) -> T:
     except msgspec.ValidationError as error:
         _refuse(error)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if mended(data) != data:  # two ids could become one, if they were mended here
+        if mended(data) != data:  # Repairing the text could map two different ids to one.
             raise invalid("there is half a character in it: an emoji cut in two, or bytes that are no UTF-8.") from None
         raise invalid(f"this is no JSON: {error}.") from None
     if not (data.startswith(OURS) and encode(found) == data) and said_twice(data):
@@ -118,34 +121,36 @@ def _place(place: str) -> str:
 
 
 def too_deep(data: bytes) -> bool:
-    """Whether JSON is nested deeper than allowed; told from its brackets alone, a level of all of them at a time."""
+    """Return whether JSON is nested deeper than allowed.
+
+    Only brackets are compared: each pass removes the innermost pairs, at most MAX_JSON_DEPTH times.
+    """
     if data.count(b"[") + data.count(b"{") <= DEPTH:
         return False
-    left = _unescaped(data).translate(None, _NOT_STRUCTURE).replace(b'""', b"")  # texts without brackets
+    left = _unescaped(data).translate(None, _NOT_STRUCTURE).replace(b'""', b"")  # Drop strings without brackets.
     if b'"' in left:
         left = _STRINGS.sub(b"", left)
     left = left.translate(_ALIKE)
     for _ in range(DEPTH):
         inner = left.replace(b"[]", b"")
         if len(inner) == len(left):
-            return False  # nothing is left, or it is no JSON
+            return False  # Balanced, or not JSON at all.
         left = inner
     return bool(left)
 
 
 def _unescaped(data: bytes) -> bytes:
-    """JSON without what is escaped in its texts, so that every quote begins or ends one."""
+    """Remove escape sequences from JSON strings, so that every remaining quote starts or ends a string."""
     return data.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in data else data
 
 
 def said_twice(data: bytes) -> bool:
-    """Whether an object of this JSON has a name twice: the one thing that decoders differ about.
+    """Return whether an object in this JSON repeats a key, which decoders resolve differently.
 
-    Who reads such an object keeps one of the two. So whatever was said twice is missing when it is written again, at
-    least a name with its quotes.
+    A decoder keeps one of the two values. Encoding the result again therefore yields fewer quotes than the input has.
     """
     try:
         again = _any.encode(_read(data))
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # a number of thousands of digits
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # a number with thousands of digits
         raise invalid(f"this is no JSON that everybody reads: {str(error)[:200]}.") from None
     return _unescaped(again).count(b'"') != _unescaped(data).count(b'"')

@@ -1,4 +1,4 @@
-"""Group commit: what several callers sent goes into the store in one transaction, and only then are they told."""
+"""Group commit: store the batches of several callers in one transaction, then answer them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from mulligan.serve.api.errors import Refused, away, busy
 log = logging.getLogger("mulligan")
 
 WAITING = 64 * 1024 * 1024
-"""Bytes, as they were sent, that may wait to be kept. Beyond it callers are asked to come again."""
+"""Limit of request bytes waiting to be stored. Above it callers receive 429."""
 TOGETHER = 5000
-"""Events in one transaction."""
+"""Limit of events in one transaction."""
 REFUSED = 15.0
-"""Seconds for which a store is taken for one that cannot be written, when it could not."""
+"""How long the store counts as not writable after a failed write."""
 
 
 class _Waiting(NamedTuple):
@@ -35,12 +35,12 @@ class _Waiting(NamedTuple):
 
 
 class Committer:
-    """One thread that writes. Whoever comes while it does is served together with the others who came."""
+    """Writer thread. Batches that arrive during a commit are committed together in the next transaction."""
 
     def __init__(self, store: Store, heard: Callable[[str, Sequence[AnyEvent]], None] | None = None) -> None:
         self._store = store
         self._heard = heard
-        """Told of what was kept, with its tenant, on the writer's thread."""
+        """Called on the writer thread with the tenant and the stored events."""
         self._waiting: deque[_Waiting] = deque()
         self._acts: list[Callable[[], None]] = []
         self._size = 0
@@ -50,25 +50,28 @@ class Committer:
         self._thread = threading.Thread(target=self._run, name="mulligan-committer", daemon=True)
         self._thread.start()
         self.events = 0
-        """Kept and new."""
+        """New records stored since the start."""
         self.transactions = 0
         self._refused = float("-inf")
-        """When the store last could not be written; -inf once it could again."""
+        """Monotonic time of the last failed write; -inf after a successful one."""
 
     @property
     def is_refused(self) -> bool:
-        """Whether what was sent of late could not be kept. Not for long: it may be well again, and nobody tries."""
+        """Return whether a write failed recently.
+
+        The state expires, because the store may be writable again while no caller sends a batch.
+        """
         return time.monotonic() - self._refused < REFUSED
 
     @property
     def waiting(self) -> int:
-        """Bytes that are not kept yet."""
+        """Request bytes that are not stored yet."""
         return self._size
 
     async def keep(self, prepared: Callable[[], Batch], events: int, size: int) -> int:
-        """Waits until a batch is in the store; how many of its records were new.
+        """Store a batch and return the number of new records.
 
-        `prepared` makes it, redacted, on the writer's thread, so that others are heard meanwhile.
+        `build_batch` runs on the writer thread, because redaction would block the event loop.
         """
         loop = asyncio.get_running_loop()
         one = _Waiting(prepared, events, size, loop, loop.create_future())
@@ -83,12 +86,12 @@ class Committer:
         return await one.done
 
     def later(self, act: Callable[[], None]) -> None:
-        """Does something on the writer's thread, before what is sent from now on."""
+        """Run a callback on the writer thread before the next commit."""
         with self._changed:
             self._acts.append(act)
 
     def close(self) -> None:
-        """Keeps what waits, and ends."""
+        """Store all pending batches and stop the thread."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -121,17 +124,17 @@ class Committer:
         for each in group:
             try:
                 ready.append((each, each.prepared()))
-            except Exception as error:  # noqa: BLE001 - it is this caller's, and no reason to fail the others
+            except Exception as error:  # noqa: BLE001 - one caller's error must not fail the other batches
                 _answer(each, _told(error))
         if not ready:
             return
         try:
             kept: Sequence[int | Refused] = self._store.append_all([batch for _, batch in ready])
             self.transactions += 1
-        except Exception as error:  # noqa: BLE001 - one of them may be the cause: then it fails alone
+        except Exception as error:  # noqa: BLE001 - one batch may be the cause: commit each on its own
             kept = [self._alone(batch) for _, batch in ready] if len(ready) > 1 else [_told(error)]
         for (each, batch), new in zip(ready, kept, strict=True):
-            # Before anybody is answered: whoever asks next whether we are ready finds what they were told to be so.
+            # Update the state before the caller is answered: a readiness check right after must agree with the answer.
             if isinstance(new, Refused) and new.status == 503:
                 self._refused = time.monotonic()
             if isinstance(new, int):
@@ -146,11 +149,11 @@ class Committer:
         try:
             self.transactions += 1
             return self._store.append_all([batch])[0]
-        except Exception as error:  # noqa: BLE001 - told to the one who sent it
+        except Exception as error:  # noqa: BLE001 - returned to the sender
             return _told(error)
 
     def _learn(self) -> None:
-        """Lessons of what was kept, while nobody waits."""
+        """Consolidate lessons of changed tenants while no batch is pending."""
         if self._waiting:
             return
         try:
@@ -180,7 +183,7 @@ def _told(error: Exception) -> Refused:
 def _answer(each: _Waiting, answer: int | Refused) -> None:
     def tell() -> None:
         if each.done.cancelled():
-            return  # the caller has left
+            return  # The caller disconnected.
         if isinstance(answer, int):
             each.done.set_result(answer)
         else:

@@ -1,4 +1,4 @@
-"""POST /v1/lessons/{id}: what somebody who may decide says of a lesson."""
+"""POST /v1/lessons/{id}: approve, disable or revoke a lesson."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATH = "/v1/lessons/{id}"
 
 
 class SentVerdict(Sent, frozen=True):
-    """What is to become of a lesson. `revoke` takes back the fix beneath it too."""
+    """Decision about a lesson. `revoke` also revokes the lesson's fix."""
 
     verdict: LessonVerdict
 

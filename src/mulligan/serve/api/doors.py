@@ -1,4 +1,4 @@
-"""Who may come in: which Host, which Origin, with which token or cookie, and what every answer says to a browser."""
+"""Access control: Host and Origin checks, tokens and cookies, and security headers on every response."""
 
 from __future__ import annotations
 
@@ -39,35 +39,35 @@ HEADERS = (
         b"font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     ),
 )
-"""In every answer. What an endpoint says itself is not replaced."""
+"""Added to every response. Headers that an endpoint sets itself take precedence."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 ENTRY = "/enter"
 
 
 class Caller(NamedTuple):
-    """Who asks. Tenant and principal are never what somebody says of himself."""
+    """Authenticated caller. Tenant and principal come from the credential, never from the request's content."""
 
     tenant: str = LOCAL
     principal: str = ""
     role: str = "admin"
     token: str = ""
-    """The id of the token that was shown, or that the cookie stands for."""
+    """Id of the token that was sent or that the cookie refers to."""
     name: str = ""
-    """What people call that."""
+    """Display name of the caller."""
 
 
 class Rules(NamedTuple):
-    """What this server asks of whoever comes."""
+    """Access policy of this server."""
 
     hosts: frozenset[str] = frozenset({"localhost"})
-    """Names under which it may be addressed; addresses are judged by themselves."""
+    """Host names that the server accepts. IP addresses are checked separately."""
     is_local: bool = True
-    """Whether it listens on loopback alone: then nobody needs a token to send."""
+    """Whether the server listens only on loopback. Ingest then needs no token."""
     is_open: bool = False
-    """Whether nobody needs anything at all: --no-auth."""
+    """Whether authentication is off (`--no-auth`)."""
 
     def knows_host(self, given: str) -> bool:
-        """Whether this is us. A name that is not ours may have been made to point here (DNS rebinding)."""
+        """Return whether a Host header addresses this server. Rejecting other names prevents DNS rebinding."""
         name = host_name(given)
         try:
             address = ipaddress.ip_address(name)
@@ -77,14 +77,14 @@ class Rules(NamedTuple):
 
 
 def host_name(given: str) -> str:
-    """The name in a Host header, without its port and brackets."""
+    """Return the host name of a Host header, without port and brackets."""
     if given.startswith("["):
         return given[1:].partition("]")[0]
     return given.rpartition(":")[0] if given.count(":") == 1 else given
 
 
 class Browsers:
-    """Browsers that came in by a one-time address, known by a cookie for as long as the server runs."""
+    """Browsers that entered by a one-time URL. Their cookies are valid until the server stops."""
 
     def __init__(self, announce: Callable[[str], None] = lambda ticket: None) -> None:
         self._known: dict[str, Caller] = {}
@@ -92,7 +92,7 @@ class Browsers:
         self.ticket = secrets.token_urlsafe(24)
 
     def admit(self, ticket: str) -> str | None:
-        """A cookie for whoever has the ticket, which is then void; the next one is announced."""
+        """Exchange a ticket for a cookie and issue a new ticket. Return `None` if the ticket is invalid."""
         if not secrets.compare_digest(ticket.encode(), self.ticket.encode()):
             return None
         self.ticket = secrets.token_urlsafe(24)
@@ -112,12 +112,12 @@ class Browsers:
 
 
 def cookie_name(request: Request) -> str:
-    """Browsers keep cookies by host and not by port: two servers must not take each other's."""
+    """Return the cookie name for this port. Browsers separate cookies by host but not by port."""
     return f"mulligan_{(request.scope.get('server') or ('', 0))[1]}"
 
 
 def caller(request: Request, needs: Needs, server: Server) -> Caller:
-    """Who asks, if they may; otherwise a refusal that says what is missing."""
+    """Authenticate the request and check its role. Raise `ApiError` with the missing credential or role."""
     rules, now = server.rules, server.clock()
     given = request.headers.get("authorization")
     if given is not None:
@@ -158,7 +158,7 @@ def _unauthorised(message: str) -> Refused:
 
 
 def route(server: Server, path: str, endpoint: Endpoint, needs: Needs, *methods: str) -> Route:
-    """A route behind the door: the endpoint finds out who asks in `request.state.caller`."""
+    """Build a route that authenticates first. The endpoint reads `request.state.caller`."""
 
     async def guarded(request: Request) -> Response:
         try:
@@ -175,7 +175,7 @@ def route(server: Server, path: str, endpoint: Endpoint, needs: Needs, *methods:
             log.exception("a fault at %s %s", request.method, path)
             return told(request, Refused(500, "fault", "a fault of the server; its log says more."))
 
-    # An id may have slashes in it: escaped or not, they arrive here as slashes.
+    # An id may contain slashes, and escaped slashes arrive here decoded.
     whole = path.replace("{id}", "{id:path}")
     return Route(whole, guarded, methods=list(methods or ("GET",)), name=f"{(methods or ('GET',))[0]} {path}")
 
@@ -198,8 +198,11 @@ _PAGE = (
 )
 _WAY = "<p><a href={next}>Sign in with a token</a></p>"
 _AGAIN = "<meta http-equiv=refresh content=0>"
-"""A browser keeps a strict cookie to itself when it comes from a page of another site, as from a link in an alert. It
-shows it when this page, which is ours, asks once more."""
+"""Makes the browser request the page again.
+
+Browsers withhold a strict cookie on a cross-site navigation, for example from a link in an alert. They send it when our
+own page reloads.
+"""
 _HOME = "<p><a href=/>To the overview</a></p>"
 
 
@@ -214,13 +217,13 @@ def _wanted(request: Request) -> str:
 
 
 def signing_in(wanted: str) -> str:
-    """Where somebody signs in who is then led to this page."""
+    """Return the URL of the sign-in page that redirects to this path afterwards."""
     wanted = own_place(wanted)
     return f"/sign-in?next={quote(wanted, safe='/')}" if wanted != "/" else "/sign-in"
 
 
 def own_place(given: str) -> str:
-    """A path of ours, as it may stand in a header; the first page where it is none: nobody is led elsewhere."""
+    """Return the path if it stays on this server and is safe in a header, else `/`. This prevents open redirects."""
     is_ours = given.startswith("/") and not given.startswith("//") and "\\" not in given and given.isprintable()
     return quote(given, safe="/?&=%+:;,@!$'()*~") if is_ours and len(given) < 2000 else "/"
 
@@ -230,7 +233,7 @@ def _escaped(text: str) -> str:
 
 
 def entry(server: Server) -> Iterable[Route]:
-    """The one-time address."""
+    """Build the route of the one-time URL."""
 
     async def enter(request: Request) -> Response:
         cookie = server.browsers.admit(request.path_params["ticket"])
@@ -245,13 +248,13 @@ def entry(server: Server) -> Iterable[Route]:
 
 
 class Doors:
-    """Before any route: whether we are meant, and whether a foreign page is behind it. After it: what browsers need."""
+    """ASGI middleware that checks Host and Origin, adds security headers and logs requests."""
 
     def __init__(self, app: ASGIApp, rules: Rules, says: Callable[[str], None] | None = None) -> None:
         self._app = app
         self._rules = rules
         self._says = says
-        """Told one line a request."""
+        """Receives one line per request."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -1,4 +1,4 @@
-"""Refusals: a status, a word for programs and a sentence for people."""
+"""API errors: an HTTP status, a code for programs and a message for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Refused(Exception):
-    """What a caller asked for cannot be done, and why."""
+    """Rejected request, with the reason."""
 
     def __init__(
         self, status: int, error: str, message: str, field: str = "", headers: Mapping[str, str] | None = None
@@ -17,7 +17,7 @@ class Refused(Exception):
         self.error = error
         self.message = message
         self.field = field
-        """Where in what was sent: `steps[2].seconds`."""
+        """Path of the invalid field in the request, for example `steps[2].duration_seconds`."""
         self.headers = dict(headers or {})
 
     @property
@@ -58,5 +58,5 @@ def used_up(measure: str, most: int, seconds: int) -> Refused:
 
 
 def too_much(measure: str, most: int) -> Refused:
-    """More at once than a quota allows in a day: to send the same again would never help."""
+    """Build the error for one request above the daily quota. It is 413, not 429, because a retry can never succeed."""
     return Refused(413, "too_large", f"{most:,} {measure} a day may come, and this is more. Send less at once.")

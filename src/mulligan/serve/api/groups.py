@@ -1,4 +1,4 @@
-"""Which routes there are: a group a file. Pages for people are mounted beside them, by whoever starts the server."""
+"""Route groups of the API, one per module. The `serve` command adds the dashboard."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""GET /healthz, /readyz: whether the process answers, and whether its store can be read and written.
+"""GET /healthz and /readyz: whether the process responds, and whether its store can be read and written.
 
-They tell nothing of what is kept.
+They need no token and return no recorded data.
 """
 
 from __future__ import annotations

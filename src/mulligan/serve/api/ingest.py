@@ -1,4 +1,4 @@
-"""POST /v1/batch, /v1/runs, /v1/steps, /v1/failures: taken, checked, and acknowledged once they are kept."""
+"""POST /v1/batch, /v1/runs, /v1/steps and /v1/failures: validate records and acknowledge them after the commit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def group(server: Server) -> Iterable[BaseRoute]:
 
 
 class Ingest:
-    """Each endpoint reads, checks and keeps."""
+    """Ingest endpoints: each reads, validates and stores."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -98,7 +98,7 @@ class Ingest:
         return answer({"new": new})
 
     def _about(self, tenant: str, run: str, seq: int | None) -> tuple[StepType, str]:
-        """What a failure belongs to: the type and the name of its step, or the run and its agent."""
+        """Return the step type and name that a failure belongs to, or `run` and the agent without a step number."""
         known = self._server.store.run(tenant, run)
         if seq is None:
             return "run", known.run.agent if known is not None else ""
@@ -109,7 +109,7 @@ class Ingest:
 
 
 def _each(sent: Any, type: type[T]) -> Iterable[tuple[str, T]]:
-    """One, or those of a list, each with the place in front of its fields."""
+    """Return one payload or the payloads of a list, each with the path prefix for error messages."""
     if isinstance(sent, type):
         return [("", sent)]
     return [(f"[{number}].", each) for number, each in enumerate(sent)]

@@ -1,4 +1,4 @@
-"""From what was sent to what is kept: classified where nobody has said a kind, and redacted."""
+"""Conversion of payloads into records: classify failures without a kind, then redact."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from mulligan.serve.api.sent import YEAR_9999, SentBatch, SentFailure, SentRun, 
 from mulligan.serve.api.tenants import Tenant, Tenants
 
 ASIDE = 2**30
-"""From here on the numbers of steps that only say that something failed: behind all that were counted."""
+"""First step number for failures sent without a step, above all regular step numbers."""
 NUMBER = 2**31
 COUNTED = 2**40
 
 
 class Intake:
-    """What becomes of what is sent, by the rules of this server."""
+    """Converter from payloads to records, with the tenants' redaction rules."""
 
     def __init__(
         self, classify: Callable[..., Failure], redactor: Callable[[bytes, Tenant], Redactor], shelf: Shelf
@@ -43,7 +43,10 @@ class Intake:
         self._lock = threading.Lock()
 
     def gate(self, tenant: str) -> Gate:
-        """With the tenant's own list, and its own key: equal values of one tenant can be compared, nobody else's."""
+        """Return the redactor of a tenant, with its own unredacted arguments and its own key.
+
+        The key makes equal values comparable within one tenant, but not across tenants.
+        """
         settings = self.tenants.of(tenant)
         made_for, gate = self._gates.get(tenant, (None, None))
         if gate is None or made_for != settings:
@@ -57,12 +60,15 @@ class Intake:
         return gate
 
     def batch(self, tenant: str, principal: str, sent: SentBatch) -> Batch:
-        """A piece of a journal, as it may be kept."""
+        """Build the redacted batch for a journal chunk from a client."""
         journal = f"remote:{sent.client}:{sent.journal}"
         return Batch(tenant, self._redacted(tenant, sent.events), journal, sent.offset, principal)
 
     def kept(self, tenant: str, principal: str, events: Sequence[AnyEvent]) -> Batch:
-        """Events that came in no journal. Each is known by its run and number, so the same again changes nothing."""
+        """Build the redacted batch for events without a journal.
+
+        Run id and step number identify each event, so sending it again has no further effect.
+        """
         judged = judge_whole_runs(events)
         with self._lock:
             self._offset += 1
@@ -71,16 +77,16 @@ class Intake:
     def _redacted(self, tenant: str, events: Sequence[AnyEvent]) -> list[AnyEvent]:
         return all_redacted(events, self.gate(tenant))
 
-    # Runs, steps and failures of other programs
+    # Payloads of other programs
 
     def run(self, sent: SentRun, now: int, place: str = "") -> tuple[str, list[AnyEvent]]:
-        """The id of a run, and what was sent of it."""
+        """Convert a run with its steps and failures. Return the run's id and its events."""
         if sent.ended is not None and sent.started is not None and sent.ended < sent.started:
             raise invalid("it ends before it begins.", f"{place}ended")
         moments = [step.started for step in sent.steps if step.started is not None]
         begun = min(moments) if moments else now
         if sent.ended is not None:
-            begun = min(begun, sent.ended)  # else it would have ended before it began
+            begun = min(begun, sent.ended)  # A run must not end before its first step starts.
         run = Run(
             id=sent.id or new_id(),
             agent=sent.agent,
@@ -110,7 +116,7 @@ class Intake:
             calls[made.seq] = made.call
             events.append(StepEnded(made))
         for number, call in enumerate(calls.values()):
-            if calls.get(call, call) != call:  # counted otherwise, what does not belong together would be joined
+            if calls.get(call, call) != call:  # Otherwise attempts of different calls would be grouped into one call.
                 told = f"it is the seq of a first attempt, and step {call} is a further one, of call {calls[call]}."
                 raise invalid(told, f"{place}steps[{number}].call")
         for number, failure in enumerate(sent.failures):
@@ -163,7 +169,7 @@ class Intake:
         )
 
     def failure(self, sent: SentFailure, source: StepType, tool: str, arguments: Any = None) -> Failure:
-        """Classified by its text, unless its kind was said."""
+        """Return the failure with its given kind, or classify its message."""
         known = self.classify(
             text=sent.message,
             tool=tool,
@@ -187,7 +193,10 @@ class Intake:
         )
 
     def aside(self, sent: SentFailure, run: str, about: tuple[StepType, str], begun: int) -> Step:
-        """A failure that stands alone, as a step that says nothing else. The same one again is the same step."""
+        """Build a step that carries only a failure.
+
+        Its number is a hash of the failure, so a repeat maps to the same step.
+        """
         type, name = about
         name = sent.name if sent.name is not None else name
         said = encode(sent) if sent.id is None else sent.id.encode("utf-8", "surrogatepass")
@@ -201,10 +210,10 @@ class Intake:
 
 
 def judge_whole_runs(events: Sequence[AnyEvent]) -> list[AnyEvent]:
-    """Judge the recovery links of runs that came whole, before their values are hidden.
+    """Link the recoveries of runs that arrived completely, before redaction hides their values.
 
-    Of a run that comes in pieces only the store sees all calls: it links the same arguments, and hidden values by
-    nothing else.
+    The store links the calls of runs that arrive in pieces. It sees only redacted values and therefore matches equal
+    arguments only.
     """
     ended = {event.run.id: event.run for event in events if isinstance(event, RunEnded)}
     steps: dict[str, list[Step]] = {}
@@ -225,14 +234,17 @@ def judge_whole_runs(events: Sequence[AnyEvent]) -> list[AnyEvent]:
 
 
 def _with_model(sent: SentStep) -> dict[str, Any] | None:
-    """Whoever sends a step of a model mostly names it so: figures are asked by model."""
+    """Return the metadata with the model's name.
+
+    A model step usually carries it as its name, and metrics filter by it.
+    """
     if sent.type != "model" or not sent.name or "model" in (sent.metadata or {}):
         return sent.metadata
     return {**(sent.metadata or {}), "model": sent.name}
 
 
 def check(events: Sequence[AnyEvent]) -> None:
-    """Refuses numbers that no clock and no counter has: one of them would spoil the sums of all."""
+    """Reject implausible timestamps, numbers and ids, because one of them would distort all counters."""
     for place, event in enumerate(events):
         if isinstance(event, StepEnded):
             step = event.step

@@ -1,4 +1,4 @@
-"""GET /metrics: the figures for Prometheus, and those of the server itself."""
+"""GET /metrics: the tenant's and the server's metrics in Prometheus format."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def group(server: Server) -> Iterable[BaseRoute]:
             ("mulligan_server_transactions", "Transactions they took.", server.committer.transactions),
             ("mulligan_server_waiting_bytes", "Bytes that were sent and are not kept yet.", server.committer.waiting),
         )
-        if is_own:  # they count what all tenants sent, and are the operator's alone
+        if is_own:  # These count all tenants, so only the operator may see them.
             lines += prometheus.gauges(own)
         return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""GET /openapi.json and /docs: what can be sent and asked, for programs and for people, from what reads it."""
+"""GET /openapi.json and /docs: the API description, derived from the types and parameters that the routes use."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _hook(type: type) -> dict[str, Any]:
 
 @cache
 def document() -> dict[str, Any]:
-    """The whole of it, as OpenAPI 3.1."""
+    """Build the OpenAPI 3.1 document."""
     types = [each for _, _, each, _ in SENT]
     types += [SentRun, SentStep, SentFailure, AnyEvent, wire.Known]
     found, schemas = msgspec.json.schema_components(types, schema_hook=_hook, ref_template=REFS)
@@ -195,7 +195,7 @@ th, td { text-align: left; padding: .15rem 1rem .15rem 0; vertical-align: top; }
 
 @cache
 def page() -> str:
-    """The same for people, without a script."""
+    """Render the OpenAPI document as an HTML page without scripts."""
     whole = document()
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",

@@ -1,4 +1,4 @@
-"""POST /v1/traces, /v1/logs, /v1/metrics: OTLP over HTTP, as protobuf or JSON, answered in kind once it is kept."""
+"""POST /v1/traces, /v1/logs and /v1/metrics: OTLP over HTTP as protobuf or JSON, acknowledged after the commit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def group(server: Server) -> Iterable[BaseRoute]:
 
 
 class OpenTelemetry:
-    """What OpenTelemetry sends."""
+    """OTLP endpoints."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -64,7 +64,7 @@ class OpenTelemetry:
         return _answered(is_json, "rejectedLogRecords", 0, "")
 
     async def metrics(self, request: Request) -> Response:
-        await self._read(request)  # or the connection could not be used again
+        await self._read(request)  # An unread body would block reuse of the connection.
         return _answered(bodies.content_type(request) == JSON, "rejectedDataPoints", 0, METRICS)
 
     async def _read(self, request: Request) -> bytes:

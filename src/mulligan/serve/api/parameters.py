@@ -1,4 +1,4 @@
-"""What may stand behind the question mark: each parameter once, for whoever reads it and for the documentation."""
+"""Query parameters: one declaration each, used for parsing and for the documentation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATEST = 253_402_300_799_999
 
 
 class Parameter(NamedTuple):
-    """One that may be given, and what it takes."""
+    """Declaration of one query parameter."""
 
     name: str
     sort: Sort
@@ -29,7 +29,7 @@ class Parameter(NamedTuple):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """As OpenAPI says it."""
+        """JSON schema of the parameter for OpenAPI."""
         if self.sort == "choice":
             schema: dict[str, Any] = {"type": "string", "enum": list(self.choices)}
         elif self.sort == "count":
@@ -45,7 +45,7 @@ class Parameter(NamedTuple):
         return schema | ({"default": self.default} if self.default is not None else {})
 
     def read(self, text: str, now: int) -> Any:
-        """What is meant, or a ValueError."""
+        """Parse the text of a parameter. Raise `ValueError` with the accepted values."""
         match self.sort:
             case "choice":
                 if text not in self.choices:
@@ -75,7 +75,7 @@ class Parameter(NamedTuple):
 
 
 def read(request: Request, parameters: Iterable[Parameter], clock: int) -> dict[str, Any]:
-    """The parameters of a request by name; whatever cannot be meant is refused, with what may be."""
+    """Parse the query parameters of a request by name. Raise `ApiError` for unknown, repeated or invalid ones."""
     known = {each.name: each for each in parameters}
     given: dict[str, str] = {}
     for name, text in request.query_params.multi_items():
@@ -88,7 +88,8 @@ def read(request: Request, parameters: Iterable[Parameter], clock: int) -> dict[
         given[name] = text
     found: dict[str, Any] = {each.name: each.default for each in known.values()}
     now = clock
-    for name in sorted(given, key=lambda name: name != "now"):  # the clock first: other moments count from it
+    # Parse `now` first, because relative times depend on it.
+    for name in sorted(given, key=lambda name: name != "now"):
         try:
             found[name] = known[name].read(given[name], now)
         except ValueError as error:
@@ -121,7 +122,7 @@ def cursor_read(text: str, parts: int) -> list[str]:
 
 
 def wants_csv(request: Request, found: Mapping[str, Any]) -> bool:
-    """Whether the rows are wanted as CSV: by a parameter, else by what is accepted."""
+    """Return whether the response should be CSV: by the `format` parameter, else by the Accept header."""
     if found.get("format"):
         return bool(found["format"] == "csv")
     accepted = request.headers.get("accept", "")
@@ -129,7 +130,7 @@ def wants_csv(request: Request, found: Mapping[str, Any]) -> bool:
 
 
 def check_kind(kind: str | None, after: str) -> str | None:
-    """A kind, or a type alone, which comes with `after` behind it."""
+    """Validate a kind. A type without a code gets the suffix appended."""
     if kind is None or ("/" in kind and not kind.endswith("/")):
         return kind
     if not kind.strip("/"):

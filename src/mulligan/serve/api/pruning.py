@@ -1,8 +1,8 @@
-"""Retention by the server itself: once a day what is older than its tenant keeps it goes, in the background.
+"""Daily retention in the background: remove records that are older than their tenant's limits.
 
-Of several processes on one store one does it. Whoever begins says so on the shelf, in the place of what stood there, so
-that of two who look at the same moment one is too late; and says so again while it goes on. What a process began and
-did not end, because it was killed, is begun anew by another. What was imported stays, until somebody asks for it.
+One of the processes that share a store runs each round. It claims the round with a compare-and-set of a key-value
+entry, so only one of two concurrent claims succeeds. It then renews the entry as a heartbeat. Another process takes
+over a round whose process was killed. Imported runs are not pruned.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ log = logging.getLogger("mulligan")
 
 KEY = "pruning"
 FIRST = 600.0
-"""Seconds before a process looks whether it is time: who opens a store to look at it for a moment removes nothing."""
+"""Delay of the first check, so that a server started for a short look removes nothing."""
 AGAIN = 600.0
-"""Seconds between two looks."""
+"""Delay between two checks."""
 EVERY = DAY
-"""Milliseconds from the beginning of one round to that of the next."""
+"""Time from the start of one round to the start of the next."""
 SILENT = 3_600_000
-"""Milliseconds after which a round of which nothing was heard is over: its process was killed."""
+"""A round without a heartbeat for this long counts as abandoned: its process was killed."""
 HEARD = 60_000
-"""Milliseconds after which it is said again that a round goes on."""
+"""Interval of the heartbeat of a running round."""
 REST = 4
-"""How many times as long as it has worked it rests, where it removes a little at a time: others come first."""
+"""Idle time after each transaction, as a multiple of its duration, so that other queries come first."""
 
 
 class Turn(Record, frozen=True):
-    """The last round: who did it, and when."""
+    """State of the latest prune round: its process and its times."""
 
     by: str
     began: int
@@ -47,18 +47,18 @@ class Turn(Record, frozen=True):
     ended: int | None = None
 
     def is_free(self, by: str, now: int) -> bool:
-        """Whether it is time for this process to begin another."""
+        """Return whether this process may start a new round."""
         if self.ended is not None:
             return now - self.began >= EVERY
         return self.by == by or now - self.heard >= SILENT
 
 
 class _Over(Exception):
-    """The server ends, or another process does it."""
+    """The server is stopping, or another process took over the round."""
 
 
 class Pruner:
-    """A thread that wakes up now and then. `says` is told a line for each tenant of whom something went."""
+    """Background thread that runs retention. `log_line` receives one line per tenant with removed records."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Pruner:
         self._clock, self._says = clock, says
         self._by = new_id("")
         self._kept: bytes | None = None
-        """The turn as we wrote it."""
+        """The round's entry as this process wrote it last."""
         self._over = threading.Event()
         self._since = 0.0
         self._thread = threading.Thread(target=self._run, name="mulligan-pruner", daemon=True)
@@ -79,7 +79,7 @@ class Pruner:
         self._thread.start()
 
     def stop(self) -> None:
-        """What is under way comes to an end at the next transaction."""
+        """Stop after the current transaction."""
         self._over.set()
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class Pruner:
                 log.exception("what is old was not removed, and is another time")
 
     def turn(self) -> bool:
-        """A round, if it is time for one; whether it was, and came to its end."""
+        """Run a round if one is due. Return whether it ran to its end."""
         if not self._take():
             return False
         try:
@@ -132,14 +132,17 @@ class Pruner:
             raise _Over
 
     def _go_on(self) -> None:
-        """Unless the server ends or another process took over."""
+        """Raise `_PruneStoppedError` if the server is stopping or another process took over.
+
+        Renew the heartbeat when due.
+        """
         if self._over.is_set():
             raise _Over
         if self._kept is not None and self._clock() - decode(self._kept, Turn).heard >= HEARD:
             self._write()
 
     def _rest(self, done: int, total: int) -> None:
-        """Between two transactions."""
+        """Pause between two transactions."""
         self._go_on()
         self._over.wait(REST * (time.monotonic() - self._since))
         self._since = time.monotonic()

@@ -1,4 +1,4 @@
-"""GET /v1/runs, stats, patterns, lessons, fixes, tools and agents: what is kept, as JSON or CSV."""
+"""GET /v1/runs, stats, patterns, lessons, fixes, tools, agents and audit: stored records as JSON or CSV."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ FIXES = ("id", "tool", "sort", "state", "tried", "worked", "principals", "days",
 
 
 class Query(NamedTuple):
-    """A question as a path, what may be asked with it, and what answers."""
+    """Declaration of one query endpoint: path, parameters, handler and response schema."""
 
     path: str
     told: str
     parameters: tuple[Parameter, ...]
     handler: str
     answers: str
-    """The name of the schema of the answer."""
+    """Name of the response schema."""
     rows: bool = False
-    """Whether it answers as CSV too."""
+    """Whether the response is also available as CSV."""
     needs: Needs = "read"
 
 
@@ -146,7 +146,7 @@ def group(server: Server) -> Iterable[BaseRoute]:
 
 
 class Queries:
-    """Each question, read from its parameters and answered from the store."""
+    """Query endpoints: parse the parameters, query the store, build the response."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -273,7 +273,7 @@ class Queries:
         self, rows: Callable[[int], list[dict[str, Any]]], name: str, columns: Sequence[str], found: dict[str, Any],
         request: Request,
     ) -> Response:  # fmt: skip
-        """Rows from where a cursor says, and where they go on."""
+        """Build a response with one page of rows and the cursor of the next page."""
         start, limit = 0, found["limit"]
         if found["cursor"]:
             start = min(int(cursor_read(found["cursor"], 1)[0]), 100_000)
@@ -287,7 +287,7 @@ def _rows(
     name: str, rows: list[dict[str, Any]], columns: Sequence[str], more: str | None, found: dict[str, Any],
     request: Request,
 ) -> Response:  # fmt: skip
-    """A part of a list, and where it goes on: beside the rows, or above them, where they are CSV."""
+    """Build a response with one page of a list. The next cursor is a JSON field, or a Link header for CSV."""
     if not wants_csv(request, found):
         return answer({name: rows, "next": more, "now": found["now"]})
     there = request.url.include_query_params(cursor=more)

@@ -1,4 +1,4 @@
-"""What may be asked of what is kept, for one tenant at one moment: the API and the pages ask the same."""
+"""Store queries for one tenant at one time, shared by the API and the dashboard."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mulligan.report import stats as figures_told
 
 
 class Questions:
-    """Synchronous, as the store is: ask it on a thread (`Server.ask`)."""
+    """Queries of one tenant. They block like the store: call them with `Server.run_in_reader`."""
 
     def __init__(self, store: Store, tenant: str, now: int) -> None:
         self._store = store
@@ -35,7 +35,7 @@ class Questions:
         return self._store.runs(self._tenant, query)
 
     def run(self, id: str) -> History | None:
-        """One, by its id or any unambiguous beginning of it."""
+        """Return a run by its id or an unambiguous prefix of it."""
         whole = self._store.run(self._tenant, id)
         if whole is not None:
             return whole
@@ -46,7 +46,7 @@ class Questions:
         return self._store.stats(self._tenant, query)
 
     def advice(self, query: StatsQuery) -> list[str]:
-        """What the figures suggest to do."""
+        """Return recommendations derived from the metrics."""
         plain = msgspec.structs.replace(query, by=None)
         tools = self.stats(msgspec.structs.replace(query, by="tool", detail=True))
         agents = self.stats(msgspec.structs.replace(query, by="agent"))
@@ -59,7 +59,7 @@ class Questions:
         return self._store.pattern(self._tenant, id)
 
     def overcome(self, pattern: Pattern) -> list[Precedent]:
-        """What overcame a pattern before."""
+        """Return what recovered a pattern in earlier runs."""
         return self._store.recall(self._tenant, Question(tool=pattern.tool, fingerprint=pattern.fingerprint))
 
     def fixes(self, query: FixQuery) -> list[Fix]:
@@ -75,18 +75,18 @@ class Questions:
         return self._store.lesson(self._tenant, id, self.now)
 
     def decide_lesson(self, id: str, verdict: LessonVerdict) -> Lesson | None:
-        """The lesson after what a person said of it."""
+        """Apply an operator's decision and return the changed lesson."""
         return self._store.decide_lesson(self._tenant, id, verdict, self.now)
 
     def audit(self, query: AuditQuery) -> list[Act]:
         return self._store.audit(self._tenant, query)
 
     def parts(self, query: StatsQuery) -> list[dict[str, Any]]:
-        """The figures of each tool, agent or the like, what was given up most first."""
+        """Return the metrics by tool, agent or another dimension, most unrecovered calls first."""
         return overview.ranked(self.stats(query).parts, query.by or "")
 
     def failing_steps(self, query: StatsQuery) -> list[dict[str, Any]]:
-        """Steps of which calls failed, those most often given up first."""
+        """Return steps with failed calls, most unrecovered calls first."""
         told = self.parts(msgspec.structs.replace(query, by="step"))
         return [
             {name: each[name] for name in ("step", "calls", "recovered", "given_up")}

@@ -1,8 +1,8 @@
-"""Quotas: how much a tenant may send and ask in a day, held by all processes of one store together.
+"""Daily quotas per tenant, shared by all processes of one store.
 
-Each process takes a hundredth of what is allowed at a time, from one count in the store, and spends it by itself. So no
-more than was allowed ever comes in, however many processes there are; what a process has taken and not spent when it is
-killed is nobody's until the next day.
+Each process reserves a hundredth of the quota at a time from one counter in the store and spends it locally. The total
+therefore never exceeds the quota, with any number of processes. What a killed process had reserved stays unused until
+the next day.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from mulligan.serve.api.tokens import KIND
 
 KEY = "usage"
 SHARE = 100
-"""The part of an allowance that a process takes at a time."""
+"""A process reserves the quota divided by this number at a time."""
 DAYS = 31
-"""Days of which the count is kept."""
+"""Days of usage that the store holds."""
 LATEST = 3600
-"""Seconds after which to come again, at most: by then the quota may be another."""
+"""Upper limit of Retry-After: an operator may raise the quota before the day ends."""
 
 
 class Usage(Record, frozen=True):
-    """How much of its quotas a tenant has used, by day. What no quota holds for is not counted."""
+    """Used amounts of a tenant by day. Only measures with a quota are counted."""
 
     days: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
 
 
 class _Held(NamedTuple):
-    """What a process has taken and not spent."""
+    """Amounts that this process reserved and has not spent."""
 
     day: str
     left: dict[Measure, int]
@@ -53,7 +53,7 @@ def usage(shelf: Shelf, tenant: str) -> Usage:
 
 
 class Quotas:
-    """The allowances of one process."""
+    """Quota accounting of one process."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
@@ -61,7 +61,7 @@ class Quotas:
         self._lock = threading.Lock()
 
     def spend(self, tenant: Tenant, asked: Mapping[Measure, int], now: int) -> bool:
-        """Spends it all of what this process holds, or nothing. Waits for nobody."""
+        """Spend the amounts from the local reserve, all or none. Return whether it sufficed. Never calls the store."""
         needed = {name: much for name, much in asked.items() if name in tenant.quotas}
         if not needed:
             return True
@@ -74,7 +74,7 @@ class Quotas:
             return True
 
     def take(self, tenant: Tenant, asked: Mapping[Measure, int], now: int) -> None:
-        """Takes what is missing from the count of all processes, and spends it; or refuses. Asks the store."""
+        """Reserve the missing amounts in the store and spend them. Raise `ApiError` if the quota is exhausted."""
         for name, much in asked.items():
             if much > tenant.quotas.get(name, much):
                 raise too_much(name, tenant.quotas[name])
@@ -98,7 +98,7 @@ class Quotas:
                 return
 
     def close(self) -> None:
-        """Gives back what was not spent."""
+        """Return unspent reserves to the store."""
         with self._lock:
             held, self._held = self._held, {}
         for name, (day, left) in held.items():
@@ -124,7 +124,7 @@ class Quotas:
     def _count(
         self, tenant: str, day: str, share: Callable[[Mapping[str, int]], dict[Measure, int]]
     ) -> dict[Measure, int]:
-        """Adds to what all have taken of a day; what was added."""
+        """Update a day's usage with compare-and-set. Return the added amounts."""
         for _ in range(1000):
             known = self._shelf.get(tenant, KIND, KEY)
             days = dict((decode(known, Usage) if known else Usage()).days)

@@ -1,4 +1,4 @@
-"""How much one caller may send: so many records a second, and a burst. Whoever sends more is told when to come."""
+"""Rate limit of records per caller, with bursts. The error names the time of the next attempt."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from mulligan.serve.api.errors import busy
 
 RATE = 20_000
-"""Records a second that one caller may send in the long run: several times what one process records."""
+"""Sustained records per second of one caller: several times what one process records."""
 BURST = 10
-"""Seconds of it that may come at once: what was recorded while the server was away."""
+"""Burst size as seconds of the sustained rate, for records queued while the server was unavailable."""
 CALLERS = 10_000
 
 
 class Rates:
-    """An allowance for each caller, which fills again with time."""
+    """Token bucket per caller."""
 
     def __init__(self, rate: float = RATE, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
@@ -25,7 +25,7 @@ class Rates:
         self._left: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
 
     def take(self, tenant: str, principal: str, records: int) -> None:
-        """Takes so much of the caller's allowance, or refuses. One body alone may always come."""
+        """Take tokens for the records or raise `ApiError`. A caller with tokens left may overdraw by one body."""
         key, now, most = (tenant, principal), self._monotonic(), self._rate * BURST
         left, at = self._left.get(key, (most, now))
         left = min(most, left + (now - at) * self._rate)

@@ -1,4 +1,4 @@
-"""A server that listens: where it binds, what it says to a client of another protocol, and how it ends."""
+"""HTTP server process: socket binding, handling of HTTP/2 clients, and shutdown."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from mulligan.failure import SettingsError
 log = logging.getLogger("mulligan")
 
 RINGS = (10_000, 10, 10)
-"""How many more objects there are when garbage is looked for: at 700, as is usual, a batch is looked through thrice."""
+"""Thresholds of the garbage collector. At the default of 700 it would scan one batch three times."""
 GRACE = 10
-"""Seconds that requests under way are given when the server is told to stop."""
+"""Time for requests in progress when the server stops."""
 ASKING = 20.0
-"""Seconds that somebody has to say what they want, before whom there is a connection."""
+"""Time limit for a client to send a request after it connects."""
 PREFACE = b"PRI * HTTP/2.0"
 GRPC = (
     "a client speaks HTTP/2 here, as OpenTelemetry's gRPC exporter does; this server takes OTLP over HTTP/1.1. "
@@ -42,7 +42,7 @@ def is_loopback(host: str) -> bool:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens there; where that cannot be, a sentence that says what to type instead."""
+    """Open a listening socket. Raise `SettingsError` with a usable port if the address is taken."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, protocol)
@@ -56,9 +56,9 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 class Protocol(H11Protocol):
-    """HTTP/1.1; whoever begins with HTTP/2 is told what to do, in its own words.
+    """HTTP/1.1 protocol that answers HTTP/2 clients with an explanation.
 
-    Whoever connects and does not say in time what they want is let go of: connections are not without number.
+    It closes connections that send no request in time, because the number of connections is limited.
     """
 
     _is_begun = False
@@ -87,7 +87,7 @@ class Protocol(H11Protocol):
                 log.warning(GRPC)
                 said = GRPC.encode()
                 settings = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-                # GOAWAY, nothing was done, HTTP_1_1_REQUIRED, and why: gRPC shows it in its error.
+                # GOAWAY with last stream 0, HTTP_1_1_REQUIRED and a reason that gRPC shows in its error.
                 away = (8 + len(said)).to_bytes(3, "big") + b"\x07\x00" + bytes(8) + b"\x00\x00\x00\x0d" + said
                 self.transport.write(settings + away)
                 self.transport.close()
@@ -95,12 +95,12 @@ class Protocol(H11Protocol):
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._wait_no_more()
-        elif self._waiting is None:  # a further request has begun
+        elif self._waiting is None:  # Another request has started on this connection.
             self._wait()
 
 
 class _Server(uvicorn.Server):
-    """Says when it listens, and is not ended by a signal before what was sent is kept."""
+    """uvicorn server with a callback when it listens and one before it shuts down."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None], stopping: Callable[[], None]) -> None:
         super().__init__(config)
@@ -112,7 +112,7 @@ class _Server(uvicorn.Server):
             self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._stopping()  # before requests under way are waited for: a live tail would never end by itself
+        self._stopping()  # Before uvicorn waits for open requests: a live stream ends only on this signal.
         await super().shutdown(sockets)
 
 
@@ -122,7 +122,7 @@ def listening(
     grace: int = GRACE,
     stopping: Callable[[], None] = lambda: None,
 ) -> uvicorn.Server:
-    """A server for a socket: `run(sockets=[...])` serves until `should_exit`."""
+    """Build a server: `run(sockets=[...])` serves until `should_exit`."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     config = uvicorn.Config(
         application,
@@ -147,14 +147,14 @@ def run(
     ready: Callable[[], None] = lambda: None,
     stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serves until it is interrupted or told to stop; requests under way are finished first."""
+    """Serve until SIGINT or SIGTERM. Requests in progress are finished first."""
 
     def stop(*_: Any) -> None:
-        """uvicorn hears signals itself, and raises them once more when all is done: then nothing is left to do."""
+        """Ignore the signal: uvicorn handles it and raises it again after shutdown."""
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    # What is there now stays, and of what comes next hardly anything is part of a ring: it is looked for seldom.
+    # Exclude existing objects from collection. New objects rarely form cycles, so collect seldom.
     gc.freeze()
     gc.set_threshold(*RINGS)
     listening(application, ready, stopping=stopping).run(sockets=[sock])

@@ -1,4 +1,4 @@
-"""What may be sent: runs, steps and failures as a program in any language would write them, with their bounds."""
+"""Payload types: runs, steps and failures as programs in any language send them, with limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mulligan.events import AnyEvent
 from mulligan.records import End, Outcome, StepType
 
 MANY = 10_000
-"""Of anything in one body."""
+"""Limit of items in one list of a body."""
 YEAR_9999 = 253_402_300_799_999
 Id = Annotated[str, Meta(min_length=1, max_length=200, description="An opaque id of your own.")]
 Name = Annotated[str, Meta(max_length=200)]
@@ -24,11 +24,11 @@ Word = Annotated[str, Meta(max_length=80, pattern=r"^[A-Za-z0-9_.-]*$")]
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What all share: a name that nobody knows is a mistake, and told."""
+    """Base of all payloads. Unknown fields are rejected."""
 
 
 class SentFailure(Sent, frozen=True):
-    """What went wrong. Without a code, the message is classified."""
+    """A failure. Without a code, its message is classified."""
 
     run: Annotated[Id | None, Meta(description="Needed where it stands alone.")] = None
     step: Annotated[
@@ -49,7 +49,7 @@ class SentFailure(Sent, frozen=True):
 
 
 class SentStep(Sent, frozen=True):
-    """One attempt at a call."""
+    """One attempt of a call."""
 
     run: Annotated[Id | None, Meta(description="Needed where it does not stand in its run.")] = None
     seq: Annotated[
@@ -78,7 +78,7 @@ class SentStep(Sent, frozen=True):
 
 
 class SentRun(Sent, frozen=True):
-    """A piece of work by an agent, with what is known of it so far."""
+    """One run of an agent, complete or in progress."""
 
     id: Annotated[
         Id | None, Meta(description="The same id again is the same run. Without one it is given one, and told.")
@@ -103,7 +103,7 @@ class SentRun(Sent, frozen=True):
 
 
 class SentBatch(Sent, frozen=True):
-    """Events as mulligan's own journal has them."""
+    """Events in the format of mulligan's journal."""
 
     client: Annotated[Name, Meta(description="Which journals these are one of: a folder of one machine.")]
     journal: Annotated[str, Meta(min_length=1, max_length=200, description="Which of them.")]

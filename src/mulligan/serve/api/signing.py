@@ -1,8 +1,7 @@
-"""Signing in: a token of role read or admin, given once in a form, becomes a cookie that stands for it.
+"""Sign-in sessions: a token of role read or admin is exchanged for a signed cookie.
 
-The cookie is signed with a key that all processes of one store share, so each of them knows it and none has to remember
-it; it is worth as much as its token, and nothing once that is revoked or has expired. Of those that somebody signed out
-with, the store remembers that, for as long as they would have been good.
+All processes of one store share the signing key, so no process stores sessions. A cookie is valid as long as its token
+is. The store lists signed-out cookies until their expiry.
 """
 
 from __future__ import annotations
@@ -23,27 +22,27 @@ from mulligan.serve.api.tokens import KIND, OF_THE_SERVER, Token, Tokens, hashed
 
 KEY, ENDED = "cookies", "signed-out"
 HOURS = 12
-"""That a cookie is good for."""
+"""Lifetime of a cookie in hours."""
 TRIES, EVERYBODY = 10, 100
-"""Tokens that were none, which may be tried in a minute: from one address, and from all together."""
+"""Limits of failed sign-ins per minute: from one address, and in total."""
 MINUTE = 60.0
 ADDRESSES = 10_000
 MOST = 10_000
-"""Cookies that are remembered as signed out; of more, those that would end the soonest are let go of."""
+"""Limit of stored signed-out cookies. Above it the ones that expire first are dropped."""
 
 
 class Sessions:
-    """Cookies of one store."""
+    """Signed cookies of one store."""
 
     def __init__(self, shelf: Shelf, tokens: Tokens) -> None:
         self._shelf = shelf
         self._tokens = tokens
         self._key = b""
         self._ended: dict[str, int] = {}
-        """Those that were signed out with, by their hashes, and until when they would have been good."""
+        """Hashes of signed-out cookies with their expiry times."""
 
     def load(self) -> None:
-        """The key, drawn once for all processes, and who has signed out. Asks the store."""
+        """Load the signed-out cookies and the signing key from the store. Create the key if there is none."""
         self._ended = _read(self._shelf.get(OF_THE_SERVER, KIND, ENDED))
         if self._key:
             return
@@ -56,7 +55,7 @@ class Sessions:
 
     @property
     def name(self) -> str:
-        """Of the cookie: the same for all processes of a store, and another for every store of a machine."""
+        """Cookie name: the same for all processes of a store, different for other stores on the host."""
         return f"mulligan_{hashlib.blake2b(self._key, digest_size=4, person=b'cookie name').hexdigest()}"
 
     def make(self, token: Token, now: int) -> str:
@@ -64,7 +63,7 @@ class Sessions:
         return f"{token.id}.{until}.{self._signed(token, until)}"
 
     def find(self, cookie: str, now: int) -> Token | None:
-        """The token that a cookie stands for, if it is one of ours, is not too old, and the token is good."""
+        """Return the token of a cookie if signature, age and token are valid."""
         id, _, rest = cookie.partition(".")
         until, _, signed = rest.partition(".")
         token = self._tokens.named(id) if self._key else None
@@ -76,7 +75,7 @@ class Sessions:
         return token if token.state(now) == "active" else None
 
     def end(self, cookie: str, now: int) -> None:
-        """From now on it is worth nothing: here at once, in other processes of the store within a second."""
+        """Invalidate a cookie, here at once and in other processes within a second."""
         if self.find(cookie, now) is None:
             return
         _, until, signed = cookie.split(".")
@@ -99,14 +98,17 @@ def _read(kept: bytes | None) -> dict[str, int]:
 
 
 class Tries:
-    """How often somebody may be wrong. A process counts for itself: 160 bits are not guessed in any number of tries."""
+    """Rate limit for failed sign-ins, counted per process.
+
+    A shared count is not needed: tokens have 160 random bits.
+    """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._wrong: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def check(self, address: str) -> None:
-        """Refuses, and says when to come again, where there were too many."""
+        """Raise `ApiError` with Retry-After if there were too many failures."""
         for who, most in ((address, TRIES), ("", EVERYBODY)):
             count, _ = self._now(who, most)
             if count > most - 1:

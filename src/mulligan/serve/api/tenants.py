@@ -1,7 +1,7 @@
-"""Tenants: whose records these are, how long they are kept, how much may come and what of it may be seen.
+"""Tenants: settings for retention, quotas, redaction and alerts of each owner of records.
 
-A tenant is known by its token and by nothing that anybody says. `local` is always there, and whoever came before there
-were settings has the usual ones.
+Only the token determines the tenant of a request. The tenant `local` always exists. A tenant without settings gets the
+defaults.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from mulligan.serve.api.tokens import FRESH, KIND, OF_THE_SERVER
 
 KEY = "tenants"
 NAME = re.compile(r"[\w.@:/-]{1,80}", re.ASCII)
-"""What a tenant may be called."""
+"""Allowed tenant names."""
 Measure = Literal["requests", "records", "bytes"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 KEEPS = ("failures", "successes", "hours")
-"""What has an age of its own, as in `Retention`."""
+"""Record types with their own age limit, as in `Retention`."""
 
 
 class Tenant(Record, frozen=True):
-    """What holds for one tenant. Whatever is not said is as usual."""
+    """Settings of one tenant. Unset values use the defaults."""
 
     name: str
     created: int = 0
     note: str = ""
-    """What it is for."""
+    """Description for operators."""
     keeps: Mapping[str, int | None] = msgspec.field(default_factory=dict)
-    """Days that failures, successes and figures by the hour are kept; None is for ever."""
+    """Days of retention by record type: failures, successes, hourly counters. `None` means forever."""
     quotas: Mapping[Measure, int] = msgspec.field(default_factory=dict)
-    """How much may come in a day, by UTC."""
+    """Limits per UTC day."""
     listed: tuple[str, ...] = ()
-    """Arguments whose values may be kept at level shared, beside those of the server's settings."""
+    """Arguments stored unredacted at level shared, in addition to the server's settings."""
     alert_command: str = ""
     alert_webhook: str = ""
 
@@ -53,7 +53,7 @@ class Tenant(Record, frozen=True):
 
 
 class Tenants:
-    """The tenants of a store. Asked at every request, so the shelf is read once a second."""
+    """Tenants of a store, cached for a second because every request needs them."""
 
     def __init__(self, shelf: Shelf, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._shelf = shelf
@@ -62,17 +62,17 @@ class Tenants:
         self._read_at = float("-inf")
 
     def all(self) -> list[Tenant]:
-        """Those that were made, by name."""
+        """Return the tenants with settings, sorted by name."""
         kept = self._shelf.get(OF_THE_SERVER, KIND, KEY)
         return decode(kept, list[Tenant]) if kept else []
 
     def everybody(self) -> list[Tenant]:
-        """The same with `local`, which is always there."""
+        """Return all tenants, including `local`."""
         made = {LOCAL: Tenant(LOCAL)} | {each.name: each for each in self.all()}
         return [made[name] for name in sorted(made)]
 
     def find(self, name: str) -> Tenant | None:
-        """The one of this name as it is in the store; `local` is always there."""
+        """Read a tenant from the store. `local` always exists."""
         return next((each for each in self.all() if each.name == name), Tenant(name) if name == LOCAL else None)
 
     def create(self, tenant: Tenant) -> None:
@@ -84,7 +84,7 @@ class Tenants:
         self._change(added, lambda: _noted("tenant.create", Tenant(tenant.name), tenant))
 
     def set(self, name: str, change: Callable[[Tenant], Tenant]) -> Tenant:
-        """The tenant as it is after a change."""
+        """Change the settings of a tenant. Return the new settings."""
         result: list[Tenant] = []
 
         def changed(known: list[Tenant]) -> list[Tenant]:
@@ -98,7 +98,7 @@ class Tenants:
         return result[1]
 
     def remove(self, name: str) -> Tenant:
-        """Takes it off the list. What is kept of it is another matter."""
+        """Remove the settings of a tenant. Its records stay in the store."""
         gone: list[Tenant] = []
 
         def without(known: list[Tenant]) -> list[Tenant]:
@@ -128,12 +128,12 @@ class Tenants:
         self._read_at = read_at
 
     def of(self, name: str) -> Tenant:
-        """What holds for a tenant, as it was when last refreshed."""
+        """Return the settings of a tenant as of the last refresh."""
         return self._known.get(name) or Tenant(name)
 
 
 def _noted(do: str, before: Tenant, after: Tenant) -> Noted:
-    """What was changed of a tenant. Of who is alerted only that it was: such an address may hold a secret."""
+    """Build the audit note for a change. Alert targets are named without values, because they may contain secrets."""
     plain = ("note", "keeps", "quotas", "listed")
     told = [
         f"{name} {encode(value).decode()}" if name in plain else name
@@ -148,7 +148,7 @@ def unknown(name: str) -> SettingsError:
 
 
 def with_quotas(tenant: Tenant, given: Mapping[Measure, int | None]) -> Tenant:
-    """With these quotas; those of None are lifted."""
+    """Return the tenant with changed quotas. `None` removes a quota."""
     quotas: dict[Measure, int] = dict(tenant.quotas)
     for measure, most in given.items():
         quotas.pop(measure, None)
@@ -158,6 +158,6 @@ def with_quotas(tenant: Tenant, given: Mapping[Measure, int | None]) -> Tenant:
 
 
 def with_keeps(tenant: Tenant, given: Mapping[str, int | None], usual: Sequence[str] = ()) -> Tenant:
-    """Kept so many days; those named in `usual` as long as usual."""
+    """Return the tenant with changed retention. Fields in `reset_fields` return to the default."""
     keeps = {name: days for name, days in {**tenant.keeps, **given}.items() if name not in usual}
     return replace(tenant, keeps=keeps)

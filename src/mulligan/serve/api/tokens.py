@@ -1,4 +1,4 @@
-"""Tokens: who may send, ask or decide, for which tenant and as whom. Kept as hashes, on the store's shelf."""
+"""API tokens: role, tenant and principal of a caller. The store holds only their hashes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ MAY: dict[str, frozenset[str]] = {
     "read": frozenset({"read"}),
     "admin": frozenset({"ingest", "read", "admin"}),
 }
-"""What each role may do."""
+"""Permissions of each role."""
 OF_THE_SERVER = ""
-"""The tenant of what belongs to none."""
+"""Tenant of entries that belong to the server itself."""
 KIND, KEY = "server", "tokens"
 FRESH = 1.0
-"""Seconds after which the shelf is asked again: a token that was revoked works no longer than that."""
+"""Time until tokens are read again. A revoked token stops working within it."""
 
 
 class Token(Record, frozen=True):
-    """What is kept of a token. The token itself is shown once, when it is made."""
+    """Stored data of a token. The secret is shown once, when it is created."""
 
     id: str
     hash: str
@@ -40,7 +40,10 @@ class Token(Record, frozen=True):
     name: str = ""
     tenant: str = LOCAL
     principal: str = ""
-    """Who writes with it, where that is not the token alone: several tokens of one person have one vote (SAFETY S3)."""
+    """Principal of the token, if it differs from the token itself.
+
+    All tokens of one principal share one vote (SAFETY S3).
+    """
     created: int = 0
     expires: int | None = None
     """UTC milliseconds."""
@@ -57,7 +60,7 @@ class Token(Record, frozen=True):
 
 
 class Tokens:
-    """The tokens of a store. Asked at every request, so the shelf is read once a second."""
+    """Tokens of a store, cached for a second because every request needs them."""
 
     def __init__(self, shelf: Shelf, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._shelf = shelf
@@ -74,8 +77,8 @@ class Tokens:
         self, role: Role, now: int, *, name: str = "", tenant: str = LOCAL, principal: str = "",
         expires: int | None = None,
     ) -> tuple[Token, str]:  # fmt: skip
-        """A new one, and its secret, which nobody can be told again."""
-        # Of chance alone: ids that are drawn together begin alike, and everybody may see them.
+        """Create a token. Return it with its secret, which is not stored."""
+        # Random bits only: generated ids share a prefix and are visible to others.
         secret = f"mul_{role}_{base64.b32encode(os.urandom(20)).decode().lower()}"
         token = Token(
             id=f"tok_{new_id()[-8:]}", hash=hashed(secret), role=role, name=name, tenant=tenant, principal=principal,
@@ -86,7 +89,7 @@ class Tokens:
         return token, secret
 
     def revoke(self, beginning: str, now: int) -> Token:
-        """Revokes the one whose id, or name, it is, or whose id alone begins so."""
+        """Revoke the token with this id or name, or with an unambiguous id prefix."""
         known = self.all()
         found = [each for each in known if beginning in (each.id, each.name)] or [
             each for each in known if beginning and each.id.startswith(beginning)
@@ -103,7 +106,7 @@ class Tokens:
         return gone
 
     def revoke_all(self, tenant: str, now: int) -> list[Token]:
-        """Revokes every token of a tenant; those that were good until now."""
+        """Revoke all tokens of a tenant. Return those that were not revoked before."""
         gone: list[Token] = []
 
         def changed(known: list[Token]) -> list[Token]:
@@ -132,14 +135,14 @@ class Tokens:
         self._read_at = read_at
 
     def find(self, secret: str) -> Token | None:
-        """The token with this secret, as it was when last refreshed; also one that has expired or was revoked."""
+        """Return the token with this secret as of the last refresh, even if it is expired or revoked."""
         return self._known.get(hashed(secret))
 
     def named(self, id: str) -> Token | None:
-        """The token of this id, likewise."""
+        """Return the token with this id as of the last refresh, even if it is expired or revoked."""
         return self._ids.get(id)
 
 
 def hashed(secret: str) -> str:
-    # 160 bits of chance need no slow hash: nobody can try them all.
+    # 160 random bits cannot be guessed, so a fast hash is sufficient.
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

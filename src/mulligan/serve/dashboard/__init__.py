@@ -1,1 +1,1 @@
-"""Pages for people (extra `server`): how agents fail, and what was done about it."""
+"""Dashboard pages (extra `server`): how agents fail and how their calls recover."""

@@ -1,4 +1,7 @@
-"""What a URL asks: over which time, of whom, and which rows. Every state of a page is in it, and nowhere else."""
+"""Page queries: the period, filters and other parameters of a dashboard URL.
+
+The URL holds the whole state of a page.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +22,22 @@ from mulligan.serve.dashboard import shown
 RANGES = {"24h": "last 24 hours", "7d": "last 7 days", "30d": "last 30 days"}
 FILTERS = ("agent", "tool", "kind", "model", "environment", "version", "status")
 NAMELESS = "(no name)"
-"""How an agent without a name is asked for: an empty field asks for nothing."""
+"""Filter value for agents without a name. An empty field means no filter."""
 LONGEST_VALUE = 500
 
 
 class Asked(NamedTuple):
-    """One question, with the clock it is asked by. Times are UTC milliseconds."""
+    """Parsed URL of one page request. Times are UTC milliseconds."""
 
     now: int
     path: str
     period: str
-    """One of RANGES, or `custom`."""
+    """A key of RANGES, or `custom`."""
     since: int
     until: int | None
     filters: Mapping[str, str]
     rest: Mapping[str, str]
-    """What only one page understands: `q`, `before`, `a`, `b` ..."""
+    """Parameters of a single page, such as `q`, `before`, `a`, `b`."""
 
     @classmethod
     def of(cls, path: str, query: Mapping[str, str], now: int) -> Asked:
@@ -54,10 +57,10 @@ class Asked(NamedTuple):
             filters["kind"] = filters["kind"].rstrip("/")
         return cls(now, path, span, since, until, filters, given)
 
-    # Words and links
+    # Labels and links
 
     def value(self, name: str) -> str:
-        """What a field holds; nothing where it was not asked for."""
+        """Return the value of a filter or other parameter, or an empty string."""
         return self.filters.get(name) or self.rest.get(name) or ""
 
     @property
@@ -70,7 +73,7 @@ class Asked(NamedTuple):
 
     @property
     def dates(self) -> tuple[str, str]:
-        """The first and the last day, as a form has them."""
+        """First and last day of the period, in the format of a date field."""
         return shown.date(self.since), shown.date((self.until or self.now + 1) - 1)
 
     @property
@@ -78,7 +81,10 @@ class Asked(NamedTuple):
         return "hour" if self.since >= self.now - 3 * DAY else "day"
 
     def link(self, path: str | None = None, *, keep: bool = True, **changed: str | None) -> Markup:
-        """The same question elsewhere, or another one here. What is None is not asked any more."""
+        """Return a link to a page with the same period and filters.
+
+        Keyword arguments override parameters; `None` removes one.
+        """
         there = self.path if path is None else path
         base, _, own = there.partition("?")
         values: dict[str, str] = dict(self.filters) if keep else {}
@@ -94,7 +100,10 @@ class Asked(NamedTuple):
         return escape(f"{base}?{query}" if query else base)
 
     def to(self, section: str, name: str) -> Markup:
-        """The page of one thing, over the same time. What else was asked for is left behind: it may exclude it."""
+        """Return a link to a detail page for the same period.
+
+        Filters are dropped, because they could exclude the item.
+        """
         return self.link(shown.place(section, name), keep=False)
 
     @property
@@ -107,16 +116,16 @@ class Asked(NamedTuple):
         return {"from": first, "to": last}
 
     def with_dates(self, since: int, until: int) -> Markup:
-        """The same question about other days."""
+        """Return a link to this page for other days."""
         dates: dict[str, Any] = {"range": None, "from": shown.date(since), "to": shown.date(until)}
         return self.link(**dates)
 
     @property
     def hidden(self) -> Iterator[tuple[str, str]]:
-        """What a form must send along so that the time asked about stays."""
+        """Hidden form fields that preserve the period."""
         yield from self.time.items()
 
-    # Questions to the store
+    # Store queries
 
     @property
     def agent(self) -> str | None:
@@ -129,19 +138,19 @@ class Asked(NamedTuple):
         return StatsQuery(**(about | more))
 
     def before(self, **more: Any) -> StatsQuery:
-        """The same question about as long a time just before."""
+        """Return the query for the preceding period of equal length."""
         length = (self.until or self.ceiling) - self.since
         return msgspec.structs.replace(self.stats(**more), since=self.since - length, until=self.since)
 
     @property
     def ceiling(self) -> int:
-        """The end of the hour or day that is under way."""
+        """End of the current hour or day."""
         length = HOUR if self.grain == "hour" else DAY
         return -(-(self.now + 1) // length) * length
 
     @property
     def buckets(self) -> range:
-        """Every hour or day of the time asked about."""
+        """Start times of all hours or days of the period."""
         length = HOUR if self.grain == "hour" else DAY
         end = min(self.until, self.ceiling) if self.until is not None else self.ceiling
         return range(self.since // length * length, max(end, self.since + 1), length)
@@ -164,14 +173,14 @@ class Asked(NamedTuple):
 
 
 def _since(span: str, now: int) -> int:
-    """Whole hours and days, of which the one that is under way is the last: seven days are seven bars."""
+    """Return the start of a period of full hours or days that includes the current one: 7d yields seven bars."""
     if span == "24h":
         return now // HOUR * HOUR - 23 * HOUR
     return now // DAY * DAY - (int(span[:-1]) - 1) * DAY
 
 
 def between(first: str, last: str, now: int) -> tuple[int, int | None]:
-    """The first moment of one day, and the one after another; without a last day until now."""
+    """Parse two dates into a half-open interval. Without a last day it is open-ended."""
     since = _midnight(first, "from") if first else now // DAY * DAY - 6 * DAY
     until = _midnight(last, "to") + DAY if last else None
     if since >= (until if until is not None else now + 1):

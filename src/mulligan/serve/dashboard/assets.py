@@ -1,4 +1,4 @@
-"""What pages load from us: a style sheet, two scripts, an icon. Read once, named by their content, kept by browsers."""
+"""Static files of the pages: style sheet, scripts, icon. Read once and cached by browsers under a content hash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 FOLDER = Path(__file__).parent / "static"
 TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 SMALL = 600
-"""Bytes below which packing gains nothing."""
+"""Smaller responses do not gain from compression."""
 
 
 class Asset(NamedTuple):
@@ -31,7 +31,7 @@ def load(folder: Path = FOLDER) -> dict[str, Asset]:
 
 
 def packed(data: bytes, accepted: str) -> tuple[bytes, dict[str, str]]:
-    """An answer as it is sent: packed where the browser takes that and it is worth it."""
+    """Compress a response body if the browser accepts gzip and the body is large enough. Return it with its headers."""
     if len(data) < SMALL or "gzip" not in accepted:
         return data, {"Vary": "Accept-Encoding"}
     return gzip.compress(data, 4, mtime=0), {"Vary": "Accept-Encoding", "Content-Encoding": "gzip"}

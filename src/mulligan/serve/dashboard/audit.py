@@ -1,4 +1,4 @@
-"""Audit: what people of a tenant changed, the newest first; for those who may change something themselves."""
+"""Audit page: changes by a tenant's operators, newest first. It requires the role admin."""
 
 from __future__ import annotations
 

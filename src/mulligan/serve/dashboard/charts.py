@@ -1,7 +1,7 @@
-"""Charts as inline SVG: each with a title, a description and, for those that are more than a mark, a table behind it.
+"""Charts as inline SVG, with title, description and, except for small ones, a table of the values.
 
-Colour is never alone: what was recovered is hatched, attempts carry marks, and every bar has its figure in a title. The
-colours themselves are classes of the style sheet, so that light, dark and print differ in one place.
+Color never carries meaning alone: recovered parts are hatched, attempts have marks, and each bar has its value in a
+title. The style sheet defines the colors, so that light, dark and print themes differ in one place.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from mulligan.serve.dashboard import shown
 
 WIDE, HIGH, LEFT, TOP, FOOT = 700, 220, 54, 8, 22
 WIDEST = 56
-"""Of one bar."""
+"""Width limit of one bar."""
 MOST = 62
-"""Bars of a chart; hours and days beyond that are put together."""
+"""Limit of bars in a chart. More hours or days are merged into wider buckets."""
 LABELS = 8
 RECOVERED = "recovered"
 
 
 class Part(NamedTuple):
-    """One colour of a stacked chart."""
+    """One series of a chart."""
 
     name: str
     label: str
     look: str
-    """A class of the style sheet; what was recovered is hatched."""
+    """Class in the style sheet. The class `won` is hatched."""
 
 
 STATUSES = (
@@ -46,23 +46,23 @@ OUTCOMES = (
 
 
 class Bucket(NamedTuple):
-    """What happened in an hour, a day, or several of them."""
+    """Values of one bar: an hour, a day or several of them."""
 
     label: str
     whole: str
-    """The same in full, for the title and the table."""
+    """Full label for the title and the table."""
     values: Sequence[float | None]
 
 
 def chunks(starts: range) -> Iterator[range]:
-    """Hours or days, put together where they are too many for one chart."""
+    """Split start times into at most MAX_BARS groups."""
     each = -(-len(starts) // MOST)
     for place in range(0, len(starts), each):
         yield starts[place : place + each]
 
 
 def stacked(id: str, title: str, buckets: Sequence[Bucket], parts: Sequence[Part], noun: str) -> Markup:
-    """Bars of several parts, one above the other, with a legend and the table behind it."""
+    """Render stacked bars with a legend and a table."""
     totals = [sum(bucket.values[place] or 0 for bucket in buckets) for place in range(len(parts))]
     legend = Markup("").join(
         Markup('<li><svg class="swatch" viewBox="0 0 12 12" aria-hidden="true">{}</svg>{} <b>{}</b></li>').format(
@@ -97,7 +97,7 @@ def stacked(id: str, title: str, buckets: Sequence[Bucket], parts: Sequence[Part
 
 
 def lines(id: str, title: str, buckets: Sequence[Bucket], parts: Sequence[Part]) -> Markup:
-    """Seconds over time, a line each; where there are too few to say, the line is broken."""
+    """Render durations over time, one line per series. A line is interrupted where a bucket has too few values."""
     values = [value for bucket in buckets for value in bucket.values if value is not None]
     legend = Markup("").join(
         Markup(
@@ -135,7 +135,7 @@ def lines(id: str, title: str, buckets: Sequence[Bucket], parts: Sequence[Part])
 
 
 def table(buckets: Iterable[Bucket], head: Sequence[str], form: str | None) -> Markup:
-    """What a chart shows, in figures."""
+    """Render the values of a chart as a table."""
     rows = Markup("").join(
         Markup('<tr><th scope="row">{}</th>{}</tr>').format(
             bucket.whole,
@@ -156,7 +156,7 @@ def table(buckets: Iterable[Bucket], head: Sequence[str], form: str | None) -> M
 
 
 def spark(counts: Sequence[int], what: str) -> Markup:
-    """A few small bars: how often on each day."""
+    """Render daily counts as small bars."""
     most = max(counts, default=0)
     if not most:
         return shown.NONE
@@ -173,14 +173,14 @@ def spark(counts: Sequence[int], what: str) -> Markup:
 
 
 def bar(share: float) -> Markup:
-    """How much of the largest: beside its figure, which says the same."""
+    """Render a share of the largest value as a bar. The number beside it carries the same information."""
     return Markup(
         '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">{}{}</svg>'
     ).format(_rect(0, 0, 100, 8, "track"), _rect(0, 0, max(100 * share, 1.0), 8, "ok"))
 
 
 def rate(first: int, recovered: int, settled: int) -> Markup:
-    """A share as a bar and a figure; what was won after a failure stands hatched behind the rest."""
+    """Render a success rate as a bar and a number. The recovered part is hatched."""
     if not settled:
         return shown.NONE
     at = 100 * first / settled
@@ -192,7 +192,7 @@ def rate(first: int, recovered: int, settled: int) -> Markup:
 
 
 def scale(most: float, least: float = 1.0) -> tuple[float, list[float]]:
-    """Where the axis ends, and the round values on it: four at most."""
+    """Return the end of the axis and its tick values, at most four intervals."""
     step = least
     for size in (1, 2, 5):
         if size * least * 4 >= most:
@@ -231,7 +231,7 @@ def _labels(buckets: Sequence[Bucket]) -> Iterator[Markup]:
 
 
 def _rect(x: float, y: float, wide: float, high: float, look: str) -> Markup:
-    # The hatch is a pattern that every page defines once: it must stand in the attribute, a class cannot hold it.
+    # The hatch pattern is defined once per page. It needs the fill attribute, because a class cannot refer to it.
     fill = 'fill="url(#hatch)"' if look == "won" else f'class="{escape(look)}"'
     return Markup(f'<rect {fill} x="{_f(x)}" y="{_f(y)}" width="{_f(wide)}" height="{_f(high)}"/>')
 

@@ -1,4 +1,4 @@
-"""Two versions, agents or times beside each other, with which differences are more than chance."""
+"""Compare page: two versions, agents or periods, with significant differences marked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mulligan.serve.dashboard.asked import Asked, between
 BY = {"version": "versions", "agent": "agents", "model": "models", "environment": "environments", "tool": "tools",
       "time": "times"}  # fmt: skip
 MOST = 100
-"""Values that are offered."""
+"""Limit of values offered for selection."""
 
 
 def compare(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
@@ -54,7 +54,10 @@ def compare(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
 
 
 def _values(by: str, every: Stats) -> list[str]:
-    """What there is to compare, the most used first. A version is counted under its agent, which is not asked here."""
+    """Return the comparable values, most calls first.
+
+    Stats label a version with its agent; only the version is used.
+    """
     counts: dict[str, int] = {}
     for label, cell in every.parts.items():
         name = label.rpartition(" ")[2] if by == "version" else label

@@ -1,4 +1,4 @@
-"""What several pages say in figures: how calls came out over time, by kind, by tool, and against the time before."""
+"""Metrics shown by several pages: outcomes over time, by kind and by tool, and trends against the preceding period."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATENCY = (Part("p50", "half take less than", "ok"), Part("p95", "95 % take less
 
 
 def over_time(asked: Asked, series: Stats) -> list[tuple[Bucket, Cell]]:
-    """Every hour or day asked about, with what was counted there; several together where they are many."""
+    """Return the counters of every hour or day of the period, merged where there are too many for one chart."""
     parts = {int(start): cell for start, cell in series.parts.items()}
     found = []
     for chunk in charts.chunks(asked.buckets):
@@ -42,7 +42,7 @@ def _named(asked: Asked, chunk: range) -> Bucket:
 
 
 def outcomes(asked: Asked, series: Stats) -> Markup:
-    """Runs by status over time; calls by how they came out where only some calls of a run are asked about."""
+    """Render runs by status over time, or calls by outcome if a filter selects only some calls of a run."""
     found = over_time(asked, series)
     each = "hour" if asked.grain == "hour" else "day"
     if has_runs(asked):
@@ -65,12 +65,12 @@ def latency(asked: Asked, series: Stats) -> Markup | None:
 
 
 def has_runs(asked: Asked) -> bool:
-    """Whether the figures say anything of runs: a tool, a kind and a model are things of a call."""
+    """Return whether the metrics cover full runs. Tool, kind and model filters select single calls."""
     return not any(asked.filters.get(name) for name in ("tool", "kind", "model"))
 
 
 def cards(asked: Asked, cell: Cell, before: Cell) -> list[Card]:
-    """The five figures, each against as long a time before."""
+    """Build the metric cards, each with its trend against the preceding period of equal length."""
     runs, failed = sum(cell.runs.values()), questions.failed(cell)
     settled, worked = questions.settled(cell), cell.first_try + cell.recovered
     runs_before = sum(before.runs.values())
@@ -130,7 +130,7 @@ def card(title: str, figure: Markup, about: str, look: str = "", trend: Mapping[
 
 
 def against(part: int, whole: int, was: int, was_whole: int, more_is_better: bool | None) -> dict[str, str] | None:
-    """A share beside that of the time before, in points; whether that is good is said in words too."""
+    """Compare a rate with the preceding period, in percentage points. The text also says whether it is better."""
     if not whole or not was_whole:
         return None
     points = 100 * part / whole - 100 * was / was_whole
@@ -157,7 +157,7 @@ def _times(half: float | None, before: float | None) -> dict[str, str] | None:
 
 
 def kinds(cell: Cell) -> list[dict[str, Any]]:
-    """Failures by type, and within it by code; the most frequent first in both."""
+    """Group failures by type and code, most frequent first."""
     types: dict[str, list[tuple[str, Any]]] = {}
     for kind, known in questions.by_failures(cell):
         types.setdefault(kind.partition("/")[0], []).append((kind, known))
@@ -183,7 +183,7 @@ def kinds(cell: Cell) -> list[dict[str, Any]]:
 
 
 def means(cell: Cell) -> list[dict[str, Any]]:
-    """By what failures were overcome."""
+    """Return the recovery methods with their calls, most frequent first."""
     whole = sum(cell.overcome.values())
     most = max(cell.overcome.values(), default=1)
     return [
@@ -198,7 +198,7 @@ def means(cell: Cell) -> list[dict[str, Any]]:
 
 
 def rows(parts: Iterable[tuple[str, Cell]], limit: int | None = None) -> list[dict[str, Any]]:
-    """A row for each tool, agent, model or version: those with the most trouble first."""
+    """Build a row per tool, agent, model or version, most unrecovered calls first."""
     order = sorted(parts, key=lambda part: (-part[1].given_up, -part[1].recovered, -part[1].calls, part[0]))
     return [
         {
@@ -221,7 +221,7 @@ def rows(parts: Iterable[tuple[str, Cell]], limit: int | None = None) -> list[di
 
 
 def costs(cell: Cell) -> list[tuple[str, Markup, str]]:
-    """What recovery cost: a name, a figure, and what it is of."""
+    """Return the cost of recovery as rows of name, value and detail."""
     found = [
         ("Waited between attempts", shown.seconds(cell.waited / 1e6), ""),
         ("Spent in further attempts", shown.seconds(cell.retrying / 1e6), ""),

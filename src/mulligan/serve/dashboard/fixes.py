@@ -1,4 +1,4 @@
-"""Fixes: what turned failures into successes, on what that rests, and which of it is applied or told."""
+"""Fixes page: what turned failures into successes, with evidence, state and use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATES: dict[str, str] = {
 
 
 def describe_state(fix: Fix) -> str:
-    """Return what the state of a fix means for this one: whether it is applied, and why not."""
+    """Describe the state of a fix: whether it is applied automatically, and if not, the reason."""
     if fix.state not in ("promoted", "approved"):
         return STATES[fix.state]
     why = why_unapplied(fix)
@@ -75,7 +75,7 @@ def fix(store: Store, tenant: str, asked: Asked, id: str) -> dict[str, Any] | No
 
 
 def decide(store: Store, tenant: str, now: int, id: str, form: dict[str, str]) -> bool:
-    """Approves a fix or takes it back, from the form beside it."""
+    """Approve or revoke a fix from its form."""
     do = form.get("do", "")
     if do not in ("approve", "revoke"):
         raise SettingsError(f"do takes approve or revoke, got {do[:40]!r}.")

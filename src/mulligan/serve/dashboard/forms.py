@@ -1,4 +1,4 @@
-"""What a form sends, read with a bound."""
+"""Form bodies, read with a size and time limit."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mulligan.serve.api import bodies
 from mulligan.serve.api.errors import too_slow
 
 FORM = 64 * 1024
-"""Bytes of a form."""
+"""Limit of a form body."""
 
 
 async def form(request: Request) -> dict[str, str]:
-    """The fields of a form, of a bounded size. A browser sends them so without any script."""
+    """Read the fields of a URL-encoded form. Return no fields if it is too large or malformed."""
     body = b""
     try:
         async with asyncio.timeout(bodies.SECONDS):
@@ -29,5 +29,5 @@ async def form(request: Request) -> dict[str, str]:
         return {}
     try:
         return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=50))
-    except ValueError:  # more fields than any form of ours has
+    except ValueError:  # More fields than any of our forms has.
         return {}

@@ -1,4 +1,4 @@
-"""Health: whether the store is sound, how much is in it, what was dropped and how long it is kept."""
+"""Health page: state and size of the store, dropped records, hook errors and retention."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from mulligan.serve.dashboard.asked import Asked
 from mulligan.settings import hook_folder
 
 RECENT = 200
-"""Runs that are asked for what they were about."""
+"""Newest runs checked for a task description."""
 GOAL = 0.8
-"""The share of runs that should say what they were about."""
+"""Target share of runs with a task description."""
 
 
 def health(store: Store, tenant: str, asked: Asked, retention: Retention) -> dict[str, Any]:
@@ -29,11 +29,11 @@ def health(store: Store, tenant: str, asked: Asked, retention: Retention) -> dic
     files = [each for each in (path, path.with_name(f"{path.name}-wal")) if found.where and is_own and each.is_file()]
     return {
         "health": found,
-        # Where it is kept and how large that is are the operator's: all tenants are in it.
+        # Location and total size cover all tenants, so only the operator sees them.
         "is_own": is_own,
         "size": shown.size(sum(each.stat().st_size for each in files)) if files else shown.NONE,
         "dropped": lost,
-        # What hooks on this machine counted is its owner's, and nobody else's on a server of many.
+        # Hook errors belong to this host's owner, not to other tenants.
         "hooks": hook_faults(hook_folder()) if is_own else Faults(),
         "context": shown.percent(said, len(recent)) if recent else shown.NONE,
         "recent": len(recent),

@@ -1,4 +1,4 @@
-"""Lessons: what overcomes a pattern, in words; on what that rests, whether it helped, and what people decide."""
+"""Lessons page: corrections in words, with evidence, effect and the operator's decision."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def lessons(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
 
 
 def row(lesson: Lesson) -> dict[str, Any]:
-    """A lesson as lists show it."""
+    """Build the row of a lesson in a list."""
     return {
         "lesson": lesson,
         "means": SEEDED if lesson.is_seed and lesson.state == "proposed" else STATES[lesson.state],
@@ -68,7 +68,7 @@ def row(lesson: Lesson) -> dict[str, Any]:
 
 
 def effect(lesson: Lesson) -> dict[str, Any] | None:
-    """How often the pattern was met in a day before the lesson was in force and since; None where that is not known."""
+    """Compare the daily occurrences of the pattern before and after activation. Return `None` without data for both."""
     before, after = lesson.before, lesson.after
     if not before.days or not after.days:
         return None
@@ -76,7 +76,7 @@ def effect(lesson: Lesson) -> dict[str, Any] | None:
     return {
         "was": _rate(was),
         "now": _rate(now),
-        # Not told as bad: how many calls were made then is not known here.
+        # An increase is not marked as bad, because the number of calls is unknown here.
         "look": "good" if now < was else "",
         "told": "less often" if now < was else "as often" if now == was else "more often",
         "overcome": [shown.percent(each.overcome, each.met) if each.met else shown.NONE for each in (before, after)],
@@ -122,13 +122,13 @@ def of_pattern(store: Store, tenant: str, pattern: Pattern, now: int) -> list[di
 
 
 def of_fix(store: Store, tenant: str, fix: Fix, now: int) -> dict[str, Any] | None:
-    """The lesson that rests on a fix."""
+    """Return the row of the lesson that is based on a fix."""
     query = LessonQuery(tool=fix.tool, fingerprint=fix.fingerprint, now=now, limit=SHOWN)
     return next((row(each) for each in store.lessons(tenant, query) if each.fix == fix.id), None)
 
 
 def decide(store: Store, tenant: str, now: int, id: str, form: dict[str, str]) -> Lesson | None:
-    """What a person says of a lesson, from the form beside it."""
+    """Apply an operator's decision from the lesson's form."""
     verdict = form.get("do", "")
     if verdict not in get_args(LessonVerdict):
         raise SettingsError(f"do takes {', '.join(get_args(LessonVerdict))}, got {verdict[:40]!r}.")

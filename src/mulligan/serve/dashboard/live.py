@@ -1,4 +1,4 @@
-"""Live: every attempt as it ends, told to a browser as server-sent events."""
+"""Live page: every attempt as it ends, sent to the browser as server-sent events."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mulligan.serve.dashboard import shown
 from mulligan.serve.dashboard.asked import Asked
 
 EVERY = 1.0
-"""Seconds between two looks, at least."""
+"""Minimum time between two polls of the store."""
 SHARE = 5
-"""How many times as long as a look takes is waited after it: a tail of a busy store must not be what keeps it busy."""
+"""Delay after a poll, as a multiple of its duration, so that a live page cannot keep a busy store busy."""
 RUNS = 50
-"""Runs looked at each time."""
+"""Newest runs read per poll."""
 FIRST = 30
-"""Events of the last hour that are told at once."""
+"""Limit of recent events sent at the start."""
 LONGEST = 600
-"""Looks, after which the browser asks anew: nothing is held for a tab that somebody forgot."""
+"""Limit of polls per connection. The browser then reconnects, so forgotten tabs hold no connection."""
 
 
 def watch(tenant: str, asked: Asked) -> Watch:
@@ -40,7 +40,7 @@ def watch(tenant: str, asked: Asked) -> Watch:
 async def events(
     look: Callable[[], Any], is_over: Callable[[], bool], every: float = EVERY, longest: int = LONGEST
 ) -> AsyncIterator[str]:
-    """Texts for an event stream, until the browser goes, the server stops or it has been long enough."""
+    """Yield server-sent events until the browser disconnects, the server stops or the poll limit is reached."""
     yield "retry: 2000\n\n"
     is_first = True
     for _ in range(longest):
@@ -58,7 +58,7 @@ async def events(
 
 
 def told(event: StepEnded | RunEnded, agent: str) -> dict[str, Any]:
-    """One line, in texts that a page puts where texts stand."""
+    """Convert an event into one row of the live page. The script inserts the values as text, not as HTML."""
     if isinstance(event, RunEnded):
         run = event.run
         return {

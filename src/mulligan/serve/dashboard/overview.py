@@ -1,4 +1,4 @@
-"""The overview: how runs ended, what fails most, and what was done about it."""
+"""Overview page: run outcomes, most frequent failures and recovery."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def overview(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
 
 
 def row(store: Store, tenant: str, asked: Asked, pattern: Pattern) -> dict[str, Any]:
-    """A pattern in a list, with its last days and whether anything is known that overcomes it."""
+    """Build the row of a pattern in a list, with its recent trend and best fix."""
     known = store.fixes(tenant, FixQuery(tool=pattern.tool, fingerprint=pattern.fingerprint, now=asked.now, limit=3))
     return {
         "pattern": pattern,
@@ -54,19 +54,19 @@ def row(store: Store, tenant: str, asked: Asked, pattern: Pattern) -> dict[str, 
 
 
 def days(asked: Asked, pattern: Pattern, number: int = DAYS) -> list[int]:
-    """How often on each of the last days, of which today is one."""
+    """Return the occurrences of a pattern on each of the last days, including today."""
     today = asked.now // DAY * DAY
     return [pattern.days.get(today - (number - 1 - place) * DAY, 0) for place in range(number)]
 
 
 def best(known: list[Fix]) -> Fix | None:
-    """The fix to speak of where there is room for one: what is tried by itself, else what worked most."""
+    """Choose the fix to show: applied automatically first, then most successes."""
     order = {"approved": 0, "promoted": 1, "proposed": 2, "paused": 3, "demoted": 4, "expired": 5, "revoked": 6}
     return min(known, key=lambda fix: (order[fix.state], -fix.worked, fix.id), default=None)
 
 
 def emptiness(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
-    """Why there is nothing to show: nothing was ever sent, or nothing in this time or of this sort."""
+    """Describe why a page is empty: no runs at all, or none for this period and these filters."""
     newest = store.runs(tenant, RunQuery(limit=1))
     if not newest:
         return {"is_new": True}

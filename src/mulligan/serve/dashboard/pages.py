@@ -1,4 +1,4 @@
-"""The routes of the dashboard: a question in the URL, the store asked on a thread, a template filled."""
+"""Dashboard routes: parse the URL, query the store on a thread, render a template."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 View = Callable[[Store, str, Asked], dict[str, Any]]
 One = Callable[[Store, str, Asked, str], dict[str, Any] | None]
 CHOICES = 200
-"""Values that a filter offers."""
+"""Limit of values offered by a filter."""
 NAV = (
     ("/", "Overview", "o"), ("/patterns", "Patterns", "p"), ("/runs", "Runs", "r"), ("/tools", "Tools", "t"),
     ("/agents", "Agents", "a"), ("/lessons", "Lessons", "e"), ("/fixes", "Fixes", "f"), ("/compare", "Compare", "c"),
@@ -50,12 +50,12 @@ NAV = (
 
 
 def group(server: Server) -> Iterable[BaseRoute]:
-    """The pages, for `mulligan.serve.api.app.app`."""
+    """Build the dashboard routes for `mulligan.serve.api.app.build_app`."""
     return list(Dashboard(server).routes())
 
 
 class Templates:
-    """Jinja, with everything that is not ours taken for foreign."""
+    """Jinja environment that sanitizes every value that is not `Markup`."""
 
     def __init__(self) -> None:
         self.assets = assets.load()
@@ -85,14 +85,17 @@ class Templates:
 
 
 class Dashboard:
-    """The pages of one server."""
+    """Pages of one server."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._templates = Templates()
 
     def routes(self) -> Iterable[BaseRoute]:
-        """Every page, each behind the door: to look needs `read`, to decide `admin`, and style sheets nothing."""
+        """Yield all routes.
+
+        Reading requires the role `read`, decisions `admin`; static files and sign-in are public.
+        """
         guard = functools.partial(route, self._server)
         lists: dict[str, tuple[str, View, str, One]] = {
             "runs": ("runs", runs.runs, "run", runs.run),
@@ -134,7 +137,7 @@ class Dashboard:
         return health.health(store, tenant, asked, self._server.tenants.of(tenant).retention)
 
     def _list(self, many: str, view: View, one: str, found: One) -> Endpoint:
-        """A list; or one of it, whose name would mean something in a path."""
+        """Build a list page. A `name` parameter selects a detail page, for names that are not safe in a path."""
 
         async def page(request: Request) -> Response:
             if "name" in request.query_params:
@@ -169,7 +172,7 @@ class Dashboard:
     def _filled(
         self, path: str, query: Mapping[str, str], who: Caller, template: str, view: View, home: Markup
     ) -> tuple[bytes, int]:
-        """On a thread: the store asked and the template filled."""
+        """Query the store and render the template. Runs on a reader thread."""
         now = self._server.clock()
         try:
             asked = Asked.of(path, query, now)
@@ -196,7 +199,7 @@ class Dashboard:
 
     def _response(self, request: Request, body: bytes, status: int) -> Response:
         data, headers = assets.packed(body, request.headers.get("accept-encoding", ""))
-        # Not no-referrer: a browser would then send a form of ours with the origin "null", which is refused.
+        # Not no-referrer: browsers would send our forms with the origin "null", which is rejected.
         headers |= {"Cache-Control": "no-store", "Referrer-Policy": "same-origin"}
         return Response(data, status, headers, "text/html; charset=utf-8")
 
@@ -221,7 +224,7 @@ class Dashboard:
 
         return decide
 
-    # What is no page
+    # Streams and static files
 
     async def _live(self, request: Request) -> Response:
         try:
@@ -252,7 +255,7 @@ class _NotFoundError(Exception):
 
 
 def choices(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
-    """What a filter may hold: asked for when somebody opens the filters, and not before."""
+    """Return the values of each filter. Browsers request them when the filters are opened."""
     found: dict[str, list[str]] = {}
     for name in ("agent", "tool", "kind", "model", "environment", "version"):
         plain = asked._replace(filters={})

@@ -1,4 +1,4 @@
-"""Patterns: what goes wrong again and again, what overcame it, and what people decide about it."""
+"""Patterns page: repeated failures, what recovered them, and the operator's decisions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mulligan.serve.dashboard.overview import emptiness, row
 
 SHOWN = 50
 EXAMPLES = 20
-"""Of the newest runs that met a pattern: what is said of times and versions is said of these."""
+"""Newest runs of a pattern that are read for examples, recovery times and versions."""
 TREND = 30
-"""Days."""
+"""Length of the trend chart in days."""
 ORDERS = {"given_up": "worst unrecovered first", "count": "most frequent first", "last": "latest first",
           "first": "newest first"}  # fmt: skip
 COMMANDS = ("mute", "unmute", "resolve", "reopen", "merge", "split")
@@ -96,7 +96,7 @@ def pattern(store: Store, tenant: str, asked: Asked, id: str) -> dict[str, Any] 
 
 
 def fix(each: Fix) -> dict[str, Any]:
-    """A fix as pages show it."""
+    """Build the row of a fix."""
     return {
         "fix": each,
         "does": shown.line(does(each), 300),
@@ -106,7 +106,7 @@ def fix(each: Fix) -> dict[str, Any]:
 
 
 def _met(history: History, pattern: Pattern) -> list[Call]:
-    """The calls of a run that met it."""
+    """Return the calls of a run that failed with this pattern."""
     ids = {pattern.id, *pattern.merged}
     return [
         call
@@ -119,7 +119,7 @@ def _met(history: History, pattern: Pattern) -> list[Call]:
 
 
 def _took(history: History, call: Call) -> float | None:
-    """Seconds from the first attempt to the success, by whomever."""
+    """Return the seconds from the first attempt to the success, by an attempt or a later call."""
     ended: Call | None = call
     if not call.has_succeeded:
         link = next((link for link in history.links if link.failed == call.id), None)
@@ -131,7 +131,7 @@ def _took(history: History, call: Call) -> float | None:
 
 
 def _differences(met: list[tuple[History, Call]]) -> list[dict[str, Any]]:
-    """What was different when a call that had met it worked: the newest case in which anything was."""
+    """Return the argument changes of the newest recovered call, followed by unchanged arguments."""
     for history, call in met:
         link = next((link for link in history.links if link.failed == call.id), None)
         changes = call.changes or (link.changes if link is not None else ())
@@ -162,7 +162,7 @@ def _example(history: History, pattern: Pattern) -> dict[str, Any]:
 
 
 def _variables(pattern: Pattern, met: list[tuple[History, Call]]) -> list[str]:
-    """The different messages behind one template: what is masked in it."""
+    """Return sample messages that share the pattern's template."""
     said = {step.failure.message for _, call in met for step in call.steps if step.failure is not None}
     return sorted(said)[:5] if len(said) > 1 else []
 
@@ -175,7 +175,7 @@ def _counted(names: Any) -> list[tuple[str, int]]:
 
 
 def change(store: Store, tenant: str, now: int, id: str, form: dict[str, str]) -> Pattern | None:
-    """What a person decides about a pattern, from the form on its page."""
+    """Apply an operator's command from the pattern's form."""
     do = form.get("do", "")
     if do not in COMMANDS:
         raise SettingsError(f"do takes {', '.join(COMMANDS)}, got {do[:40]!r}.")

@@ -1,4 +1,4 @@
-"""Runs: a list that can be narrowed and turned over, and one of them with every attempt."""
+"""Runs page: a filtered, paginated list, and the detail page of one run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def runs(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
 
 
 def row(history: History) -> dict[str, Any]:
-    """A run in a list."""
+    """Build the row of a run in a list."""
     fact = terminal.facts(history)
     failed = [call for call in calls.group_attempts(history.steps) if call.has_failed and call.first.type != "run"]
     linked = {link.failed for link in history.links}
@@ -45,7 +45,7 @@ def row(history: History) -> dict[str, Any]:
 
 
 def run(store: Store, tenant: str, asked: Asked, id: str) -> dict[str, Any] | None:
-    """One run, by its id or any unambiguous beginning of it."""
+    """Return the page of one run, by its id or an unambiguous prefix of it."""
     history = store.run(tenant, id)
     if history is None:
         found = store.find(tenant, id, limit=2)

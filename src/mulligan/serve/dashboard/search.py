@@ -1,4 +1,4 @@
-"""Search: runs by the beginning of their id, patterns and lessons by their words, tools and agents by their name."""
+"""Search page: runs by id prefix, patterns and lessons by text, tools and agents by name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How a value is written on a page: figures with their unit, times, and what strangers wrote, cleaned and escaped.
+"""Formatting of values for templates: numbers with units, times, and sanitized untrusted text.
 
-What is ours comes out as `Markup`; whatever else reaches a template is taken for foreign (`foreign`), so that nothing a
-stranger wrote can miss the filter that guards the terminal too (SAFETY S4).
+Our own output is `Markup`. Jinja passes every other value to `untrusted`, so untrusted text never skips the sanitizer
+that also protects the terminal (SAFETY S4).
 """
 
 from __future__ import annotations
@@ -19,47 +19,50 @@ from mulligan.redaction import clean
 from mulligan.report import tables
 
 LONGEST = 900
-"""Characters of a foreign text, unless a template asks for more."""
+"""Default limit of untrusted text in a template."""
 VALUE = 4000
-"""Characters of arguments or a result as JSON."""
+"""Limit of arguments or a result as JSON."""
 NONE = Markup('<span class="quiet">\u2013</span>')
 _PLAIN = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9_@.:-]*")
 
 
 def foreign(value: Any) -> Any:
-    """What Jinja does with every value that it writes: texts that are not ours are made fit to be shown."""
+    """Sanitize a value that Jinja is about to write (its `finalize` hook). `Markup`, integers and booleans pass."""
     if value is None:
         return ""
     if isinstance(value, Markup | bool | int | Undefined):
         return value
     said = value if isinstance(value, str) else str(value)
     shown = clean(said, LONGEST)
-    # Our own words between values come here too, and their spaces are meant.
+    # Literal text between expressions arrives here too, and its outer spaces are significant.
     return f"{' ' * said[:1].isspace()}{shown}{' ' * said[-1:].isspace()}" if shown else shown
 
 
 def is_plain(value: str) -> bool:
-    """Whether a name is shown as it is. Only such ones are offered: what is chosen is what is asked."""
+    """Return whether sanitizing leaves a name unchanged.
+
+    Filters offer only such names, so that a choice matches exactly.
+    """
     return clean(value, LONGEST) == value
 
 
 def text(value: Any, limit: int = LONGEST) -> Markup:
-    """A foreign text, up to a number of characters."""
+    """Return untrusted text, sanitized, escaped and truncated."""
     return escape(clean(str(value), limit))
 
 
 def line(value: Any, limit: int = 160) -> Markup:
-    """The same in one line."""
+    """Return untrusted text on one line."""
     return escape(tables.line(value, limit))
 
 
 def data(value: Any, limit: int = VALUE) -> Markup:
-    """Arguments or a result, as JSON."""
+    """Return arguments or a result as JSON."""
     return escape(clean(encode(value).decode(), limit))
 
 
 def brief(value: Any, limit: int = 120) -> Markup:
-    """One value in a table: a text as it is, anything else as JSON."""
+    """Return one value for a table cell: text unchanged, anything else as JSON."""
     return line(value if isinstance(value, str) else encode(value).decode(), limit)
 
 
@@ -77,7 +80,7 @@ def percent(part: int, whole: int) -> Markup:
 
 
 def sure(confidence: float) -> Markup:
-    """How sure, in whole per cent; never all of it unless it is."""
+    """Format a confidence as a full percentage. Only exactly 1 becomes 100 %."""
     return Markup(f"{min(99, round(100 * confidence)) if confidence < 1 else 100}\u00a0%")
 
 
@@ -94,7 +97,7 @@ def day(millis: int) -> Markup:
 
 
 def date(millis: int) -> str:
-    """As a URL and a field of a form have it."""
+    """Return the ISO date for URLs and form fields."""
     return time.strftime("%Y-%m-%d", time.gmtime(millis / 1000))
 
 
@@ -103,7 +106,7 @@ def hour(millis: int) -> Markup:
 
 
 def moment(millis: int) -> Markup:
-    """Readable, with what a machine reads beside it; all times are UTC."""
+    """Render a timestamp as a `<time>` element in UTC."""
     if not 0 < millis < 253_402_300_800_000:
         return NONE
     at = time.gmtime(millis / 1000)
@@ -121,7 +124,7 @@ def size(number: float) -> Markup:
 
 
 def place(section: str, name: str) -> str:
-    """Where the page of one thing is. A name that would mean something in a path goes behind a question mark."""
+    """Return the path of a detail page. A name that is not safe in a path becomes a query parameter."""
     if _PLAIN.fullmatch(name):
         return f"/{section}/{name}"
     return f"/{section}?name={quote(name, safe='', errors='replace')}"

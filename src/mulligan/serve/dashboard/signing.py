@@ -1,4 +1,4 @@
-"""Signing in and out: a form that takes a token, for people who cannot open the address that the server printed."""
+"""Sign-in and sign-out pages, for people who cannot open the one-time URL that the server prints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATH, OUT = "/sign-in", "/sign-out"
 
 
 class Signing:
-    """The two forms. `page` shows the first one, with a sentence about what was wrong with the last try."""
+    """Sign-in and sign-out endpoints. `page` renders the sign-in form with an optional error message."""
 
     def __init__(self, server: Server, page: Page) -> None:
         self._server = server
@@ -29,7 +29,7 @@ class Signing:
         return self._page(request, "", 200)
 
     async def sign_in(self, request: Request) -> Response:
-        """A good token becomes a cookie. No foreign page can do it: that would sign somebody in as another."""
+        """Exchange a valid token for a cookie. Cross-site requests are rejected to prevent login CSRF."""
         server = self._server
         _own(request)
         address = request.client.host if request.client else ""
@@ -57,7 +57,7 @@ class Signing:
         return answer
 
     async def sign_out(self, request: Request) -> Response:
-        """The cookie goes from the browser and is worth nothing any more, wherever a copy of it may be."""
+        """Invalidate the cookie on the server and delete it from the browser. A copy of it stops working too."""
         _own(request)
         server = self._server
         answer: Response = RedirectResponse(PATH, 303)
@@ -67,7 +67,7 @@ class Signing:
                 await server.ask(server.refresh)
             if cookie := request.cookies.get(server.sessions.name):
                 await server.ask(server.sessions.end, cookie, server.clock())
-        except Refused as refused:  # the store is away: it is said, and the browser lets go of it all the same
+        except Refused as refused:  # Report the unavailable store, and delete the browser's cookie anyway.
             answer = told(request, refused)
         for name in (server.sessions.name, cookie_name(request)):
             answer.delete_cookie(name, path="/", httponly=True, samesite="strict")
@@ -75,11 +75,11 @@ class Signing:
 
 
 def _own(request: Request) -> None:
-    """Whatever sends this must be a page of ours: browsers say so, and nobody else has a reason to."""
+    """Raise `ApiError` unless the request comes from a page of this server, as the browser's headers show."""
     if request.headers.get("origin") is None and request.headers.get("sec-fetch-site") != "same-origin":
         raise Refused(403, "foreign_origin", "this is for the form on this page. Programs send a token: Authorization.")
 
 
 def _is_safe(request: Request) -> bool:
-    """Whether the browser came by TLS: to us, or to whoever stands before us."""
+    """Return whether the browser used TLS, to this server or to a reverse proxy."""
     return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", ""))

@@ -1,4 +1,4 @@
-"""One run as lanes: a line for each call, with its attempts to scale, and all that is known about each of them."""
+"""Run page: one lane per call with its attempts to scale, and the details of each attempt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mulligan.serve.dashboard import shown
 
 MARKS = {"success": "✓", "failure": "✕", "cancelled": "\u2013", "refused": "\u2013"}
 SHOWN = 100
-"""Calls on one page."""
+"""Limit of calls per page."""
 RAN = {
     Ran.NO: "no: it was rejected before it ran",
     Ran.YES: "yes: it ran",
@@ -44,7 +44,7 @@ FROM = {
 
 
 class Frame(NamedTuple):
-    """From when until when a run lasted. UTC milliseconds."""
+    """Start and end of a run in UTC milliseconds."""
 
     begin: int
     end: int
@@ -57,12 +57,12 @@ class Frame(NamedTuple):
         return cls(begin, max([history.run.ended or begin, begin + 1, *ends]))
 
     def at(self, moment: float) -> float:
-        """In per cent of the whole."""
+        """Convert a timestamp to a percentage of the frame."""
         return min(100.0, max(0.0, 100 * (moment - self.begin) / (self.end - self.begin)))
 
 
 def lane(call: Call, frame: Frame) -> Markup:
-    """The attempts of a call on a line as long as the run. Marks say how each came out, and colours repeat it."""
+    """Render the attempts of a call on the run's time axis. Marks and colors both show the outcome."""
     drawn, told = [], []
     for step in call.steps:
         if step.is_unmade:
@@ -86,7 +86,7 @@ def lane(call: Call, frame: Frame) -> Markup:
 
 
 def told(history: History, page: int = 0) -> dict[str, Any]:
-    """What the page of a run says."""
+    """Build the template context of the run page."""
     joined = calls.group_attempts(history.steps)
     own = [call for call in joined if call.first.type != "run"]
     links = {link.failed: link for link in history.links}
@@ -181,7 +181,7 @@ def _attempt(step: Step, is_last: bool) -> dict[str, Any]:
 
 
 def _recovery(recovery: Recovery) -> str:
-    """What was done before an attempt, in words."""
+    """Describe the recovery action before an attempt."""
     if recovery.source == VERIFY:
         return "a check found that it had worked"
     told = []
@@ -199,7 +199,7 @@ def _recovery(recovery: Recovery) -> str:
 
 
 def change(changed: Change, is_learned: bool = False) -> dict[str, Any]:
-    """One argument that is not what it was, for a table. What was learned of many calls has no value before."""
+    """Describe one argument change for a table. A learned change usually has no value before."""
     before: Markup | None = shown.brief(changed.before)
     after: Markup | None = shown.brief(changed.after)
     name: Any = "the tool's name" if changed.path == TOOL else changed.path or "all arguments"
@@ -224,7 +224,7 @@ def _offered(recovery: Recovery) -> dict[str, Any]:
 
 
 def _model_was_told(call: Call) -> list[tuple[str, Markup]]:
-    """What reached the model of it, in the words of `prompt/`: of what it had rejected, or of what was changed."""
+    """Return what the model received about the call: the failure message, or the note about repaired arguments."""
     if call.first.type not in ("tool", "retrieval"):
         return []
     prompt = Prompt().beside(call.last.arguments, call.first.arguments)
@@ -251,7 +251,7 @@ def _joined(value: Any) -> str:
 
 
 def test_case(call: Call, ended: Call | None) -> Markup:
-    """The failed call as a test of the tool: with the line that imports it left to the reader."""
+    """Render the failed call as a test of the tool. The user completes the import of the tool."""
     failure = call.failure
     name = re.sub(r"\W+", "_", call.name, flags=re.ASCII).strip("_").lower() or "tool"
     if name[0].isdigit() or keyword.iskeyword(name):
@@ -282,6 +282,6 @@ def _ascii(message: str) -> str:
 
 
 def _python(value: Any) -> str:
-    import json  # only here: what was kept is JSON, and a test is Python
+    import json  # Imported here because only test cases need it: stored values are JSON, tests are Python.
 
     return ascii(json.loads(encode(value))) if value is not None else "{}"

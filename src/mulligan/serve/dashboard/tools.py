@@ -1,4 +1,4 @@
-"""Tools, models and agents: how their calls come out, and what would make them come out better."""
+"""Tool, model and agent pages: success, latency, corrected arguments and recommendations."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ VAGUE = re.compile(
     r"|(?:something|it) (?:went wrong|failed)[.!]*|failed[.!]*|false|null|none|-?[0-9]+",
     re.IGNORECASE,
 )
-"""What says that something failed, and nothing about what, which or how."""
+"""Messages that report a failure without naming its cause."""
 SHORT = 12
-"""Characters of a message that can hardly say what to do."""
+"""Shorter messages can hardly name a remedy."""
 TAKES = {
     "cast": ("Say which type `{path}` has.", "`{path}` is of type {value}."),
     "rename": ("Give the exact name of the argument that is often called `{path}`.",
@@ -44,10 +44,10 @@ TAKES = {
     "wrap": ("`{path}` is a list, also of one.", "`{path}` is a list, also of one."),
     "default": ("`{path}` is required.", "`{path}` is required, for example {value}."),
 }  # fmt: skip
-"""A sentence on an argument that is often wrong in this way: without and with what then worked."""
+"""Sentences about an argument by change operation: without and with the value that succeeded."""
 SENTENCES = 4
 LEANING = 8
-"""Tools whose calls were recovered most often: of these the wrong arguments are looked at."""
+"""Tools with the most recovered calls whose arguments are examined."""
 LESSONS = 10
 FIXES = 50
 
@@ -65,7 +65,7 @@ def tools(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
 
 
 def _most_often_wrong(store: Store, tenant: str, asked: Asked, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The arguments of all tools that had to change most often, with what the description of their tool should say."""
+    """Return the most frequently corrected arguments of all tools, with a sentence for the tool's description."""
     leaning = sorted((each for each in rows if each["recovered"]), key=lambda each: -each["recovered"])[:LEANING]
     found: list[dict[str, Any]] = []
     for name in (each["name"] for each in leaning):
@@ -102,7 +102,7 @@ def tool(store: Store, tenant: str, asked: Asked, name: str) -> dict[str, Any] |
     cell = series.total
     met = store.patterns(tenant, narrowed.patterns(order="given_up", limit=PATTERNS))
     known_of = lessons.of_tool(store, tenant, name, asked.now, LESSONS)
-    is_known = cell.calls or met or known_of  # a lesson may be about a tool that nobody has called here yet
+    is_known = cell.calls or met or known_of  # A lesson can exist for a tool that was never called here.
     if not is_known and not store.runs(tenant, narrowed.runs(limit=1, since=None, until=None)):
         return None
     agents = store.stats(tenant, narrowed.stats(by="agent", detail=True))
@@ -135,9 +135,9 @@ def tool(store: Store, tenant: str, asked: Asked, name: str) -> dict[str, Any] |
 
 
 def sentence(name: str, cell: Cell, known: Sequence[Fix] = ()) -> Iterator[str]:
-    """What its description could say, so that models make these mistakes less often.
+    """Yield sentences for the tool's description that would prevent frequent mistakes.
 
-    Values are those that worked and are nobody's text: bounds, names, types, words of an enum (`Fix.changes`).
+    They contain only shareable values that succeeded: bounds, names, types, enum members (`Fix.changes`).
     """
     worked = _worked(known)
     told = 0
@@ -149,7 +149,7 @@ def sentence(name: str, cell: Cell, known: Sequence[Fix] = ()) -> Iterator[str]:
 
 
 def _worked(known: Sequence[Fix]) -> dict[tuple[str, str], Any]:
-    """What an argument was when it worked, by how it had been wrong."""
+    """Map argument and change operation to the value that succeeded."""
     return {
         (change.path, change.how): change.after
         for fix in sorted(known, key=lambda fix: fix.worked)
@@ -159,7 +159,7 @@ def _worked(known: Sequence[Fix]) -> dict[tuple[str, str], Any]:
 
 
 def _sentence(tool: str, path: str, how: str, worked: dict[tuple[str, str], Any]) -> str:
-    """What a description could say of one argument; nothing where no description can help."""
+    """Return a sentence about one argument, or an empty string where no description can help."""
     if path == TOOL:
         return f"The tool's name is exactly `{tool}`."
     if how not in TAKES:
@@ -170,13 +170,13 @@ def _sentence(tool: str, path: str, how: str, worked: dict[tuple[str, str], Any]
 
 
 def is_vague(message: str) -> bool:
-    """Whether an error's words say nothing that a model could act on."""
+    """Return whether an error message contains nothing that a model could act on."""
     said = " ".join(message.split())
     return not said or VAGUE.fullmatch(said) is not None or len(said) < SHORT
 
 
 def _timeouts(cell: Cell) -> Iterator[dict[str, Any]]:
-    """How long attempts took before they timed out, beside how long those take that work."""
+    """Yield the durations of timed-out attempts beside those of successful ones."""
     for kind, known in questions.by_failures(cell):
         if kind.endswith("/timeout"):
             yield {
@@ -224,5 +224,5 @@ def agent(store: Store, tenant: str, asked: Asked, name: str) -> dict[str, Any] 
 
 
 def _version(agent: str, label: str) -> str:
-    """A version is counted under its agent's name."""
+    """Return the version from a label of the form `agent version`."""
     return label.removeprefix(f"{agent} ") if agent else label.strip()
