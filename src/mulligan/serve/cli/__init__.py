@@ -1,4 +1,4 @@
-"""The mulligan command, one file a group of commands. Each is imported when it is asked for."""
+"""The mulligan command. Each group of commands is one file, imported when one of its commands is run."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "completion": ("completion", "completion", "Completion for your shell."),
     },
 }
-"""The command, its file, its name there, and a line for the help, so that the help imports none of them."""
+"""Command name to module, function and one-line help. The help page imports no command module."""
 LONGEST = 2000
-"""Characters of an error. Both ends are told: what to type instead stands at the last."""
+"""Longest error message. A longer one is cut in the middle, because the command to type stands at its end."""
 COMMANDS = {name: each for commands in SECTIONS.values() for name, each in commands.items()}
 
 
 class Commands(Group):
-    """Finds a command in its file."""
+    """Command group that imports the module of a command on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -90,9 +90,9 @@ class Commands(Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # The reader has seen enough. Python would complain once more when it closes stdout.
+            # The reader closed the pipe early. Without this, Python reports the error again when it closes stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0  # before click takes it for a failure
+            return 0  # 0: click would report a failure
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         wide = max(map(len, COMMANDS))
@@ -112,12 +112,12 @@ def cli() -> None:
 
 
 def _named(words: list[str]) -> str:
-    """The command that was typed, for errors of which click does not say where they happened."""
+    """Return the typed command, for errors that carry no click context."""
     return f"mulligan {words[1]}" if words[1:] and words[1] in COMMANDS else "mulligan"
 
 
 def main() -> None:
-    """Runs the command. 0: done. 1: done, and the answer is bad news. 2: it could not be done."""
+    """Run the command. Exit codes: 0 success, 1 success with a negative answer, 2 the command failed."""
     try:
         code = cli.main(prog_name="mulligan", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -135,7 +135,8 @@ def main() -> None:
 
 
 def _fail(message: str) -> None:
-    # What a person typed, and file names, may hold anything; but the sentence is ours, and is to be copied from.
+    # Typed text and file names may contain control characters. Only these are removed: users copy commands from the
+    # message.
     kept = message if len(message) <= LONGEST else f"{message[: LONGEST // 2]} [... cut ...] {message[-LONGEST // 2 :]}"
     shown = "".join(character if character.isprintable() else " " for character in kept)
     click.echo(f"error: {' '.join(shown.split())}", err=True)

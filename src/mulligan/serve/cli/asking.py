@@ -1,4 +1,4 @@
-"""`mulligan mcp` among the servers of an MCP client: put there, and taken away. Files as in `clients.py`."""
+"""Edits that add `mulligan mcp` to the servers of an MCP client, and remove it. Files as in `clients.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = "mulligan"
 
 
 def added(client: Client, path: Path) -> Edit:
-    """The edit after which a client starts our server; none where it does."""
+    """Plan the edit that makes a client start our MCP server. The edit is empty if the client does so already."""
     before, settings, servers = _read(client, path)
     known = servers.get(NAME)
     if known is not None and not is_ours(known):
@@ -27,14 +27,14 @@ def added(client: Client, path: Path) -> Edit:
     if client.form == "json":
         return json_edit(path, before, {**settings, client.under: {**servers, NAME: {**(known or {}), **entry}}})
     if known is not None:
-        return edit(client, path, NAME, lambda _: start)  # what the user wrote beside the command stays
+        return edit(client, path, NAME, lambda _: start)  # keeps the other keys of the user's entry
     table = f"[{client.under}.{NAME}]\ncommand = {json.dumps(start.command)}\nargs = {json.dumps(entry['args'])}\n"
     after = f"{before.rstrip()}\n\n{table}" if before and before.strip() else table
     return _checked(path, before, after, {**settings, client.under: {**servers, NAME: entry}})
 
 
 def removed(client: Client, path: Path) -> Edit:
-    """The edit after which it does not; none where it did not."""
+    """Plan the edit that removes our MCP server from a client. The edit is empty if it is not installed."""
     before, settings, servers = _read(client, path)
     if not is_ours(servers.get(NAME)):
         return Edit(path, before, before)
@@ -66,7 +66,7 @@ def _read(client: Client, path: Path) -> tuple[str | None, dict[str, Any], dict[
 
 
 def _without(client: Client, text: str) -> str:
-    """A TOML file without our table."""
+    """Return the TOML text without our server table."""
     lines = text.splitlines(keepends=True)
     header = re.compile(rf"\s*\[\s*{client.under}\s*\.\s*{NAME}\s*\]\s*(?:#.*)?$")
     begin = next((at for at, line in enumerate(lines) if header.match(line.rstrip("\n"))), None)
@@ -78,10 +78,10 @@ def _without(client: Client, text: str) -> str:
 
 
 def _checked(path: Path, before: str | None, after: str, wanted: dict[str, Any]) -> Edit:
-    """There is no writer of TOML that keeps the rest as it was, so what was written is read again."""
+    """Return the edit if the new text parses to the expected settings. It was edited by lines: TOML has no writer."""
     try:
         if tomllib.loads(after) == wanted:
             return Edit(path, before, after)
     except tomllib.TOMLDecodeError:
-        pass  # told below
+        pass  # raised below
     raise SettingsError(f"{path} is written in a way that is not understood. Edit [mcp_servers.{NAME}] by hand.")

@@ -1,4 +1,4 @@
-"""mulligan audit: what people changed."""
+"""mulligan audit: the log of changes that operators made."""
 
 from __future__ import annotations
 

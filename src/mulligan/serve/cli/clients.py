@@ -1,7 +1,7 @@
-"""Where MCP clients keep the servers that they start, and how the proxy is put before one of them, and taken away.
+"""Configuration files of MCP clients: put the proxy in front of a server's command, or remove it.
 
-Each file is changed where the server's command stands, and nowhere else. What is written in a way that we do not
-understand is refused: the user is told what to write.
+An edit changes only the server's command and arguments. A file in an unsupported layout is left unchanged; the error
+says what to write by hand.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from mulligan.settings import config_folder, data_folder
 
 
 class Client(NamedTuple):
-    """An MCP client, and the files it reads."""
+    """MCP client and the configuration files it reads."""
 
     name: str
     spoken: str
     user: Callable[[], Path]
     project: str | None
-    """Within a project's folder; None where it knows no projects."""
+    """Path within a project folder. None if the client has no project settings."""
     under: str
-    """The key under which its servers stand."""
+    """Key of the table that lists the servers."""
     form: str = "json"
 
 
 def _configs(*parts: str) -> Path:
-    """A folder of another program's settings, beside the one where ours are."""
+    """Return a path in another program's configuration folder, which lies next to ours."""
     beside = data_folder() if sys.platform == "win32" else config_folder()
     return beside.parent.joinpath(*parts)
 
@@ -80,13 +80,13 @@ def path_of(client: Client, project: bool) -> Path:
 
 
 def wrapped(start: Start, server: str, options: Sequence[str]) -> Start:
-    """The same with the proxy before it; one that stands there already is replaced."""
+    """Return the start command with the proxy in front. An existing proxy is replaced."""
     inner = unwrapped(start) or start
     return build_start("proxy", "--name", server, *options, "--", inner.command, *inner.args)
 
 
 def unwrapped(start: Start) -> Start | None:
-    """The same without the proxy; None where there is none."""
+    """Return the start command without the proxy, or None if there is no proxy."""
     words = read_words(start)
     if words is None or words[:1] != ("proxy",) or "--" not in words:
         return None
@@ -95,14 +95,14 @@ def unwrapped(start: Start) -> Start | None:
 
 
 def edit(client: Client, path: Path, server: str, change: Callable[[Start], Start]) -> Edit:
-    """The edit after which a server is started otherwise."""
+    """Plan the edit that changes the start command of a server."""
     if client.form == "json":
         return _in_json(client, path, server, change)
     return _in_toml(client, path, server, change) if client.form == "toml" else _in_yaml(client, path, server, change)
 
 
 def _found(client: Client, path: Path, servers: Any, server: str) -> dict[str, Any]:
-    """What a client knows of a server; if it knows none of this name, which it knows."""
+    """Return the client's entry for a server. The error for an unknown name lists the known servers."""
     if not isinstance(servers, dict) or not servers:
         raise SettingsError(f"{path} names no MCP servers, so there is none to put the proxy before.")
     if server not in servers:
@@ -140,8 +140,8 @@ def _in_json(client: Client, path: Path, server: str, change: Callable[[Start], 
 
 
 def _in_toml(client: Client, path: Path, server: str, change: Callable[[Start], Start]) -> Edit:
-    """Only the two lines are replaced: there is no writer of TOML that keeps the rest as it was."""
-    import tomllib  # 10 ms, and few commands come here
+    """Replace only the lines of the two keys: no TOML writer preserves the formatting of the rest."""
+    import tomllib  # 10 ms, and few commands need it
 
     before, settings = read_toml(path)
     about = _found(client, path, settings.get(client.under), server)
@@ -165,12 +165,12 @@ def _in_toml(client: Client, path: Path, server: str, change: Callable[[Start], 
             if told == expected:
                 return Edit(path, before, after)
         except tomllib.TOMLDecodeError:
-            pass  # told below
+            pass  # raised below
     raise _by_hand(path, server, made)
 
 
 def _without_keys(lines: list[str], keys: Sequence[str]) -> list[str]:
-    """Lines of one table without the assignments to these keys, which may take several lines."""
+    """Return the lines of one table without the assignments to these keys. An assignment may span lines."""
     import tomllib
 
     left: list[str] = []
@@ -189,7 +189,7 @@ def _without_keys(lines: list[str], keys: Sequence[str]) -> list[str]:
 
 
 def _in_yaml(client: Client, path: Path, server: str, change: Callable[[Start], Start]) -> Edit:
-    """The same by lines, for the plain form in which Goose itself writes its settings."""
+    """Plan the edit line by line, for the simple YAML that Goose writes."""
     before = text_of(path)
     lines = (before or "").splitlines(keepends=True)
     top = _block(lines, 0, len(lines), client.under)
@@ -212,7 +212,7 @@ def _in_yaml(client: Client, path: Path, server: str, change: Callable[[Start], 
         new["args"] = [f"{space}args: []\n"]
     if "args" not in where:
         new["cmd"] += new.pop("args")
-    for key in sorted(new, key=lambda each: -where[each][0]):  # from below, so that places stay what they are
+    for key in sorted(new, key=lambda each: -where[each][0]):  # from the end, so that earlier line numbers stay valid
         lines[slice(*where[key])] = new[key]
     return Edit(path, before, "".join(lines))
 
@@ -222,7 +222,7 @@ def _indent(line: str) -> int:
 
 
 def _block(lines: list[str], begin: int, end: int, key: str) -> tuple[int, int] | None:
-    """The lines inside a key, of those between two; None where the key is not there."""
+    """Return the first and last line inside a key, within a range of lines. None if the key is absent."""
     level = min(
         (_indent(line) for line in lines[begin:end] if line.strip() and not line.lstrip().startswith("#")), default=0
     )
@@ -238,7 +238,7 @@ def _block(lines: list[str], begin: int, end: int, key: str) -> tuple[int, int] 
 def _facts(
     path: Path, server: str, lines: list[str], begin: int, end: int
 ) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
-    """Command and arguments of a server, and on which lines they stand."""
+    """Return command and arguments of a server, and the line span of each."""
     facts: dict[str, Any] = {}
     where: dict[str, tuple[int, int]] = {}
     level = min(_indent(line) for line in lines[begin:end] if line.strip())
@@ -269,13 +269,13 @@ def _facts(
 
 
 def _scalar(path: Path, server: str, text: str) -> str:
-    """A text as YAML has it, where it is plain or quoted on one line."""
+    """Parse a YAML scalar that is unquoted, or quoted on one line."""
     text = text.strip()
     if text[:1] == '"':
         try:
             return str(json.loads(text))
         except ValueError:
-            pass  # told below
+            pass  # raised below
     elif text[:1] == "'" and text[-1:] == "'" and len(text) > 1:
         return text[1:-1].replace("''", "'")
     elif text and text[0] not in "&*!|>{}[]%@`#" and " #" not in text and ": " not in text:
@@ -289,7 +289,7 @@ def _by_hand(path: Path, server: str, start: Start) -> SettingsError:
 
 
 def servers_of(client: Client, path: Path) -> Mapping[str, Any]:
-    """The servers that a client knows, for whoever named none."""
+    """Return the servers that a client lists, by name."""
     if client.form == "yaml":
         lines = (text_of(path) or "").splitlines()
         place = _block(lines, 0, len(lines), client.under)

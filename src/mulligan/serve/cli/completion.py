@@ -10,8 +10,8 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Completion for your shell: prints a script for it to read."""
-    from mulligan.serve.cli import cli  # the frame imports us, when we are asked for
+    from mulligan.serve.cli import cli  # a top-level import would be circular
 
     completer = get_completion_class(shell)
-    assert completer is not None  # the choices above are those click knows
+    assert completer is not None  # click supports all choices above
     click.echo(completer(cli, {}, "mulligan", "_MULLIGAN_COMPLETE").source())

@@ -34,9 +34,9 @@ from mulligan.serve.cli.options import as_json, now, print_json, print_lines, se
 from mulligan.settings import Settings, hook_folder
 
 LARGEST = 5
-"""Tables that are named; --json has them all."""
+"""Number of tables shown as text. The JSON output has all of them."""
 RECENT = 500
-"""Runs that are asked for what they were about."""
+"""Number of recent runs that are checked for a task description."""
 
 
 @click.command(epilog="Examples:\n\n  mulligan doctor\n\n  mulligan doctor --store ./failures.db --json")
@@ -60,7 +60,7 @@ def doctor(store: str | None, as_json: bool) -> None:
 
 def _facts(settings: Settings) -> dict[str, Any]:
     url = settings.store_url
-    path = sqlite_path(url) if is_remote(url) else place_of(url, settings.folder)  # which refuses a server
+    path = sqlite_path(url) if is_remote(url) else place_of(url, settings.folder)  # raises for a server
     facts: dict[str, Any] = {
         "mulligan": __version__,
         "python": platform.python_version(),
@@ -74,12 +74,12 @@ def _facts(settings: Settings) -> dict[str, Any]:
         return facts | {"sound": None, "note": "nothing has been kept yet"}
     try:
         if is_postgres(url):
-            from mulligan.remember.postgres.checkup import of_postgres  # the extra
+            from mulligan.remember.postgres.checkup import of_postgres  # needs the postgres extra
 
             facts |= _checked(of_postgres(url, now()))
         with contextlib.closing(open_store(url)) as kept:
             facts |= _kept(kept)
-        if not is_postgres(url):  # which whoever opens it brings up to date
+        if not is_postgres(url):  # after opening, which migrates the schema
             facts |= _checked(checkup.of_sqlite(path))
     except StoreError as error:
         facts |= {"sound": False, "note": str(error)}
@@ -107,7 +107,7 @@ def _checked(found: Checkup) -> dict[str, Any]:
 
 
 def _waiting(folder: Path) -> dict[str, int]:
-    """What dead processes left. A living one's journal is locked, and its own affair."""
+    """Count the records in orphaned journals. A running process locks its own journal."""
     left = newer = 0
     for orphan in orphans(folder) if folder.is_dir() else ():
         try:
@@ -148,7 +148,7 @@ def _ills(facts: dict[str, Any]) -> list[str]:
 
 
 def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """The facts that say something, in words."""
+    """Return the rows of the text output, without empty ones."""
     share = facts.get("with_context")
     kept = [count(facts[f"{what}s"], what) for what in ("run", "step") if f"{what}s" in facts]
     kept += [_size(facts["bytes"])] if "bytes" in facts else []
@@ -162,9 +162,9 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         **(_of_postgres(facts) if "pool" in facts else {}),
         "dropped": count(facts.get("dropped", 0), "record") if "dropped" in facts else "",
         "context": f"{100 * share:.0f} % of recent runs say what they are about" if share is not None else "",
-        "note": facts.get("note", "") if facts["sound"] is not False else "",  # which is the first line then
+        "note": facts.get("note", "") if facts["sound"] is not False else "",  # shown in the first line instead
     }
-    # An address of ours has no password in it, and is to be read; whatever else may come from strangers.
+    # The store's address contains no password and is shown unchanged. Everything else may be untrusted text.
     return [(name, told if name == "store" and told.isprintable() else terminal.line(told, 300))
             for name, told in rows.items() if told]  # fmt: skip
 

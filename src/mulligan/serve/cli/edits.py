@@ -1,6 +1,7 @@
-"""Edits of other programs' settings: shown before, a copy kept, made at once; a file that is not understood is refused.
+"""Safe edits of other programs' settings files: a diff, a backup, an atomic replacement.
 
-`read_json` and `read_toml` give what is there, `Edit` says what will be, `difference` shows it and `make` does it.
+`read_json` and `read_toml` read a file, `Edit` holds its old and new text, `to_diff` shows the change and `apply`
+writes it. A file that cannot be parsed is never changed.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Any, NamedTuple
 from mulligan.failure import SettingsError
 
 LARGEST = 10_000_000
-"""Bytes of a settings file: one that is larger is something else."""
+"""Larger files are not settings files."""
 
 
 class Edit(NamedTuple):
-    """One file as it is and as it is to be; None where there is none."""
+    """Old and new text of one file. None means that the file does not exist."""
 
     path: Path
     before: str | None
@@ -33,7 +34,7 @@ class Edit(NamedTuple):
         return self.before != self.after
 
     def difference(self) -> str:
-        """What will be different, line by line; empty if nothing will."""
+        """Return the change as a unified diff. Empty if nothing changes."""
         lines = difflib.unified_diff(
             (self.before or "").splitlines(),
             (self.after or "").splitlines(),
@@ -44,10 +45,10 @@ class Edit(NamedTuple):
         return "\n".join(lines)
 
     def make(self, *, keeps_copy: bool = True, mode: int = 0o600) -> Path | None:
-        """Makes it, and answers where the file as it was is kept; None if there was none, or no copy is wanted.
+        """Write the new text and return the path of the backup, or None if there is no backup.
 
-        There is never half a file: it is written beside, and put in its place at once. A link stays one, and rights
-        stay as they were; `mode` is that of a file which was not there.
+        The file is replaced atomically. Symbolic links and permissions are preserved; `mode` applies to a new file
+        only.
         """
         path = self.path.resolve()
         try:
@@ -98,7 +99,7 @@ def _replace(path: Path, text: str, new: int) -> None:
 
 
 def text_of(path: Path) -> str | None:
-    """What is in a settings file; None where there is none."""
+    """Return the text of a settings file, or None if it does not exist."""
     try:
         if path.is_dir():
             raise SettingsError(f"{path} is a folder, where a file of settings should be. Nothing was done.")
@@ -118,7 +119,7 @@ def text_of(path: Path) -> str | None:
 
 
 def read_json(path: Path) -> tuple[str | None, dict[str, Any]]:
-    """A file of settings as text and as an object, both for `json_edit`; nothing there is an empty object."""
+    """Return a settings file as text and as an object, both for `json_edit`. A missing file is an empty object."""
     text = text_of(path)
     if text is None or not text.strip():
         return text, {}
@@ -145,7 +146,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def json_edit(path: Path, before: str | None, value: dict[str, Any]) -> Edit:
-    """The edit that leaves this object in the file, laid out as the file was; an empty one leaves no file."""
+    """Plan the edit that stores this object, with the file's indentation. An empty object removes the file."""
     if not value:
         return Edit(path, before, None)
     try:
@@ -166,8 +167,8 @@ def _indent(text: str) -> int | str:
 
 
 def read_toml(path: Path) -> tuple[str | None, dict[str, Any]]:
-    """A TOML file as text and as a table. There is no writer: whoever edits it adds or removes lines of the text."""
-    import tomllib  # 10 ms, and few commands come here
+    """Return a TOML file as text and as a table. There is no TOML writer: callers edit lines of the text."""
+    import tomllib  # 10 ms, and few commands need it
 
     text = text_of(path)
     try:

@@ -1,6 +1,6 @@
-"""Build and recognize the commands by which agents and MCP clients start mulligan.
+"""Commands by which agents and MCP clients start mulligan.
 
-They run such a command in cloned repositories, among strangers' files and variables.
+They run in cloned repositories, so these commands must not import files or read variables that a repository controls.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 PACKAGES = ("mulligan", "msgspec", "jsonschema_rs", "click", "rich", "mcp", "psycopg")
-"""Everything that an entry may import: ourselves, and what we depend on."""
+"""All packages that a started command may import: mulligan and its dependencies."""
 SCRIPT = Path(__file__).with_name("start.py")
 SECONDS = 30
-"""How long the interpreter may take to answer."""
+"""Time limit for the interpreter that checks isolated mode."""
 _ORIGINS = """
 import sys
 from importlib.util import find_spec
@@ -30,24 +30,24 @@ _SCRIPT = re.compile(r"(?:^|[/\\])mulligan[/\\]serve[/\\]cli[/\\]start\.py$")
 
 
 class Start(NamedTuple):
-    """The command that starts a server."""
+    """Command that starts a server."""
 
     command: str
     args: tuple[str, ...]
 
 
 def build_start(*words: str) -> Start:
-    """Build the command that runs `mulligan` with these words and imports nothing that a repository chooses."""
-    # `-I` leaves out the working directory, all PYTHON* variables and the user site, where `pip install --user` puts
-    # packages. For such an installation `-EP` is not enough: `site` reads PYTHONUSERBASE even under `-E`, and runs what
-    # it finds there. So `-S` holds `site` back until `start.py` has removed that variable.
+    """Build the command that runs `mulligan` with these arguments and imports nothing that a repository controls."""
+    # `-I` ignores the working directory, PYTHON* variables and the user site, where `pip install --user` puts
+    # packages. For such an installation `-EP` is not enough: `site` reads PYTHONUSERBASE even under `-E`, and
+    # executes files that it finds there. So `-S` delays `site` until `start.py` has removed that variable.
     how = ("-I", "-m", "mulligan") if can_start_isolated() else ("-ESP", str(SCRIPT))
     return Start(sys.executable, (*how, *words))
 
 
 @functools.cache
 def can_start_isolated() -> bool:
-    """Ask this interpreter whether its isolated mode finds every package where this process finds it."""
+    """Return whether this interpreter's isolated mode finds every package at the same path as this process."""
     specs = [find_spec(name) for name in PACKAGES]
     try:
         answer = subprocess.run(
@@ -64,7 +64,7 @@ def can_start_isolated() -> bool:
 
 
 def read_words(start: Start) -> tuple[str, ...] | None:
-    """Read what follows `mulligan` in any form that `install` has ever written; None if the command is another."""
+    """Return the arguments after `mulligan`, for all command forms that `install` has written, else None."""
     if PurePath(start.command).stem == "mulligan":
         return start.args
     words = start.args

@@ -1,4 +1,4 @@
-"""mulligan env: the variables by which programs find the server."""
+"""mulligan env: environment variables that point programs to a server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from mulligan.serve.cli.options import as_json, print_json
 
 DEFAULT = "http://127.0.0.1:4700"
-"""Where a server is that was told nothing else."""
+"""Default address of `mulligan serve`."""
 
 
 @click.command(
@@ -25,13 +25,13 @@ def env(url: str, token: str | None, agent: str | None, as_json: bool) -> None:
     url = url.rstrip("/")
     found = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": url,
-        # Without it an SDK that configures itself takes gRPC, which this server does not speak.
+        # Without this, an SDK that configures itself uses gRPC, which this server does not support.
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
     }
     if token:
         found["OTEL_EXPORTER_OTLP_HEADERS"] = f"Authorization=Bearer%20{token}"
     if agent == "claude-code":
-        # What a tool was given and what it said are left out of its logs unless they are asked for.
+        # By default the agent's logs contain neither tool arguments nor tool results.
         found |= {
             "CLAUDE_CODE_ENABLE_TELEMETRY": "1", "OTEL_LOGS_EXPORTER": "otlp", "OTEL_LOG_TOOL_DETAILS": "1",
         }  # fmt: skip

@@ -1,4 +1,4 @@
-"""mulligan export, mulligan import: runs as JSON lines, out of a store and into one."""
+"""mulligan export and mulligan import: runs as JSON lines."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from mulligan.serve.hooks.state import KIND, beginning_of
 from mulligan.settings import Settings
 
 BATCH = 1000
-"""Records that are kept together."""
+"""Number of records per transaction."""
 HOOKED = {"claude-code": "claude-code", "codex": "codex", "gemini-cli": "gemini"}
-"""Formats of agents that may have hooks, and what those call the agent."""
+"""Log formats of agents that may have hooks, with the agent's name in the hooks."""
 BY_RUN = (exported.NAME, rows.NAME)
-"""Formats that hold a run after the other: reading goes on where it ended. Others grow, and are read anew."""
+"""Formats of complete runs in sequence: an import resumes at the stored offset. Runs of other formats may grow."""
 
 
 class Importer:
-    """Puts runs that were read from files into a store, each once, without secrets."""
+    """Stores runs from files, each once, with secrets redacted."""
 
     def __init__(self, store: Store, redactor: Redactor) -> None:
         self._store = store
@@ -49,19 +49,19 @@ class Importer:
         self.runs = 0
         self.steps = 0
         self.new = 0
-        """Records the store did not have."""
+        """Records that the store did not have."""
         self.skipped = 0
-        """Files of which something was kept before."""
+        """Files that were imported in part or in full before."""
         self.hooked: set[str] = set()
-        """Sessions that the hooks of their agent recorded as they happened: their logs would count them twice."""
+        """Sessions that hooks have recorded already. Importing their logs would count every call twice."""
         self._asked: dict[tuple[str, str], bool] = {}
 
     def histories(
         self, lines: Lines, format: formats.Format, reading: Reading, skips: bool = False
     ) -> Iterator[History]:
-        """The runs of a file as they are read. Each is kept once the next has been asked for.
+        """Yield the runs of a file as they are read. A run is stored after the caller requests the next one.
 
-        `skips` leaves out what was kept before, where a file holds a run after the other.
+        `should_skip_stored` skips the part that an earlier import stored, for resumable formats.
         """
         journal = _journal(lines, format)
         known = self._store.offset(LOCAL, journal)
@@ -88,12 +88,12 @@ class Importer:
         if agent is None or not session:
             return False
         if (agent, session) not in self._asked:
-            from mulligan.remember.remote import RemoteStore  # few import, and fewer to a server
+            from mulligan.remember.remote import RemoteStore  # imported only where it is needed
 
-            # Where its run was pruned, its figures were not.
+            # The session state outlives a pruned run.
             is_known = self._store.get(LOCAL, KIND, session) is not None
             if not is_known and not isinstance(self._store, RemoteStore):
-                # Not of a server: hooks keep in a file, and whoever may only send there may not look.
+                # Skipped for a remote store: hooks write to a local file, and an ingest token cannot read.
                 is_known = bool(self._store.find(LOCAL, beginning_of(agent, session), limit=1))
             self._asked[agent, session] = is_known
         if self._asked[agent, session]:
@@ -101,7 +101,7 @@ class Importer:
         return self._asked[agent, session]
 
     def told_hooked(self) -> str:
-        """A sentence about what was left out; empty where nothing was."""
+        """Return a sentence about skipped sessions, or an empty text."""
         if not self.hooked:
             return ""
         number = terminal.count(len(self.hooked), "session")
@@ -114,17 +114,17 @@ class Importer:
     def _events(self, history: History, is_whole: bool) -> Iterator[AnyEvent]:
         if self._redactor.level == "shared" or self._hides_linked_values(history):
             history = attach_links(history)
-        # A run that was exported may be in this very store, with more of it: then nothing about it is changed.
+        # An exported run may exist in this store with more data. RunStarted does not overwrite it.
         yield redacted(RunStarted(history.run) if is_whole else RunEnded(history.run), self._redactor)
         for step in history.steps:
-            # A call that nobody knows the time of would be counted in 1970, where no question looks.
+            # A call without a time would be counted in 1970, outside every query.
             dated = step if step.started else replace(step, started=history.run.started)
             yield redacted(StepEnded(dated), self._redactor)
         for compaction in history.compactions:
             yield redacted(ContextCompacted(compaction), self._redactor)
 
     def _hides_linked_values(self, history: History) -> bool:
-        """Return whether redaction hides a value by which a link was judged: the store could not derive it."""
+        """Return whether redaction hides a value on which a link depends: the store could not derive the link again."""
         links = [link for link in history.links if link.failed != link.overcame]
         calls = {call for link in links for call in (link.failed, link.overcame)}
         steps = [step for step in history.steps if step.call in calls]
@@ -132,7 +132,7 @@ class Importer:
 
 
 def _journal(lines: Lines, format: formats.Format) -> str:
-    """A name for a file by what it begins with: the same if it is moved, or grows."""
+    """Return a name for a file from its name and first line. It stays the same when the file grows or moves."""
     first = lines.head(64 * 1024).partition(b"\n")[0]
     digest = hashlib.sha256(lines.path.name.encode("utf-8", "replace") + b"\n" + first).hexdigest()[:24]
     return f"import:{format.name}:{digest}"
@@ -140,11 +140,11 @@ def _journal(lines: Lines, format: formats.Format) -> str:
 
 @contextlib.contextmanager
 def progress(total: int, doing: str) -> Iterator[Callable[[int], None]]:
-    """A bar on the terminal of stderr, and nothing anywhere else; it is told how much is done."""
+    """Show a progress bar on stderr for large inputs. Yield the function to call with the completed bytes."""
     if not sys.stderr.isatty() or total < 5_000_000:
         yield lambda done: None
         return
-    from rich.console import Console  # takes as long to import as small logs to read
+    from rich.console import Console  # its import takes as long as reading a small log
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     told = (TextColumn(doing), BarColumn(), DownloadColumn(), TimeRemainingColumn())
@@ -277,13 +277,13 @@ def export(
 
 
 def hidden(history: History, redactor: Redactor) -> History:
-    """Redact a run for export. Its links stay, without the values that are hidden."""
+    """Redact a run for export. Its links are kept, without redacted values."""
 
     def one(event: Any) -> Any:
         return redacted(event, redactor)
 
     steps = [one(StepEnded(step)).step for step in history.steps]
-    if redactor.level == "shared":  # an answer may be a whole file: for others it is a value like any argument
+    if redactor.level == "shared":  # a result may be a whole file: it is redacted like an argument
         steps = [replace(step, result=redactor.value(step.result)) for step in steps]
     return History(
         run=one(RunEnded(history.run)).run,
@@ -294,8 +294,8 @@ def hidden(history: History, redactor: Redactor) -> History:
 
 
 def _key(kept: Store, url: str) -> bytes:
-    """By which equal values can be told in all exports of one store, and by nobody else."""
-    if is_remote(url):  # which keeps its own to itself: equal values can be compared within one export
+    """Return the key that makes equal values comparable across exports of one store."""
+    if is_remote(url):  # a server does not reveal its key, so values are comparable within one export only
         return os.urandom(32)
     key = kept.get(LOCAL, "key", "export")
     if key is None:
@@ -306,7 +306,7 @@ def _key(kept: Store, url: str) -> bytes:
 
 @contextlib.contextmanager
 def _writing(output: str | None) -> Iterator[IO[bytes]]:
-    """Standard output, or a file that is there whole or not at all."""
+    """Open standard output, or a file that appears only after it was written completely."""
     if output is None or output == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

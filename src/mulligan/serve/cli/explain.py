@@ -1,4 +1,4 @@
-"""mulligan explain, which also answers to mulligan classify."""
+"""mulligan explain, also available as mulligan classify."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mulligan.report.tables import columns, count, pairs
 from mulligan.serve.cli.options import as_json, width
 
 _MOST = 64 * 1024 * 1024
-"""Bytes of one text or one line. Only its ends are read, but they must be found."""
+"""Limit for one text or one line. The classifier reads only both ends, but must find them."""
 
 _MOVES = {
     Remedy.WAIT: "wait, then the same again",
@@ -95,8 +95,8 @@ def explain(
 
 
 def _known(failure: Failure, tool: str) -> Lesson | None:
-    """A lesson that comes with mulligan and speaks of just this, unless somebody here has disabled it."""
-    from mulligan.remember.seeds import corpus  # for one text; for many they would be in the way
+    """Return the seed lesson about this failure, unless it is disabled in the store."""
+    from mulligan.remember.seeds import corpus  # only for a single text
     from mulligan.remember.store import LOCAL
     from mulligan.serve.cli.options import opened
 
@@ -118,7 +118,7 @@ def _opened(file: str | None) -> IO[bytes]:
 
 
 def _classify() -> Callable[..., Failure]:
-    """The classifier of the settings in force here: kinds and rules of one's own count in the command too."""
+    """Return the classifier with the kinds and rules of the current settings."""
     settings = settings_file.read()
     return Classifier.from_settings({"kinds": settings.kinds, "rules": settings.rules}).classify
 
@@ -129,9 +129,9 @@ def _lines(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def _each(lines: Iterator[bytes], as_json: bool, why: bool) -> bool:
-    """One answer for each line, in order, as it comes. A line that cannot be read gets an `error` in its place.
+    """Classify each line and print the result in order. An unreadable line prints an `error` instead.
 
-    Whether any could be read, or there was none.
+    Return False if every line was unreadable.
     """
     rows: list[tuple[str, ...]] = []
     number = bad = 0
@@ -166,7 +166,7 @@ def _each(lines: Iterator[bytes], as_json: bool, why: bool) -> bool:
 
 
 def _asked(line: bytes) -> dict[str, Any]:
-    """The arguments of `classify`, or a ValueError that says what is wrong with the line."""
+    """Return the arguments of `classify`. Raise ValueError with the reason if the line is invalid."""
     try:
         given = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""mulligan fixes: what turned failures into successes, its evidence, and what operators say about it."""
+"""mulligan fixes: list fixes, show their evidence, approve or revoke them."""
 
 from __future__ import annotations
 

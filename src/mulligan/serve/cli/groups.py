@@ -1,4 +1,4 @@
-"""A command with commands of its own: its help tells each in a whole sentence, and a misspelt one finds its name."""
+"""Click group that lists full help sentences and suggests names for misspelled commands."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 LONGEST = 1000
-"""Characters of a sentence in the help: longer than any of ours."""
+"""Longer than any help sentence, so that click does not shorten them."""
 
 
 class Group(click.Group):
-    """Commands under one name. One that lists without any of them says so to those who type `list`."""
+    """Command group. If it lists its items without a subcommand, its error for `list` says so."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         known = self.list_commands(ctx)
@@ -20,7 +20,7 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def _meant(self, ctx: click.Context, typed: str, known: list[str]) -> str:
-        import difflib  # only a misspelt command comes here
+        import difflib  # only for a misspelled command
 
         if typed in ("list", "ls") and self.invoke_without_command:
             return f"To list them: {ctx.command_path}"

@@ -1,4 +1,4 @@
-"""mulligan install, mulligan uninstall: lets other programs come to mulligan, by an edit of their settings."""
+"""mulligan install and mulligan uninstall: edit other programs' settings so that they run mulligan."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from mulligan.serve.cli.groups import Group
 from mulligan.serve.cli.options import as_json, print_json
 
 SECONDS = 10
-"""After which an agent goes on without us. A hook takes a tenth of a second."""
+"""Time limit after which an agent continues without the hook. A hook takes about 0.1 seconds."""
 AT_THE_END = 3
-"""The same at the end of a session, for which no agent waits longer."""
+"""Time limit at the end of a session. No agent waits longer."""
 WIDEST = 400
-"""Characters of a line that are shown."""
+"""Longest line of a diff on the terminal."""
 EXAMPLES = (
     "Examples:\n\n  mulligan {0} claude-code --dry-run\n\n  mulligan {0} codex\n\n  mulligan {0} gemini --project"
 )
 
 
 class Agent(NamedTuple):
-    """A coding agent, and where it is told what to run."""
+    """Coding agent and the hook events to install."""
 
     name: str
-    """As `mulligan-hook` is told it."""
+    """Argument of `mulligan-hook`."""
     spoken: str
     events: Mapping[str, str | None]
-    """What it is to tell us, each with the matcher that narrows it."""
+    """Hook events, each with an optional matcher."""
     unit: int = 1
-    """In which parts of a second it counts."""
+    """Units of the agent's timeout setting: 1 for seconds, 1000 for milliseconds."""
     then: str = ""
-    """What the user must do once."""
+    """One-time instruction for the user."""
 
 
 CLAUDE_CODE = Agent(
@@ -67,10 +67,10 @@ GEMINI = Agent(
 
 
 def command(agent: Agent) -> str:
-    """What the agent runs. A python that is gone, or a package that is, must not disturb it: it is told nothing.
+    """Build the shell command of a hook. If Python or the package is missing, the command succeeds without output.
 
-    The interpreter is started without `site`, and `start.py` by its path: a third of what the start would cost. With
-    `-E` and `-P`, too: agents run hooks in cloned repositories, whose files and variables must not be imported.
+    The interpreter starts without `site` and runs `start.py` by its path, which takes a third of the time. `-E` and
+    `-P` prevent imports from cloned repositories, in which agents run hooks.
     """
     start = Path(mulligan.__file__).parent / "serve" / "hooks" / "start.py"
     return f"{shlex.quote(sys.executable)} -ESP {shlex.quote(str(start))} {agent.name} 2>/dev/null || :"
@@ -80,7 +80,7 @@ _OURS = re.compile(r"\bmulligan-hook\b|\bmulligan[/\\]serve[/\\]hooks[/\\]")
 
 
 def with_hooks(settings: Mapping[str, Any], agent: Agent, path: Path) -> dict[str, Any]:
-    """Settings in which our hooks stand, each once, beside whatever else does."""
+    """Return the settings with our hooks, each once, next to existing hooks."""
     made = without_hooks(settings, path)
     hooks = made.setdefault("hooks", {})
     for event, matcher in agent.events.items():
@@ -92,7 +92,7 @@ def with_hooks(settings: Mapping[str, Any], agent: Agent, path: Path) -> dict[st
 
 
 def without_hooks(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Settings in which none of our hooks stands, and nothing else is different."""
+    """Return the settings without our hooks and otherwise unchanged."""
     made = copy.deepcopy(dict(settings))
     hooks = made.get("hooks", {})
     if not isinstance(hooks, dict) or not all(isinstance(entries, list) for entries in hooks.values()):
@@ -109,7 +109,7 @@ def without_hooks(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _without(entry: Any) -> Any:
-    """An entry without our commands; None if it held nothing else."""
+    """Return a hook entry without our commands, or None if nothing else remains."""
     handlers = entry.get("hooks") if isinstance(entry, dict) else None
     if not isinstance(handlers, list):
         return entry
@@ -120,7 +120,7 @@ def _without(entry: Any) -> Any:
 
 
 def settings_of(agent: Agent, project: bool) -> Path:
-    """The file that tells an agent what to run; of a project, the one that is not shared where there is one."""
+    """Return the settings file of an agent. For a project, prefer the file that is not committed."""
     if project:
         here = Path.cwd()
         return {
@@ -141,7 +141,7 @@ def _folder(variable: str, usual: str) -> Path:
 
 
 def _advice(agent: Agent) -> list[str]:
-    """What stands in the way, beside the file that is edited."""
+    """Return warnings about other settings that disable hooks."""
     if agent is not CODEX:
         return []
     config = _folder("CODEX_HOME", ".codex") / "config.toml"
@@ -155,7 +155,7 @@ def _advice(agent: Agent) -> list[str]:
 def perform(
     edit: Edit, dry_run: bool, as_json: bool, done: str, nothing: str, then: list[str] | None = None, **facts: Any
 ) -> None:
-    """Shows an edit, makes it unless it is a rehearsal, and says what came of it and what is left to do."""
+    """Show an edit, apply it unless this is a dry run, and print the result and the next steps."""
     saved = edit.make() if edit.changes and not dry_run else None
     if as_json:
         print_json(
@@ -174,7 +174,7 @@ def perform(
         click.echo(nothing)
         return
     for each in edit.difference().splitlines():
-        # Line by line as it is, or it could not be compared; but what a terminal would obey is not shown to it.
+        # Lines keep their layout so that the diff stays readable, but control characters are removed.
         click.echo("".join(letter if letter.isprintable() or letter == "\t" else " " for letter in each[:WIDEST]))
     click.echo("")
     click.echo(f"Nothing was written: this was a rehearsal of {edit.path}." if dry_run else done)
@@ -238,7 +238,7 @@ def _uninstall(agent: Agent, project: bool, dry_run: bool, as_json: bool) -> Non
 
 
 def _add(agent: Agent, where: str) -> None:
-    """`mulligan install AGENT` and `mulligan uninstall AGENT`."""
+    """Register `mulligan install AGENT` and `mulligan uninstall AGENT`."""
 
     @install.command(
         agent.name,

@@ -1,4 +1,4 @@
-"""mulligan lessons, mulligan consolidate: what was learned, in words, and what people say about it."""
+"""mulligan lessons and mulligan consolidate: list, edit, exchange and create lessons."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def lessons(
 
 
 def _nothing(settings: Settings, is_there: bool, store: str | None) -> str:
-    """Why there are no lessons, and what to do."""
+    """Return why there are no lessons and what to do."""
     if not is_there:
         begin = "Wrap a function with @mulligan.tool and call it, or read logs that you have: mulligan scan --import"
         return f"There is no {shown(settings.store_url)} yet. Name another (--store). {begin}"
@@ -144,7 +144,7 @@ def show(context: click.Context, lesson: str, store: str | None, as_json: bool) 
 
 
 def _verdict(name: LessonVerdict, help: str) -> None:
-    """Makes the command that says this of a lesson."""
+    """Register the command that applies this decision to a lesson."""
 
     @lessons.command(name, help=help, epilog=f"Examples:\n\n  mulligan lessons {name} les_8f2c")
     @click.argument("lesson")
@@ -197,11 +197,11 @@ def edit(
 
 
 def _edited(lesson: Lesson) -> Lesson:
-    """The lesson as it comes back from the user's editor."""
+    """Open the lesson in the user's editor and return the edited lesson."""
     if not sys.stdin.isatty() and not (os.environ.get("EDITOR") or os.environ.get("VISUAL")):
         raise SettingsError("there is no terminal to edit in. Say the words: --mistake TEXT, --correction TEXT.")
     text = click.edit(lesson_files.written(lesson), extension=".md")
-    if text is None:  # it was left as it is
+    if text is None:  # the file was not saved
         return lesson
     data = text.encode("utf-8", "surrogateescape")
     try:
@@ -214,7 +214,7 @@ def _edited(lesson: Lesson) -> Lesson:
 
 
 def _redacted(lesson: Lesson, settings: Settings) -> Lesson:
-    """What a person wrote passes the same gate as what agents record."""
+    """Redact text that a person wrote, like recorded text."""
     event = redacted(LessonLearned(lesson), redactor_of(settings))
     assert isinstance(event, LessonLearned)
     return event.lesson
@@ -293,7 +293,7 @@ def import_(context: click.Context, folder: Path, replace: bool, store: str | No
 
 
 def _rivals(found: list[Lesson]) -> list[tuple[str, str]]:
-    """Lessons that say different things about the same failure."""
+    """Return pairs of lessons with different corrections for the same failure."""
     first: dict[tuple[str, str], Lesson] = {}
     rivals = []
     for lesson in found:
@@ -325,7 +325,7 @@ def _tell_imported(
         click.echo(f"note: {one} and {other} say different things about the same failure.")
 
 
-# Made
+# Consolidation
 
 
 @click.command(epilog="Examples:\n\n  mulligan consolidate\n\n  mulligan consolidate --reword mymodels:cheap_model")
@@ -365,7 +365,7 @@ def consolidate(reword: str | None, store: str | None, as_json: bool) -> None:
 
 
 def _model(name: str) -> Callable[[str], str]:
-    """The function of this name, from the folder one is in or what is installed."""
+    """Import MODULE:FUNCTION from the working directory or an installed package."""
     module, colon, function = name.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
@@ -380,7 +380,7 @@ def _model(name: str) -> Callable[[str], str]:
 
 
 def _reworded(kept: Store, done: Consolidated, model: Callable[[str], str], settings: Settings) -> int:
-    """Asks the model about what is new; how many of its answers could be used."""
+    """Reword new lessons with the model. Return the number of lessons that changed."""
     words = Prompt(redactor_of(settings, "local", personal=False))
     better = 0
     for lesson in done.lessons:

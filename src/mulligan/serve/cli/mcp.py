@@ -27,7 +27,7 @@ def mcp(store: str | None) -> None:
     Its tools are known_failures, suggest_fix, recent_failures and record_outcome. It is started by an MCP client, and
     ends with it.
     """
-    from mulligan.serve.mcp.server import serve  # the extra, asked for before anything is opened
+    from mulligan.serve.mcp.server import serve  # needs the mcp extra: fail before the store is opened
 
     # isort: split
     from mulligan.parts import classify_of, redactor_of
@@ -35,12 +35,12 @@ def mcp(store: str | None) -> None:
     from mulligan.serve.cli.proxy import SESSIONS
     from mulligan.serve.mcp.knowledge import Knowledge
 
-    # Those of the user alone: a project's file comes with strangers' code.
+    # User settings only: a project's settings file is part of untrusted code.
     settings = settings_file.read({"store": store} if store else {}, of_user=True)
     found: list[Store] = []
 
     def kept() -> Store | None:
-        """The store, from the moment there is one: a question makes no files."""
+        """Return the store as soon as it exists. A read must not create files."""
         if not found and not settings.off and (there := opened(settings)) is not None:
             found.append(there)
         return found[0] if found else None

@@ -1,4 +1,4 @@
-"""mulligan copy, mulligan migrate: a store moves house, or is brought up to date."""
+"""mulligan copy and mulligan migrate: copy a store, or migrate its schema."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _check_apart(source: str, to: str) -> None:
 
 
 def _adopt(source: str) -> None:
-    """What killed processes left in their journals belongs to the store."""
+    """Import orphaned journals before the copy, so that it is complete."""
     kept = opened(settings_with(source))
     if kept is None:
         raise SettingsError(f"there is no {source}. Name the store that is to be copied.")

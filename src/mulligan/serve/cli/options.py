@@ -1,4 +1,4 @@
-"""What several commands share: where the store is, and how answers are printed."""
+"""Options and helpers that several commands share: store access, output, progress."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def store_option(function: F) -> F:
 
 
 def kind_option(help: str, after: str = "/") -> Callable[[F], F]:
-    """`--kind`: a kind, or a type alone, which comes with `after` behind it."""
+    """Return the option `--kind`. For a type without a code, the value is the type followed by `after`."""
 
     def checked(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
         if text is None:
@@ -48,7 +48,7 @@ def kind_option(help: str, after: str = "/") -> Callable[[F], F]:
         if text.rstrip("/") in TYPES:
             return text.rstrip("/") + after
         if "/" in text:
-            return text  # one of the user's own, or of another version
+            return text  # a custom kind, or one of another version
         near = [each for each in KINDS if each.partition("/")[2] == text] or ["tool/timeout"]
         meant = " or ".join(near)
         raise SettingsError(f"--kind takes a type and a code, such as {meant}, or a type, such as tool, got {text!r}.")
@@ -62,9 +62,9 @@ def settings_with(store: str | None) -> Settings:
 
 
 def opened(settings: Settings) -> Store | None:
-    """The store for a command that asks, or None if nothing was ever kept there: a question makes no files.
+    """Open the store for a read, or return None if it does not exist. A read must not create files.
 
-    What processes that were killed left in their journals is brought in first, so that the answer is whole.
+    Orphaned journals are imported first, so that the results are complete.
     """
     url = settings.store_url
     if url.startswith("memory:") or is_remote(url):
@@ -78,8 +78,8 @@ def opened(settings: Settings) -> Store | None:
         return None
     except OSError as error:
         raise StoreError(f"{path} cannot be read ({error.strerror}). Check its rights, or set MULLIGAN_HOME.") from None
-    with progress("bringing the store up to date") as told:  # where an earlier version made it; else nothing is shown
-        store = open_store(url, settings.fsync, progress=told)  # or what is adopted would survive less than its journal
+    with progress("bringing the store up to date") as told:  # shown only if the schema must be migrated
+        store = open_store(url, settings.fsync, progress=told)  # same durability as the journals imported below
     if journals:
         try:
             adopt(store, LOCAL, journals_of(path))
@@ -89,7 +89,7 @@ def opened(settings: Settings) -> Store | None:
 
 
 def needed(settings: Settings) -> Store:
-    """The store for a command that is about something in it."""
+    """Open the store, or raise an error if it does not exist."""
     kept = opened(settings)
     if kept is None:
         where = shown(settings.store_url)
@@ -98,13 +98,13 @@ def needed(settings: Settings) -> Store:
 
 
 def there(store: str | None) -> str:
-    """What a command that is suggested needs, so that it is about the same store."""
+    """Return the `--store` option for a suggested command, so that it uses the same store."""
     return f" --store {shown(store)}" if store else ""
 
 
 @contextlib.contextmanager
 def progress(label: str) -> Iterator[Progress]:
-    """A bar on the terminal's error output, once there is anything to tell; nothing where that is no terminal."""
+    """Show a progress bar on stderr after the first report. Without a terminal, show nothing."""
     if not sys.stderr.isatty():
         yield lambda done, of: None
         return
@@ -126,7 +126,7 @@ def now() -> int:
 
 
 def moment(text: str | None, option: str = "--since") -> int | None:
-    """`7d` ago, or a date, as a moment in UTC milliseconds; `all` and nothing are none."""
+    """Parse a duration (`7d`) or a date as UTC milliseconds. `all` and None return None."""
     try:
         return moments.moment(text, now())
     except ValueError:
@@ -134,12 +134,12 @@ def moment(text: str | None, option: str = "--since") -> int | None:
 
 
 def width() -> int | None:
-    """Columns of the terminal; None where there is none and nothing need be cut."""
+    """Return the columns of the terminal, or None if stdout is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def told_more(shown: int, limit: int) -> None:
-    """Says that a list may have been cut: its first line counts what is listed, not what there is."""
+    """Warn on stderr that a list may be incomplete, because it reached the limit."""
     if shown == limit:
         click.echo(
             f"\nThe first {limit:,} are listed and counted. For more: --limit {min(10 * limit, 10_000)}", err=True
@@ -151,7 +151,7 @@ def print_json(value: object) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Tables fit the terminal already; a sentence, which begins at its left, is broken between words."""
+    """Print tables unchanged and wrap sentences to the terminal. A sentence starts in the first column."""
     plainly = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
     columns = width()
     for each in lines:

@@ -1,4 +1,4 @@
-"""mulligan patterns: list, show, and decide about them."""
+"""mulligan patterns: list, show and manage failure patterns."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _best(kept: Store, pattern: Pattern) -> Fix | None:
 def _embedder(named: str) -> kin.Embedder:
     module, _, function = named.partition(":")
     try:
-        sys.path.insert(0, "")  # as `python -m` has it: a file in this folder can be named
+        sys.path.insert(0, "")  # like `python -m`: allows modules of the working directory
         found = getattr(importlib.import_module(module), function or "embed")
     except (ImportError, AttributeError, ValueError) as error:
         raise SettingsError(f"--embedder {named!r} cannot be found ({error}). Name it as module:function.") from None
@@ -206,7 +206,7 @@ def _decide(
     into: str | None = None,
 ) -> None:
     kept = _opened(context, store)
-    for id in (*ids, *([into] if into else [])):  # all of them, before any is changed
+    for id in (*ids, *([into] if into else [])):  # check all before any is changed
         if do != "split" and kept.pattern(LOCAL, id) is None:
             raise _unknown(id)
     changed: list[Pattern] = []

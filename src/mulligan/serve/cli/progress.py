@@ -1,4 +1,4 @@
-"""How far a long reading has come: one line on standard error, for somebody who watches a terminal."""
+"""Progress of reading a long input, as one line on standard error."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import time
 from typing import IO
 
 _LARGE = 1024 * 1024
-"""Bytes before which nothing is shown: it is over soon."""
+"""Smaller inputs finish before progress is useful."""
 _OFTEN = 0.2
-"""Seconds between two looks."""
+"""Interval between two updates of the line."""
 
 
 class Progress:
-    """Told of every piece that was read; shows how much that is, and how much of it all where that is known.
+    """Progress line of a stream, with a percentage if its size is known.
 
-    Shows nothing where standard error is no terminal, nor where standard output is one: the text itself is seen there.
+    Shown only if standard error is a terminal and standard output is not: there, the output itself shows progress.
     """
 
     def __init__(self, doing: str, stream: IO[bytes]) -> None:
@@ -39,15 +39,15 @@ class Progress:
             sys.stderr.flush()
 
     def done(self) -> None:
-        """Takes the line away again."""
+        """Remove the progress line."""
         if self._is_shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
 
 def _size(stream: IO[bytes]) -> int:
-    """Bytes of a file; 0 of a pipe, which does not know."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # a stream without a file under it
+    """Return the size of a file, or 0 for a pipe."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # a stream without a file descriptor
         about = os.fstat(stream.fileno())
         return about.st_size if stat.S_ISREG(about.st_mode) else 0
     return 0

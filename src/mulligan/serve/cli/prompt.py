@@ -1,4 +1,4 @@
-"""mulligan prompt: what a model should know of its tools before it calls them, as text or as a section of a file."""
+"""mulligan prompt: render lessons for a model, as text or as a section of a file."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _made(
         return told(words, found, budget, tools=tools, server=server)
 
     def wrap(text: str) -> str:
-        # Also where the file has its front already, or the second time there would be room for more.
+        # Count the front matter even if the file has it already. Otherwise a second run would fit more lessons.
         return front + sections.placed("", f"{section_title()}\n\n{text}", "section")
 
     least = tokens(wrap(""))
@@ -150,7 +150,7 @@ def _counted(made: Told) -> str:
 
 
 def _usual_mode() -> int:
-    """That of a file which anybody makes here."""
+    """Return the default permissions of a new file in this process."""
     mask = os.umask(0o077)
     os.umask(mask)
     return 0o666 & ~mask

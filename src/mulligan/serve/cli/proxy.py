@@ -1,4 +1,4 @@
-"""mulligan proxy, and mulligan proxy accept."""
+"""mulligan proxy and mulligan proxy accept."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mulligan.serve.cli.groups import Group
 from mulligan.serve.proxy.process import started
 
 SESSIONS = ("CLAUDE_CODE_SESSION_ID", "CODEX_SESSION_ID", "GEMINI_SESSION_ID")
-"""Where agents tell the servers that they start which session it is."""
+"""Environment variables in which agents pass the session id to their servers."""
 RUNNERS = frozenset({"npx", "uvx", "node", "python", "python3", "uv", "bunx", "bun", "deno", "docker", "pipx", "npm"})
-"""Programs that start the server and are not it."""
+"""Programs that only launch the server."""
 
 
 class Proxy(Group):
-    """What stands behind `--` is the server's command, whatever it looks like."""
+    """Command group that takes everything after `--` as the server's command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -93,7 +93,7 @@ def _run(command: list[str], mode: Any, store: str | None, given: dict[str, Any]
             f"{command[0]!r} cannot be started: {(error.strerror or str(error)).lower()}. "
             "What comes after -- is the command that starts the server."
         ) from None
-    # From here on, the server starts while we do.
+    # Imported after the server's start, so that both load at the same time.
     from mulligan import settings as settings_file
     from mulligan.serve.proxy.rules import Options
     from mulligan.serve.proxy.start import serve
@@ -101,7 +101,7 @@ def _run(command: list[str], mode: Any, store: str | None, given: dict[str, Any]
     settings = _settings(store)
     name = given["name"] or named(command)
     if settings is None or settings.off:
-        # Not recorded rather than recorded by other rules: what cannot be read may say what to hide.
+        # Without valid settings nothing is recorded: the unreadable file may define redaction rules.
         settings, mode = settings_file.Settings(store="memory:", record="off"), "observe"
     options = Options(
         name=name,
@@ -119,7 +119,7 @@ def _run(command: list[str], mode: Any, store: str | None, given: dict[str, Any]
 
 
 def _settings(store: str | None) -> Any:
-    """Those of the user alone: a project's file comes with strangers' code, and the server may be a stranger's too."""
+    """Read the user settings only: project files and the server may be untrusted."""
     from mulligan import settings as settings_file
 
     try:
@@ -130,7 +130,7 @@ def _settings(store: str | None) -> Any:
 
 
 def named(command: list[str]) -> str:
-    """What a server is called, from the command that starts it: git for `uvx mcp-server-git`."""
+    """Derive the server's name from its command, for example `git` from `uvx mcp-server-git`."""
     words = [PurePath(each).name for each in command if not each.startswith("-")]
     own = next((word for word in words if word not in RUNNERS and word not in ("run", "exec", "-m")), words[0])
     own = re.sub(r"@[\w.^~-]*$", "", own)
@@ -156,7 +156,7 @@ def accept(server: str | None, tools: tuple[str, ...], everything: bool, store: 
 
     Without a server: which have changed. With one: what. With tools, or --all: accepts them.
     """
-    from mulligan import settings as settings_file  # the proxy itself must start quickly, and needs none of these
+    from mulligan import settings as settings_file  # local imports: the proxy must start quickly
     from mulligan.remember.store import LOCAL
     from mulligan.serve.cli.options import opened, print_json, print_lines
     from mulligan.serve.proxy import pins

@@ -1,4 +1,4 @@
-"""mulligan redact: a filter that takes secrets and personal data out of a text."""
+"""mulligan redact: a filter that removes secrets and personal data from text."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from mulligan.serve.cli.options import as_json
 from mulligan.serve.cli.progress import Progress
 
 _MOST = 64 * 1024 * 1024
-"""Bytes of one line. A longer one is taken apart."""
+"""Limit for one line. A longer line is processed in parts."""
 _PIECE = 8000
-"""Characters looked at together: what a redactor reads without cutting."""
+"""Length of text that a redactor reads without truncation."""
 _AWAY = 0x10F700 - 0xDC00
 _BYTES = re.compile("[\udc80-\udcff]")
 _KEPT = re.compile("[\U0010f780-\U0010f7ff]")
 _HALVES = re.compile("[\ud800-\udfff]")
 _PLACEHOLDER = re.compile(r"\[redacted ([a-z0-9_]{1,40})\]")
 _BLOCK = 400
-"""Lines of a private key at most, before we no longer believe that it ends."""
+"""Longest private key. After that, lines are processed one by one again."""
 
 
 @click.command(
@@ -62,7 +62,7 @@ def redact(
     Exit 1 when a line of --jsonl could not be read: an object with the field "error" stands in its place.
     """
     if files:
-        # What is no name of a file is not said again: it may be the text itself, secrets and all.
+        # Do not repeat an argument that is not a file name: it may be the text with its secrets.
         place = files[0] if Redactor().text(files[0]) == files[0] and not files[0].split()[1:] else "FILE"
         raise click.UsageError(f"text is read from standard input only: `mulligan redact < {place}`.")
     if everything and not jsonl:
@@ -92,7 +92,7 @@ def _texts(lines: Iterator[str], redactor: Redactor, found: Counter[str]) -> int
 
 
 def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
-    """Line by line, but a private key in one piece: no line of it tells what it is."""
+    """Yield lines, but join the lines of a private key: no single line identifies it."""
     held: list[str] = []
     for line in lines:
         if held or ("-----BEGIN " in line and "PRIVATE KEY" in line and "-----END " not in line):
@@ -133,7 +133,7 @@ def _objects(lines: Iterator[str], redactor: Redactor, everything: bool, found: 
 
 def _spelt(given: dict[str, Any]) -> str:
     said = json.dumps(given, ensure_ascii=False)
-    # Half a character, written as an escape, can be written in no other way.
+    # A lone surrogate can only be written as an escape.
     return said if said.isprintable() or not _HALVES.search(said) else json.dumps(given)
 
 
@@ -146,7 +146,7 @@ def _redacted(text: str, redactor: Redactor, found: Counter[str]) -> str:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """A long text in pieces that end between words, so that no secret is cut in two."""
+    """Split a long text between words, so that no secret is cut in two."""
     while len(text) > _PIECE and "PRIVATE KEY" not in text[:_PIECE]:
         end = max(text.rfind(mark, 0, _PIECE) for mark in " ,\n") + 1 or _PIECE
         yield text[:end]
@@ -160,7 +160,7 @@ def _count(after: str, before: str, found: Counter[str]) -> None:
 
 
 def _decoded(lines: IO[bytes], progress: Progress) -> Iterator[str]:
-    """Lines as text. A byte that is not UTF-8 becomes a character nobody uses, and is that byte again in `_put`."""
+    """Decode lines. Map a byte that is not UTF-8 to a private-use character; `_write_text` maps it back."""
     while line := lines.readline(_MOST):
         text = line.decode("utf-8", "surrogateescape")
         yield text if text.isascii() else _BYTES.sub(lambda hit: chr(ord(hit[0]) + _AWAY), text)

@@ -1,4 +1,4 @@
-"""mulligan replay: which recorded failures today's memory and policy would have overcome, and what that would cost."""
+"""mulligan replay: which recorded failures would recover with the current memory and policy, and at what cost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from mulligan.settings import Settings
 
 OURS = b"SQLite format 3\x00"
 OFTEN = 0.2
-"""Seconds between two words about how far it is."""
+"""Interval between two progress updates."""
 
 
 @click.command(
@@ -169,7 +169,7 @@ def _is_store(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _memory(path: Path, settings: Settings) -> Iterator[Store]:
-    """The store that is named, or one for the moment that has learned from the log."""
+    """Open the named store, or build a temporary one from a log."""
     if _is_store(path):
         with contextlib.closing(open_store(str(path))) as kept:
             yield kept
@@ -186,7 +186,7 @@ def _memory(path: Path, settings: Settings) -> Iterator[Store]:
 
 
 def _tools(file: str) -> dict[str, Mapping[str, Any] | None]:
-    """Schemas by name: as an object of them, or as the lists of tools that providers and MCP servers give."""
+    """Read tool schemas: an object by name, or a list of tools as providers and MCP servers return it."""
     wanted = (
         'a JSON object of schemas by name, or a list of tools, such as {"tools": [{"name": ..., "inputSchema": ...}]}'
     )

@@ -1,4 +1,4 @@
-"""mulligan runs, mulligan show."""
+"""mulligan runs and mulligan show."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _found(kept: Store, wanted: str) -> History:
         return newest[0]
     prefix = wanted
     matches = kept.find(LOCAL, prefix, limit=4)
-    if not matches:  # nobody has to type the beginning that all ids of our own have; others' ids have none
+    if not matches:  # retry with the prefix of our ids, which users may omit
         prefix = f"run_{wanted}"
         matches = kept.find(LOCAL, prefix, limit=4)
     if len(matches) > 1 and not any(each.id == prefix for each in matches):

@@ -1,4 +1,4 @@
-"""mulligan scan: the session logs already on this machine, read."""
+"""mulligan scan: failures in the session logs of this machine."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from mulligan.serve.cli.exchange import Importer, progress
 from mulligan.serve.cli.options import as_json, moment, now, print_json, print_lines, settings_with, store_option, width
 
 TOLD = 5
-"""Files that could not be read and are named."""
+"""Number of unreadable files named in the output."""
 
 
 class Logs:
-    """The files of a scan: which there are, what they held, and what could not be read."""
+    """Log files of a scan, with counts and unreadable files."""
 
     def __init__(self, paths: tuple[str, ...], begun: int | None) -> None:
         self.begun = begun
@@ -59,9 +59,10 @@ class Logs:
                     yield path, about.st_size
 
     def histories(self, reading: Reading, importer: Importer | None) -> Iterator[History]:
-        """Every run, file by file. A file that cannot be read is told, and the next one is read."""
+        """Yield all runs, file by file. An unreadable file is reported and skipped."""
         done = 0
-        # Records hold no circles, and what was imported stays: to look through it all would take a seventh of the time.
+        # Records contain no reference cycles. Garbage collection of the imported data would take a seventh of the
+        # time.
         gc.freeze()
         gc.set_threshold(100_000, 20, 20)
         with progress(self.bytes, "reading") as told:
@@ -145,7 +146,7 @@ def scan(
 
 
 def _read(logs: Logs, reading: Reading) -> str:
-    """What was read, in a sentence."""
+    """Return a sentence about the files that were read."""
     kinds = ", ".join(f"{number:,} of {spoken}" for spoken, number in sorted(logs.formats.items()))
     size = f"{logs.bytes / 1e6:,.1f} MB" if logs.bytes < 1e9 else f"{logs.bytes / 1e9:,.1f} GB"
     return (
@@ -174,7 +175,7 @@ def _facts(
 
 
 def _nothing(logs: Logs, paths: tuple[str, ...], past: str | None) -> None:
-    """Where we looked, and what to do."""
+    """Print the searched locations and what to do."""
     if logs.read:
         click.echo(f"No calls were found in {terminal.count(logs.read, 'log')}.")
     else:
@@ -197,7 +198,7 @@ def _nothing(logs: Logs, paths: tuple[str, ...], past: str | None) -> None:
 
 
 def _notes(logs: Logs, reading: Reading | None) -> None:
-    """What could not be read, on stderr."""
+    """Print unreadable files and lines on stderr."""
     told = []
     if reading is not None and reading.unknown:
         told.append(f"{terminal.count(reading.unknown, 'line')} of {reading.lines:,} could not be understood.")
@@ -212,7 +213,7 @@ def _notes(logs: Logs, reading: Reading | None) -> None:
 
 
 def _next(html: str | None, importer: Importer | None, paths: tuple[str, ...], store: str) -> None:
-    """What to do with it, on stderr: it is no part of the answer."""
+    """Print suggested next commands on stderr: they are not part of the result."""
     click.echo("", err=True)
     if html:
         click.echo(f"The page is {terminal.line(html, 200)}.", err=True)
@@ -231,13 +232,13 @@ def _next(html: str | None, importer: Importer | None, paths: tuple[str, ...], s
 
 
 def _cut(lines: Iterable[str], columns: int | None) -> Iterator[str]:
-    """Lines no longer than the terminal is wide, where there is one: the widest column is the last."""
+    """Truncate table lines to the terminal. The widest column is the last."""
     for line in lines:
         yield line if columns is None or len(line) <= columns or line[:1] != " " else f"{line[: columns - 3]}..."
 
 
 def _typed(path: str) -> str:
-    import shlex  # for the last line of one command
+    import shlex  # needed once
 
     return terminal.line(shlex.quote(path), 80)
 
@@ -250,7 +251,7 @@ def _check(html: str) -> None:
 
 def _write(html: str, text: str) -> None:
     try:
-        # What it shows has passed redaction, but it is still about one's work: for its owner, who may pass it on.
+        # The page is redacted but describes private work: only its owner may read the file.
         with os.fdopen(os.open(html, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:

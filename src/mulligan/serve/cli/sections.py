@@ -1,10 +1,10 @@
-"""A marked section of a file that people write: found, put in its place, and nothing around it touched.
+"""Marked section in a file that people edit: find it, replace it, change nothing else.
 
     <!-- mulligan:begin ... -->
-    what mulligan says
+    lessons
     <!-- mulligan:end -->
 
-Pure: a text in, a text out. What is not understood is refused, with the line.
+Pure functions on text. Damaged marks raise an error that names the line.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ _WHOLE = re.compile(r"[ \t]{0,9}<!--\s{0,9}mulligan:(?:begin|end)\b(?:(?!-->|<!-
 
 class _Section(NamedTuple):
     first: int
-    """The line of the mark that begins it."""
+    """Line number of the begin mark."""
     last: int
-    """That of the mark that ends it."""
+    """Line number of the end mark."""
 
 
 def placed(text: str, body: str, name: str) -> str:
-    """The text with this in its marked section, which is added at the end where there is none.
+    """Return the text with a new body in its marked section. Append the section if there is none.
 
-    `name` is the file's, for what is said when its marks are damaged. Everything else stays byte for byte, and the
-    section has the line endings of the file.
+    All other text stays unchanged, and the section uses the file's line endings. `name` is the file's name for errors.
     """
     if _MARK.search(body):
         raise ValueError("a section must not hold its own marks")
@@ -50,7 +49,7 @@ def placed(text: str, body: str, name: str) -> str:
 
 
 def _found(lines: list[str], name: str) -> _Section | None:
-    """Where the section is; None where there is none."""
+    """Return the section's position, or None if the text has no marks."""
     begins: list[int] = []
     ends: list[int] = []
     for number, line in enumerate(lines):

@@ -62,7 +62,7 @@ def serve(
     loopback everybody needs a token: mulligan token create.
     """
     try:
-        import jinja2  # noqa: F401 - the extra, asked for before anything is opened
+        import jinja2  # noqa: F401 - needs the server extra: fail before the store is opened
         import uvicorn  # noqa: F401
 
         from mulligan.serve.api import running
@@ -95,7 +95,7 @@ def _serve(
     hides: Level = level or ("shared" if not is_local else settings.level)
 
     def redactor(key: bytes, tenant: Tenant) -> Redactor:
-        """A store with more than one user keeps of arguments what is listed (SAFETY 3), unless the operator says so."""
+        """Build a tenant's redactor. A shared store keeps listed arguments only (SAFETY 3), unless --level is set."""
         listed = msgspec.structs.replace(settings, listed=(*settings.listed, *tenant.listed))
         return redactor_of(listed, hides if tenant.name == LOCAL else level or "shared", key)
 
@@ -158,7 +158,7 @@ def _serve(
 
 
 def _ages(tenants: Tenants) -> str:
-    """How long what people of this server itself have is kept."""
+    """Describe the retention of the default tenant."""
     kept = next(each.retention for each in tenants.everybody() if each.name == LOCAL)
     ages = {"runs that worked": kept.successes, "runs that failed": kept.failures}
     told = [f"{what} after {age // DAY} days" for what, age in ages.items() if age is not None]
@@ -168,9 +168,10 @@ def _ages(tenants: Tenants) -> str:
 def _alerting(
     kept: Store, asked: dict[str, Any], tenants: Tenants, said: dict[str, Any]
 ) -> Callable[[str, Sequence[AnyEvent]], None]:
-    """Who is told of what a person should know: of each tenant its own people, and of `local` those of this server.
+    """Build the function that sends alerts for stored events, to each tenant's own targets.
 
-    `said` has the address that was printed: beyond loopback others know the server by one that it does not know itself.
+    The default tenant falls back to the command line's targets. `server_urls` has the link for alerts, which is empty
+    beyond loopback: there, clients use a name that the server does not know.
     """
     known: dict[str, tuple[dict[str, Any], Alerts | None]] = {}
 
@@ -193,7 +194,7 @@ def _alerting(
             alerts.heard(events)
 
     if any(asked.values()):
-        Alerts(**asked)  # refused now, and not at the first failure
+        Alerts(**asked)  # raises now for invalid targets, not at the first failure
         if asked["command"] and shutil.which(shlex.split(asked["command"])[0]) is None:
             raise SettingsError(f"there is no program {shlex.split(asked['command'])[0]!r} to be told of alerts.")
     return heard

@@ -1,4 +1,4 @@
-"""mulligan sessions: what is remembered of each conversation, and would be said after a compaction."""
+"""mulligan sessions: the failures remembered for each session, and their reminder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mulligan.serve.cli.options import (
 )
 
 HOOK = "hook"
-"""What coding agents' sessions have beside their failures, on the same shelf."""
+"""Key-value kind of hook state, stored next to the session's failures."""
 
 
 COLUMNS = (

@@ -1,6 +1,6 @@
-"""Run the mulligan command by this file's path, under `-ESP`: for installations that `-I` does not find.
+"""Entry script of the mulligan command under `-ESP`, for installations that `-I` does not find.
 
-`entries.py` says when an entry names this file, and why.
+`entries.py` explains when a start command uses this file.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 
 
 def run() -> None:
-    """Set the import path as `site` does, but without PYTHONUSERBASE; then run the command."""
+    """Set the import path like `site` does, but without PYTHONUSERBASE. Then run the command."""
     base = os.environ.pop("PYTHONUSERBASE", None)
     site.main()
     if base is not None:

@@ -32,7 +32,7 @@ from mulligan.serve.cli.options import (
 DIMENSIONS = get_args(By)
 ROWS = 20
 VALUES = ("agent", "tool", "model", "version", "environment")
-"""What two values of can be compared."""
+"""Dimensions whose values can be compared with each other."""
 
 EXAMPLES = """Examples:
 

@@ -1,4 +1,4 @@
-"""mulligan suggest: failed calls in, the calls that should work out."""
+"""mulligan suggest: read failed calls, print repaired calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mulligan.serve.cli.options import as_json as json_option
 from mulligan.serve.cli.options import now, opened, settings_with, store_option
 
 _MOST = 64 * 1024 * 1024
-"""Bytes of one line."""
+"""Limit for one line."""
 
 _EXAMPLE = '{"tool": "search", "arguments": {"topK": "5"}, "error": "...", "schema": {...}}'
 
@@ -130,7 +130,7 @@ _FIELDS: dict[str, tuple[type, str]] = {
 
 
 def _asked(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `advise`, or a ValueError that says what is wrong with the line."""
+    """Return the arguments of `advise`. Raise ValueError with the reason if the line is invalid."""
     if not isinstance(given.get("tool"), str):
         raise ValueError('"tool" is the name of a tool')
     if given.get("error") is None:
@@ -152,7 +152,7 @@ def _asked(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(given: dict[str, Any]) -> dict[str, Any]:
-    """What the tool was called with; a text is read as JSON, as models write it."""
+    """Return the call's arguments. A string is parsed as JSON, because models write it so."""
     arguments = given.get("arguments")
     if isinstance(arguments, str):
         try:
@@ -197,7 +197,7 @@ def _change(change: Change) -> dict[str, Any]:
 
 
 def _echo(answer: dict[str, Any]) -> None:
-    # A lone surrogate, which JSON may hold and UTF-8 may not, leaves as it came: escaped.
+    # JSON may contain a lone surrogate, which UTF-8 cannot encode: keep it escaped.
     try:
         text = json.dumps(answer, ensure_ascii=False)
         text.encode()

@@ -18,7 +18,7 @@ from mulligan.report.watch import BEGUN, RUNS, Watch
 from mulligan.serve.cli.options import as_json, kind_option, now, opened, settings_with, store_option, width
 
 EVERY = 0.5
-"""Seconds between two looks."""
+"""Interval between two reads of the store."""
 
 
 @click.command(epilog="Examples:\n\n  mulligan tail --failures\n\n  mulligan tail --tool search --json | jq .step.name")
@@ -62,7 +62,7 @@ def tail(
 
 
 def _stamp(path: Path) -> tuple[tuple[int, int], ...]:
-    """What changes whenever anything is written, so that an idle store is not read."""
+    """Return a value that changes with every write, so that an idle store is not read."""
     found = []
     for each in (path, path.with_name(f"{path.name}-wal")):
         try:

@@ -1,4 +1,4 @@
-"""mulligan tenant: whose records a server keeps, how long, how much of them, and what may be seen of them."""
+"""mulligan tenant: manage tenants, retention, quotas and unredacted arguments."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def tenant() -> None:
 
 
 def _options(function: F) -> F:
-    """What can be set of a tenant."""
+    """Add the options that define a tenant."""
     for option in reversed((
         click.option("--note", help="What it is for."),
         click.option("--failures", metavar="DAYS", help="Keep runs that failed so long; `ever`, or `usual` (90)."),
@@ -80,7 +80,7 @@ def _changed(
     alert_webhook: str | None,
     **kept: str | None,
 ) -> Tenant:
-    """The tenant with whatever was said; what cannot be meant is refused."""
+    """Apply the given options to a tenant. Raise an error for invalid values."""
     ages = {name: text for name in KEEPS if (text := kept.get(name)) is not None}
     usual = [name for name, text in ages.items() if text == "usual"]
     days = {name: _days(name, text) for name, text in ages.items() if text != "usual"}
@@ -260,7 +260,7 @@ def remove(name: str, yes: bool, store: str | None, as_json: bool) -> None:
         click.confirm(f"Remove {name} with {count(runs, 'run')} for ever?", abort=True, err=True)
     revoked = tokens.revoke_all(name, now())
     if revoked:
-        time.sleep(FRESH * 1.5)  # until then a server may still take something in
+        time.sleep(FRESH * 1.5)  # until every server has noticed the revocation
     rows = kept.erase(name)
     if is_made:
         tenants.remove(name)

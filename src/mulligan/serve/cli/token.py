@@ -1,4 +1,4 @@
-"""mulligan token: who may send, ask or decide on a server."""
+"""mulligan token: manage the tokens of a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mulligan prune, mulligan forget, mulligan backup."""
+"""mulligan prune, mulligan forget and mulligan backup."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def _opened(store: str | None) -> Store:
 
 
 def _tenants(kept: Store, url: str, tenant: str | None, is_all: bool) -> list[tuple[str, Retention]]:
-    """Whose records are meant, and how long each of them keeps them."""
+    """Return the selected tenants with their retention."""
     if is_remote(url):
         if tenant is not None or is_all:
             raise SettingsError(f"at {url} you are the tenant of your token. Leave out --tenant and --all-tenants.")
         return [(LOCAL, Retention())]
-    from mulligan.serve.api.tenants import Tenants, unknown  # few have any
+    from mulligan.serve.api.tenants import Tenants, unknown  # needed by few commands
 
     tenants = Tenants(kept)
     if is_all:
@@ -42,7 +42,7 @@ def _tenants(kept: Store, url: str, tenant: str | None, is_all: bool) -> list[tu
 
 
 def _together(one: Pruned, other: Pruned) -> Pruned:
-    """What went of several tenants; the file was as large as before the first, and is as large as after the last."""
+    """Add the counts of two tenants. The file size is the one before the first and after the last."""
     sums = {name: getattr(one, name) + getattr(other, name) for name in one.__struct_fields__}
     return Pruned(**sums | {"before": one.before or other.before, "after": other.after})
 
@@ -163,7 +163,7 @@ WHAT = {"run": "the run", "tool": "the tool", "session": "the session", "text": 
 
 
 def _forget_learned(kept: Store, yes: bool, as_json: bool) -> NoReturn:
-    """Discard what was learned and keep the history. Exit 1 where nothing was learned."""
+    """Delete fixes and lessons but keep the runs. Exit 1 if nothing was learned."""
     if not yes:
         _sure("Forget all fixes and lessons learned so far? Runs and patterns stay.")
     done = kept.forget(LOCAL, Forget(learned=now()))

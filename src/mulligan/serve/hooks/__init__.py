@@ -1,5 +1,5 @@
-"""Hooks of coding agents: an event as JSON on stdin, what the agent is to be told as JSON on stdout.
+"""Hooks of coding agents: read an event as JSON from stdin, write the response as JSON to stdout.
 
-A process for every call of a tool, so there are two stages. first.py decides from the bytes alone, with next to
-nothing imported, whether there is anything to do; mostly there is not. second.py opens the store.
+An agent starts one process for every tool call, so there are two stages. The first scans the bytes of the event with
+almost no imports and exits early for most events. The second opens the store.
 """

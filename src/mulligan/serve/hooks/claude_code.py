@@ -1,5 +1,7 @@
-"""Claude Code. What goes wrong inside a tool is a PostToolUseFailure; what keeps a tool from doing anything, such as an
-edit whose text is not found or arguments that do not fit, is told only by the batch, between marks.
+"""Events of Claude Code.
+
+PostToolUseFailure reports an error inside a tool. An error before execution, such as an edit whose text is not found or
+invalid arguments, appears only in PostToolBatch, between marks.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from mulligan.serve.hooks.heard import Call, Heard, about, beginning, named, tex
 
 OPENING, CLOSING = "<tool_use_error>", "</tool_use_error>"
 REFUSED = ("The user doesn't want to", "Claude requested permissions to", "Permission to use ")
-"""How the answer to a call begins that a person, or the rules of one, refused."""
+"""First words of the response to a call that a person or a permission rule rejected."""
 
 
 def read(event: Mapping[str, Any]) -> Heard | None:
@@ -43,7 +45,7 @@ def _call(told: Mapping[str, Any], error: str | None) -> Call:
 
 
 def _error(response: Any) -> str | None:
-    """What stands between the marks; a response without them is that of a call that was made."""
+    """Return the error between the marks, or the text of a rejection. None if the call was executed."""
     said = response.lstrip() if isinstance(response, str) else ""
     if said.startswith(OPENING):
         return said.removeprefix(OPENING).rpartition(CLOSING)[0] or said
@@ -55,7 +57,7 @@ def _seconds(milliseconds: Any) -> float:
 
 
 def asked(log: str) -> str:
-    """What the user asked for first."""
+    """Return the user's first prompt from the session log."""
     for line in beginning(log):
         message = line.get("message")
         if line.get("type") == "user" and isinstance(message, dict) and not line.get("isMeta"):

@@ -1,5 +1,7 @@
-"""Codex. A command that failed is told like one that worked, and its exit code stands in the log of the session. Calls
-that were refused, and errors of MCP servers, call no hook at all: they are read from the log at a compaction.
+"""Events of Codex.
+
+The hook event does not say whether a command failed; the exit code is in the session log. Rejected calls and errors of
+MCP servers trigger no hook: they are read from the log at a compaction.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any
 from mulligan.failure import Failure
 from mulligan.records import Step
 from mulligan.serve.hooks import first
-from mulligan.serve.hooks.claude_code import answer as answer  # the two take the same
+from mulligan.serve.hooks.claude_code import answer as answer  # both agents use the same format
 from mulligan.serve.hooks.heard import Call, Heard, about, beginning, named, text
 
 
@@ -39,7 +41,7 @@ def _call(event: Mapping[str, Any]) -> Call:
 
 
 def asked(log: str) -> str:
-    """What the user asked for first."""
+    """Return the user's first prompt from the session log."""
     for line in beginning(log):
         message = line.get("payload")
         if isinstance(message, dict) and message.get("type") == "message" and message.get("role") == "user":
@@ -51,8 +53,8 @@ def asked(log: str) -> str:
 
 
 def failures(log: str, classify: Callable[..., Failure]) -> Iterator[tuple[str, Step]]:
-    """The calls of a session that failed, by its log, each with its id."""
-    from mulligan.capture.transcripts import codex  # at a compaction and at the end of a session
+    """Return the failed calls in a session log, each with its id."""
+    from mulligan.capture.transcripts import codex  # only at a compaction and at the end of a session
     from mulligan.capture.transcripts.gathering import Reading
     from mulligan.capture.transcripts.lines import Lines, Unreadable
 
@@ -63,5 +65,5 @@ def failures(log: str, classify: Callable[..., Failure]) -> Iterator[tuple[str, 
             for _ in codex.read(lines, reading):
                 pass
     except Unreadable:
-        pass  # what the hooks themselves were told of is known without it
+        pass  # the failures that hooks reported are known without the log
     return iter(found)

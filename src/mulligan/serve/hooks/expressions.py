@@ -1,8 +1,8 @@
-"""Regular expressions, compiled, kept from one process to the next: what `__pycache__` is for the rest of our source.
+"""Cache of compiled regular expressions that hook processes share, like `__pycache__` for modules.
 
-To compile the twenty that one failure needs takes longer than to classify, redact and keep it. What is kept is the code
-that the engine of the interpreter runs, which it checks as it takes it; it goes by the interpreter's exact version,
-and whatever is wrong with the file, the expressions are compiled as everywhere else.
+Compiling the twenty expressions that one failure needs takes longer than classifying, redacting and storing it. The
+cache contains the code of the regex engine and depends on the exact interpreter version. If the file is invalid, the
+expressions are compiled as usual.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import msgspec
 from mulligan.serve.hooks import first
 
 MOST = 4_194_304
-"""Bytes of the file. Our expressions come to a fraction of it; beyond that it is begun anew."""
+"""Limit of the cache file. Our expressions need a fraction of it; a larger file is not written."""
 Code = tuple[int, int, dict[str, int], bytes]
-"""Flags, groups, their names, and what the engine runs."""
+"""Flags, group count, group names, and the code for the regex engine."""
 
 
 class Kept:
-    """Makes expressions from the file, and what is not in it in the usual way; `keep` then adds that."""
+    """Callable that compiles expressions with the cache file. `save` adds the ones that were missing."""
 
     def __init__(self) -> None:
         self.path = os.path.join(first.folder(), f"expressions.{sys.implementation.cache_tag}")
@@ -39,7 +39,7 @@ class Kept:
             if check == crc32(codes) and version == sys.version:
                 self._codes = msgspec.msgpack.decode(codes, type=dict[str, Code])
         except (OSError, msgspec.MsgspecError, UnicodeError):
-            return  # none yet, or no longer what it was
+            return  # no cache yet, or an invalid one
 
     def __call__(self, pattern: str, flags: int = 0) -> re.Pattern[str]:
         name = f"{int(flags)} {pattern}"
@@ -49,11 +49,11 @@ class Kept:
                 self._is_new = True
             return _made(pattern, self._codes[name])
         except (ImportError, AttributeError, TypeError, ValueError, RuntimeError, OverflowError):
-            self._codes.pop(name, None)  # an interpreter that does this in another way
+            self._codes.pop(name, None)  # an interpreter with other internals
             return re.compile(pattern, flags)
 
     def keep(self) -> None:
-        """For the next process, if there is anything new. Several may do so at once: each file is whole."""
+        """Write the cache for the next process if it has new entries. The file is replaced atomically."""
         if not self._is_new:
             return
         codes = msgspec.msgpack.encode(self._codes)
@@ -66,7 +66,7 @@ class Kept:
 
 
 def _code(pattern: str, flags: int) -> Code:
-    """What `re.compile` hands to the engine."""
+    """Compile a pattern to the code that `re.compile` passes to the engine."""
     compiler: Any = re._compiler  # type: ignore[attr-defined]
     parsed = re._parser.parse(pattern, flags)  # type: ignore[attr-defined]
     code = array("I", compiler._code(parsed, flags))

@@ -1,8 +1,8 @@
-"""The first stage of a hook: is there anything to do? Decided from the bytes, with next to nothing imported.
+"""First stage of a hook: decide from the bytes whether the event needs processing, with almost no imports.
 
-A call that worked is written down as one line, its tool and its id, in a file of its session; the second stage counts
-the lines when it is needed next. It is needed for a failure, a compaction, the end of a session, and for a success of
-a tool that has failed and not worked since: that may be what overcame it.
+A successful call is appended to a file of its session as one line with its tool and id. The second stage counts these
+lines later. It runs for a failure, a compaction, the end of a session, and for a success of a tool whose last call
+failed: that success may be a recovery.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import sys
 import time
 
 TAIL = 262_144
-"""Bytes of a session's log in which the end of a command is looked for."""
+"""End of a session log that is searched for a command's exit code."""
 SNAPSHOT = b"<state_snapshot>"
-"""How what Gemini CLI makes of a conversation begins."""
+"""Start of the summary that Gemini CLI writes when it compresses a conversation."""
 ENDINGS = (".calls", ".open", ".snapshot")
-"""The files of a session."""
+"""Suffixes of the files of one session."""
 FAULTS = 65_536
-"""Bytes of the file in which our own faults are counted."""
+"""Limit of the file that counts internal errors. A larger file is rotated."""
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 
 def needs_more(agent: str, data: bytes) -> bool:
-    """Whether the second stage must look at an event. Of what need not be looked at, a line is left."""
+    """Return whether the second stage must process an event. If not, append its successful calls to a file."""
     event, session = field(data, b"hook_event_name"), field(data, b"session_id")
     if not data:
         return False
     if not session or not event:
-        return True  # perhaps written in another way: who reads all of it will know
+        return True  # perhaps formatted differently: the second stage parses it
     if event == b"SessionStart":
         return field(data, b"source") == b"compact"
     if event == b"PreCompress":
@@ -50,12 +50,12 @@ def needs_more(agent: str, data: bytes) -> bool:
 
 
 def _has_failed(agent: str, event: bytes, data: bytes) -> bool:
-    """Whether any of these calls may have: if not, they worked."""
+    """Return whether any of these calls may have failed."""
     if event == b"PostToolUseFailure":
         return True
     if agent == "claude-code":
-        # The hook above is called for what went wrong in a tool, but not for what kept it from being called.
-        # And that a person refused it stands in the answer alone.
+        # PostToolUseFailure reports errors inside a tool. Errors before execution and rejections by a person appear
+        # only in the batch's responses.
         return event == b"PostToolBatch" and (
             b"<tool_use_error>" in data or b'"The user doesn' in data or b'"Claude requested p' in data
             or b'"Permission to use ' in data
@@ -69,7 +69,7 @@ def _has_failed(agent: str, event: bytes, data: bytes) -> bool:
 
 
 def _is_compressed(data: bytes, session: bytes) -> bool:
-    """Gemini CLI says before each call of its model that it may compress. Its log says whether it has since then."""
+    """Return whether Gemini CLI's log has a new summary. PreCompress only says that a compression may follow."""
     log = os.fsdecode(field(data, b"transcript_path"))
     try:
         with open(log, "rb", buffering=0) as file:
@@ -95,7 +95,7 @@ def _is_compressed(data: bytes, session: bytes) -> bool:
 
 
 def exit_code(data: bytes) -> int | None:
-    """Codex does not say whether a command failed, but its log does, by the time that we are called."""
+    """Return a command's exit code from the log of Codex, or None. The hook event does not contain it."""
     id, log = field(data, b"tool_use_id"), field(data, b"transcript_path")
     if not id or not log:
         return None
@@ -124,7 +124,7 @@ def _end(text: bytes, place: int) -> int:
 
 
 def field(data: bytes, name: bytes) -> bytes:
-    """The first text of this name; empty where it is absent, or not written plainly."""
+    """Return the first string value of this name. Empty if it is absent or contains escapes."""
     _, found, rest = data.partition(b'"' + name + b'":')
     if not found:
         return b""
@@ -134,12 +134,12 @@ def field(data: bytes, name: bytes) -> bytes:
 
 
 def _called(data: bytes) -> list[tuple[bytes, bytes]] | None:
-    """The tool and the id of each call; None where the bytes alone do not tell."""
+    """Return tool and id of each call, or None if the bytes alone do not show them."""
     names, ids = _all(data, b'"tool_name":'), _all(data, b'"tool_use_id":')
     if not ids:
-        ids = [b"-"] * len(names)  # an agent that gives none
+        ids = [b"-"] * len(names)  # the agent sends no ids
     plain = all(name and _PLAIN.issuperset(name) for name in (*names, *ids))
-    return list(zip(names, ids)) if names and plain and len(names) == len(ids) else None  # noqa: B905 - they are alike
+    return list(zip(names, ids)) if names and plain and len(names) == len(ids) else None  # noqa: B905 - equal lengths
 
 
 def _all(data: bytes, name: bytes) -> list[bytes]:
@@ -153,11 +153,11 @@ def _all(data: bytes, name: bytes) -> list[bytes]:
     return found
 
 
-# Files of a session, beside the store
+# Session files, next to the store
 
 
 def folder() -> str:
-    """Where sessions leave their lines. It does not depend on a file of settings, which would have to be read first."""
+    """Return the folder of the session files. It must not depend on a settings file, which is slow to read."""
     own = os.environ.get("MULLIGAN_HOME")
     if own:
         return os.path.join(os.path.expanduser(own), "hooks")
@@ -174,7 +174,7 @@ def place(session: bytes, ending: str) -> str:
 
 
 def _open(session: bytes) -> list[bytes]:
-    """The tools that have failed and not worked since; `*` where something is to be told as soon as can be."""
+    """Return the tools whose last call failed. `*` stands for a reminder that the next event must deliver."""
     try:
         with open(place(session, ".open"), "rb", buffering=0) as file:
             return file.read(65_536).split(b"\n")
@@ -200,11 +200,11 @@ def append(path: str, line: bytes) -> None:
 
 
 def count_fault(agent: str, error: BaseException) -> None:
-    """One line for `mulligan doctor`: what it was, and none of its words, which may be a stranger's."""
+    """Append one line for `mulligan doctor` with the error's class. Its message may be untrusted and is left out."""
     try:
         path = os.path.join(folder(), "faults")
         if os.path.exists(path) and os.path.getsize(path) > FAULTS:
             os.replace(path, path + ".old")
         append(path, b"%d %s %s\n" % (int(time.time() * 1000), agent.encode(), type(error).__name__.encode()))
     except OSError:
-        pass  # a folder that cannot be written is what is wrong, and there is nowhere to say so
+        pass  # the folder is not writable, and there is no other place to report it

@@ -1,6 +1,8 @@
-"""Gemini CLI. The response of a tool says whether it failed, that of a shell by the exit code in it. That it may
-compress is told before each call of its model, that it has by its log alone, and nothing can be said then: the reminder
-goes with the next prompt or the next result.
+"""Events of Gemini CLI.
+
+A tool's response says whether it failed; a shell's response contains the exit code. PreCompress comes before each model
+call, and only the log shows a compression. Its hook cannot return text, so the reminder follows with the next prompt or
+tool result.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any
 from mulligan.serve.hooks.heard import Call, Heard, about, named, text
 
 UNMADE = ("invalid_tool_params", "tool_not_registered")
-"""Errors of a call that was not made."""
+"""Error types of a call that was rejected before execution."""
 _EXIT = re.compile(r"^Exit Code: (\d{1,5})\s*$", re.MULTILINE)
 
 
@@ -66,7 +68,7 @@ def answer(heard: Heard, said: str) -> dict[str, Any]:
 
 
 def instead(heard: Heard, tool: str, arguments: Mapping[str, Any], said: str) -> dict[str, Any]:
-    """Another call, whose result takes the place of the one that failed."""
+    """Build a response that asks the agent to execute another call in place of the failed one."""
     told = answer(heard, said)
     told["hookSpecificOutput"]["tailToolCallRequest"] = {"name": tool, "args": dict(arguments)}
     return told

@@ -1,4 +1,4 @@
-"""An event of a coding agent in our own words: whichever agent it is, the same few things happen."""
+"""Event of a coding agent in one format for all agents."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ import msgspec
 
 HEAD = 262_144
 LINES = 50
-"""Bytes, and lines, at the beginning of a log in which what the user asked for is looked for."""
+"""Start of a session log that is searched for the user's first prompt, in lines."""
 
 What = Literal["calls", "compacting", "compacted", "prompted", "ended"]
-"""`compacting` is told before it is done, and nothing may be said then; `prompted`, that something may be said now."""
+"""`compacting` comes before a compaction, when no text can be returned. `prompted` allows text to be returned."""
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A call of a tool, and what came of it."""
+    """Tool call of a coding agent with its result."""
 
     id: str
     name: str
     arguments: Any = None
     error: str | None = None
-    """What it said, if it failed."""
+    """Error text if the call failed."""
     server: str | None = None
     seconds: float = 0.0
     is_interrupted: bool = False
-    """Whether a person stopped it."""
+    """Whether a person interrupted the call."""
     is_unmade: bool = False
-    """Whether it is known that it was refused before it did anything."""
+    """Whether the call was rejected before execution."""
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """What an agent tells."""
+    """Event of a coding agent."""
 
     what: What
     event: str
-    """As the agent calls it: what it is answered by."""
+    """Name of the event in the agent. The response repeats it."""
     session: str
     folder: str
     log: str = ""
-    """Where it writes its session down."""
+    """Path of the session log."""
     calls: tuple[Call, ...] = ()
     ends_turn: bool = True
-    """Whether the model is asked next: a batch of calls has ended."""
+    """Whether a batch of calls has ended and the model is called next."""
 
 
 def named(name: str) -> tuple[str, str | None]:
-    """`mcp__SERVER__TOOL` is a tool of a server."""
+    """Split `mcp__SERVER__TOOL` into tool and server. Other names have no server."""
     if name.startswith("mcp__"):
         server, _, tool = name[5:].partition("__")
         if server and tool:
@@ -56,17 +56,17 @@ def named(name: str) -> tuple[str, str | None]:
 
 
 def written(name: str, server: str | None) -> str:
-    """The name as the agent writes it."""
+    """Return the name as the agent writes it."""
     return f"mcp__{server}__{name}" if server else name
 
 
 def text(value: Any) -> str:
-    """A field that should be a text, of an event that should be an object."""
+    """Return the value if it is a string, else an empty string. Events are not validated."""
     return value if isinstance(value, str) else ""
 
 
 def beginning(log: str) -> Iterator[dict[str, Any]]:
-    """The first lines of a log that are objects."""
+    """Yield the JSON objects in the first lines of a log."""
     try:
         with open(log, "rb") as file:
             head = file.read(HEAD)
@@ -76,13 +76,13 @@ def beginning(log: str) -> Iterator[dict[str, Any]]:
         try:
             read = msgspec.json.decode(line)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            continue  # cut, or nothing of ours
+            continue  # truncated, or not JSON
         if isinstance(read, dict):
             yield read
 
 
 def about(event: Mapping[str, Any], what: What, **more: Any) -> Heard:
-    """What every event of every agent says."""
+    """Build an event from the fields that all agents send."""
     return Heard(
         what,
         text(event.get("hook_event_name")),

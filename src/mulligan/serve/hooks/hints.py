@@ -1,4 +1,4 @@
-"""After a failure: what overcame it before in this folder, or a lesson; with mode `repair`, the call itself."""
+"""Hints after a failure: a fix that worked in this folder or a lesson; in mode `repair`, the repaired call."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from mulligan.serve.hooks.state import State
 from mulligan.settings import Settings
 
 WITHIN = 0.05
-"""Seconds after which memory answers with what it has found."""
+"""Time limit of a memory lookup. It then returns the fixes found so far."""
 PROVEN = ("promoted", "approved")
 RUNS = 3
-"""Sessions in this folder in which something must have worked before it is said, where nothing else has proven it."""
+"""Sessions in this folder in which a fix must have succeeded before it is shown, unless it is promoted."""
 SURE = 0.5
-"""The lower end of what its share of successes in this folder may be: 3 of 3 give 0.65, 3 of 5 give 0.34."""
+"""Minimum of the Wilson lower bound of the success rate in this folder: 3 of 3 give 0.65, 3 of 5 give 0.34."""
 MOST = 2
 LESSONS = 5
 SEEDS = 1000
-"""That are looked at."""
+"""Limit of seed lessons that are compared."""
 
 
 class Hints:
-    """What memory knows of the failures of one session."""
+    """Memory lookup for the failures of one session."""
 
     def __init__(
         self, store: SqliteStore, words: Prompt, settings: Settings, agent: str, now: int, state: State
@@ -39,15 +39,15 @@ class Hints:
         self._agent, self._now, self._state = agent, now, state
 
     def hint(self, step: Step) -> str:
-        """What worked before, for the model; else what is known of such failures; empty where nothing is."""
+        """Return fixes that worked before, else a lesson about the failure, else an empty text."""
         fixes = self._fixes(step) if self._settings.learn != "off" else []
         told = [known for fix in fixes if (known := self._precedent(fix)) is not None]
         return self._words.hint(told[:MOST]) or self._lesson(step)
 
     def _lesson(self, step: Step) -> str:
-        """The best lesson about this very failure that people wrote and approved, or that came with mulligan.
+        """Return the best lesson about this failure that a person wrote and approved, or a seed lesson.
 
-        What was learned elsewhere is not told: nothing of one folder is taken to another.
+        Learned lessons are left out: nothing learned in one folder is shown in another.
         """
         failure = step.failure
         if failure is None or not failure.fingerprint:
@@ -61,19 +61,19 @@ class Hints:
         return self._words.lesson_hint(known) if known is not None else ""
 
     def _seed(self, tool: str, failure: Failure) -> Lesson | None:
-        """The seed in the store that speaks of this failure word for word: to read the files would take too long."""
+        """Return the stored seed lesson whose phrase matches the failure. Reading the seed files would be too slow."""
         seeds = self._store.lessons(LOCAL, LessonQuery(source="seed", now=self._now, limit=SEEDS))
         if not seeds:
             return None
-        from mulligan.remember.seeds.wordings import speaking  # few have planted them
+        from mulligan.remember.seeds.wordings import speaking  # few stores have seed lessons
 
         return next(iter(speaking((each for each in seeds if each.is_trusted), tool, failure)), None)
 
     def instead(self, step: Step, tool: str) -> tuple[str, dict[str, Any], str] | None:
-        """The call that a proven fix makes of this one, and what is said of it; only where repairs are asked for."""
+        """Return the call repaired by a promoted fix and a note about it. None unless the mode is `repair`."""
         if self._settings.mode != "repair" or step.failure is None or not isinstance(step.arguments, Mapping):
             return None
-        from mulligan.recover.proven import applied  # few ask for it
+        from mulligan.recover.proven import applied  # needed in mode `repair` only
         from mulligan.recover.repair import suggest
         from mulligan.recover.tool import Tool
 
@@ -123,7 +123,7 @@ class Hints:
         return self._store.fixes(LOCAL, asked)
 
     def _precedent(self, fix: Fix) -> Precedent | None:
-        """A fix as it did in this folder; None if that proves nothing, or says nothing."""
+        """Return a fix with its counts in this folder. None if they do not suffice or the fix has nothing to show."""
         if fix.sort == "retry" or not fix.tellable or (fix.changes and all(each.after == OPEN for each in fix.changes)):
             return None
         trials = [

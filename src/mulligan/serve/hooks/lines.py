@@ -1,4 +1,4 @@
-"""What the first stage leaves for the second, and the second for the first: two small files a session."""
+"""Session files by which the two stages communicate: successful calls, and tools with an open failure."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import msgspec
 from mulligan.serve.hooks import first
 
 MOST = 1_048_576
-"""Bytes that are read at a time."""
+"""Limit of one read."""
 
 
 class Worked(msgspec.Struct, frozen=True):
-    """Calls of one turn that worked, by tool and id."""
+    """Successful calls of one turn, by tool and id."""
 
     at: int
     calls: tuple[tuple[str, str], ...]
 
 
 def worked(session: str, since: int) -> tuple[list[Worked], int]:
-    """The calls that worked since this place in the file, and the place of its end."""
+    """Return the successful calls after this offset, and the new offset."""
     try:
         with open(first.place(session.encode(), ".calls"), "rb") as file:
             file.seek(since)
             data = file.read(MOST)
     except OSError:
         return [], since
-    whole, _, rest = data.rpartition(b"\n")  # another process may be at its last line
+    whole, _, rest = data.rpartition(b"\n")  # another process may be writing the last line
     return list(_read(whole)), since + len(data) - len(rest)
 
 
@@ -44,7 +44,7 @@ def _read(data: bytes) -> Iterator[Worked]:
 
 
 def leave_open(session: str, names: Iterable[str]) -> None:
-    """Names the tools of which the next success is wanted; `*` is anything at all."""
+    """Write the tools whose next success needs the second stage; `*` stands for any event."""
     path = first.place(session.encode(), ".open")
     told = "\n".join(dict.fromkeys(names)).encode("utf-8", "replace")
     if not told:
@@ -57,7 +57,7 @@ def leave_open(session: str, names: Iterable[str]) -> None:
 
 
 def remove(session: str) -> None:
-    """A session has ended."""
+    """Remove the files of an ended session."""
     for ending in first.ENDINGS:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(first.place(session.encode(), ending))

@@ -1,4 +1,4 @@
-"""mulligan-hook: one event in, what the agent is to be told out, and never the failure."""
+"""mulligan-hook: read one event, write the response, never disturb the agent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 from mulligan.serve.hooks import first
 
-TYPE_CHECKING = False  # neither typing nor types is for the first stage
+TYPE_CHECKING = False  # importing typing or types would slow down the first stage
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
@@ -18,17 +18,17 @@ else:
 
 AGENTS = ("claude-code", "codex", "gemini")
 MOST = 32_000_000
-"""Bytes of an event. More than that is nothing a tool was called with."""
+"""Limit of an event. A larger one is ignored."""
 LATER = ("ipaddress", "textwrap", "msgspec.inspect", "msgspec.toml", "msgspec.yaml")
-"""What others import and seldom use: a sixth of all that the second stage takes to be loaded."""
+"""Modules that dependencies import but rarely use: a sixth of the second stage's load time."""
 
 
 def main() -> None:
-    """Whatever happens, the agent goes on: nothing is said of our own faults, but they are counted."""
+    """Process one event. Internal errors are counted but never shown: the agent must continue."""
     agent = sys.argv[1] if len(sys.argv) > 1 else ""
     if agent not in AGENTS:
         os.write(2, b"mulligan-hook claude-code|codex|gemini: hands mulligan an event of that agent, given on stdin.\n")
-        os._exit(1)  # not 2, by which some agents stop what they do
+        os._exit(1)  # not 2, which makes some agents stop
     try:
         data = _given()
         if is_wanted(agent, data):
@@ -37,31 +37,31 @@ def main() -> None:
             while said:
                 said = said[os.write(1, said) :]
             keep()
-    except BaseException as error:  # noqa: BLE001 - never the failure
+    except BaseException as error:  # noqa: BLE001 - a hook must not fail
         first.count_fault(agent, error)
-    os._exit(0)  # nothing is left to be done, and taking the interpreter apart would take as long as all this
+    os._exit(0)  # skips the interpreter's shutdown, which would double the run time
 
 
 def heard(agent: str, data: bytes) -> bytes:
-    """What the agent is to be told about this event; mostly nothing."""
+    """Return the response to an event, empty for most events."""
     return _told(agent, data) if is_wanted(agent, data) else b""
 
 
 def is_wanted(agent: str, data: bytes) -> bool:
-    """Whether the second stage is."""
+    """Return whether the second stage must process the event."""
     is_off = os.environ.get("MULLIGAN", "").lower() in ("off", "0", "false")
     return not is_off and os.environ.get("MULLIGAN_RECORD") != "off" and first.needs_more(agent, data)
 
 
 def _told(agent: str, data: bytes) -> bytes:
-    from mulligan.serve.hooks import second  # forty milliseconds
+    from mulligan.serve.hooks import second  # takes 40 ms
 
     return second.heard(agent, data)
 
 
 def _hurry() -> Callable[[], None]:
-    """What is done because this process lives for a tenth of a second; and what is to be called when all is said."""
-    gc.disable()  # nothing that is made from here on lives longer than this process
+    """Apply speed-ups for a process that lives 0.1 seconds. Return the function that saves the regex cache."""
+    gc.disable()  # no garbage outlives this process
     _find_packages()
     from mulligan.redaction import expressions
     from mulligan.serve.hooks.expressions import Kept
@@ -72,40 +72,41 @@ def _hurry() -> Callable[[], None]:
 
 
 class _Later(ModuleType):
-    """A module that is loaded when something of it is first used."""
+    """Module that is imported when an attribute is first used."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            raise AttributeError(name)  # the machinery of imports asks for such
+            raise AttributeError(name)  # the import system probes for these
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
         return getattr(__import__(self.__name__, fromlist=[name]), name)
 
 
 def _find_packages() -> None:
-    """Makes what we depend on importable, without what it would import and we do not need."""
+    """Make the dependencies importable without the modules that they import and we do not need."""
     if "msgspec" in sys.modules:
         return
     for name in LATER:
         sys.modules.setdefault(name, _Later(name))
-    # msgspec would import the first where it is there. Of the second uuid wants to know on which system it is, no more.
+    # msgspec imports typing_extensions if it is installed. uuid needs only the name of the system from platform.
     sys.modules["typing_extensions"] = None  # type: ignore[assignment]
     platform: Any = ModuleType("platform")
     platform.system = lambda: os.uname().sysname
     sys.modules.setdefault("platform", platform)
-    # Of this pathlib wants a function for addresses of files, which nobody here asks for.
+    # pathlib needs one function of urllib.parse, for file URLs, which we do not use.
     parse: Any = ModuleType("urllib.parse")
     parse.quote_from_bytes = _quoted
     sys.modules.setdefault("urllib.parse", parse)
     try:
-        import pathlib  # noqa: F401 - while all this is in place
+        import pathlib  # noqa: F401 - must happen while the replacements are in place
 
         try:
             import msgspec
         except ImportError:
-            import site  # what we depend on mostly stands beside us, and then it need not be asked
+            import site  # rarely needed: dependencies are usually installed next to us
 
-            # `site` reads it in spite of -E, and runs what it finds there: a repository's variables may name a folder.
+            # `site` reads this variable in spite of -E and executes files in that folder, which a repository may
+            # control.
             os.environ.pop("PYTHONUSERBASE", None)
             site.main()
             import msgspec  # noqa: F401 - as above

@@ -1,6 +1,6 @@
-"""The second stage of a hook: what happened is kept, in one transaction, and what there is to say is said.
+"""Second stage of a hook: store the event in one transaction and build the response.
 
-Hooks are processes, several at once: everything about a session is read, changed and written while no other can.
+Hooks are concurrent processes, so the state of a session is read, changed and written under one lock.
 """
 
 from __future__ import annotations
@@ -34,47 +34,47 @@ from mulligan.settings import Settings
 
 E = TypeVar("E", RunStarted, StepEnded)
 CHARS = 8192
-"""Characters of what a tool said that are looked at."""
+"""Longest error text that is classified."""
 AGAIN = 5000
-"""Milliseconds within which a compaction that is told twice is one: hooks may stand in two files of settings."""
+"""Two compactions within this time are one: hooks may be installed in two settings files."""
 WINDOW = 10
-"""Turns for which a success of a tool that failed is looked at as what overcame it."""
+"""Turns within which a success of the same tool counts as recovery of a failure."""
 IN_VAIN = 3
-"""Times that the same may fail in a row, with nothing done in between, before that is said."""
+"""Identical failures in a row before the model is warned."""
 REREAD = ("edit_mismatch", "stale_file")
-"""What reading the file again may overcome."""
+"""Kinds of failure that reading the file again may recover."""
 
 
 def _read(data: bytes) -> object:
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError:
-        from mulligan.capture.transcripts.lines import mended  # an emoji that was cut in two: few come here
+        from mulligan.capture.transcripts.lines import mended  # rare: an emoji that was cut in two
 
         return msgspec.json.decode(mended(data))
 
 
 def heard(agent: str, data: bytes) -> bytes:
-    """What the agent is to be told about this event, as JSON; empty for nothing."""
+    """Process an event and return the response as JSON, or an empty text."""
     event = _read(data)
     told = _reader(agent).read(event) if isinstance(event, dict) else None
     if told is None or not told.session:
         return b""
     settings = settings_file.read(of_user=True)
     if settings.off or settings.record == "off":
-        lines.remove(told.session)  # the first stage does not read files of settings
+        lines.remove(told.session)  # the first stage does not read settings files
         return b""
     answer = Hook(agent, told, settings).perform()
     return encode(answer) if answer else b""
 
 
 def _reader(agent: str) -> Any:
-    """The file of an agent: of the others nothing is imported."""
+    """Import the module of one agent only."""
     return importlib.import_module(f"mulligan.serve.hooks.{agent.replace('-', '_')}")
 
 
 class Hook:
-    """One event of one session."""
+    """Processing of one event."""
 
     def __init__(self, agent: str, told: Heard, settings: Settings) -> None:
         self.agent, self.told, self.settings = agent, told, settings
@@ -92,11 +92,11 @@ class Hook:
             self.classify = Classifier.from_settings(given).classify
         self.session = Stream(self.redactor).nameable(told.session)
         self.arguments: dict[str, Any] = {}
-        """The arguments of the calls of this event, by id, as the agent gave them."""
+        """Unredacted arguments of this event's calls, by id."""
 
     def perform(self) -> dict[str, Any] | None:
         told = self.told
-        # Before the transaction, for nobody waits for us here.
+        # Before the transaction: other processes do not wait for this.
         calls = [(call.id, self._step(call)) for call in told.calls if not call.is_interrupted]
         self.arguments = {call.id: call.arguments for call in told.calls}
         if self.agent == "codex" and told.what in ("compacted", "ended") and told.log:
@@ -113,7 +113,7 @@ class Hook:
     def _answer(self, store: SqliteStore, work: _Work, said: str) -> dict[str, Any] | None:
         reader = _reader(self.agent)
         if work.failed and self.settings.mode != "observe":
-            from mulligan.serve.hooks import hints  # only where something has just failed
+            from mulligan.serve.hooks import hints  # only after a failure
 
             known = hints.Hints(store, self.words, self.settings, self.agent, self.now, work.state)
             if self.agent == "gemini" and (better := known.instead(*work.failed[-1])):
@@ -156,9 +156,9 @@ class Hook:
         )
 
     def _kept(self, step: Step) -> Step:
-        """A step as it may be written down."""
+        """Redact a step and apply the record level."""
         if self.settings.record == "shape" and isinstance(step.arguments, dict):
-            from mulligan.capture.keeping import Keeping, shapes  # few keep so little
+            from mulligan.capture.keeping import Keeping, shapes  # rarely used
 
             keeping = Keeping(is_shape=True, is_model=False, closed=tuple)
             failure = keeping.failure(step.failure, step.arguments)
@@ -166,11 +166,11 @@ class Hook:
         return self.through(StepEnded(step)).step
 
     def through(self, event: E) -> E:
-        """An event as it may leave this process."""
+        """Redact an event before it is stored."""
         return cast(E, redacted(event, self.redactor))
 
     def started(self, at: int) -> Run:
-        """The run that a session is, as it begins."""
+        """Build the run record of a session."""
         asked = getattr(_reader(self.agent), "asked", None)
         folder = self.told.folder
         about = {"project": os.path.basename(folder), "folder": folder} if folder else None
@@ -179,21 +179,21 @@ class Hook:
 
 
 class _Work:
-    """What is done within the transaction."""
+    """Changes to one session within the transaction."""
 
     def __init__(self, hook: Hook, desk: Desk) -> None:
         self.hook, self.desk = hook, desk
         self.events: list[AnyEvent] = []
         self.failed: list[tuple[Step, str]] = []
-        """What has just failed and was not known, with the name that the agent has for its tool."""
+        """New failures of this event, each with the agent's name of the tool."""
         self.in_vain = 0
-        """How often the last of them has failed in a row."""
+        """How often the last failure has occurred in a row."""
         kept = desk.get(KIND, hook.session)
         self.state = _restored(kept, State) or State(agent=hook.agent, folder=hook.told.folder, started=hook.now)
         self.known = _restored(desk.get(SESSION, hook.session), Tracker) or Tracker()
 
     def perform(self, calls: Iterable[tuple[str, Step]]) -> str:
-        """What is to be said to the model."""
+        """Apply the event and return the text for the model."""
         hook, state, known = self.hook, self.state, self.known
         state.at = hook.now
         self._count_worked()
@@ -212,7 +212,7 @@ class _Work:
         return said
 
     def _count_worked(self) -> None:
-        """The calls that the first stage has seen work, each a line."""
+        """Add the successful calls that the first stage recorded."""
         found, self.state.read = lines.worked(self.hook.told.session, self.state.read)
         known: dict[str, Step] = {}
         for turn in found:
@@ -226,7 +226,7 @@ class _Work:
             self._end_turn(id for _, id in turn.calls)
 
     def _end_turn(self, ids: Iterable[str]) -> None:
-        """The model is asked next; once, although a hook that stands in two files of settings is called twice."""
+        """Mark the end of a turn, once: hooks in two settings files report the same batch twice."""
         batch = " ".join(ids)[:200]
         if batch.strip(" -"):
             if batch in self.state.batches:
@@ -238,8 +238,8 @@ class _Work:
         state = self.state
         known_by = f"{id} {step.outcome == 'success'}"
         if id and id != "-":
-            # A failure is told as it happens, again with its batch as if it had worked, and by a hook that stands
-            # in two files of settings twice.
+            # A failure is reported when it happens, again as a success with its batch, and twice if hooks are
+            # installed in two settings files.
             if known_by in state.ids or f"{id} False" in state.ids:
                 return
             state.ids = [*state.ids[-State.IDS :], known_by]
@@ -264,7 +264,7 @@ class _Work:
         failures = [*self.known.failures, *self.known.pending]
         if not any(failure.is_open and failure.step.tool_key == step.tool_key for failure in failures):
             return step
-        from mulligan.serve.hooks.session_log import link_success, read_log  # only where something has failed before
+        from mulligan.serve.hooks.session_log import link_success, read_log  # only after a failure
 
         hook = self.hook
         links = link_success(
@@ -277,7 +277,7 @@ class _Work:
         return msgspec.structs.replace(step, links=links) if links else step
 
     def _in_vain(self, step: Step) -> int:
-        """How often in a row this has now failed in the same way, with nothing that worked in between."""
+        """Count how often this failure has occurred in a row, without a success in between."""
         new = Remembered(step, self.known.turns)
         known = next((each for each in self.known.failures if each.is_of == new.is_of), None)
         if known is None or known.since or new.turn - known.turn > RECENT:
@@ -298,7 +298,7 @@ class _Work:
     def _keep(self) -> None:
         state = self.state
         if self.hook.told.what == "ended" and state.seq:
-            state.read = 0  # the lines go with the session; should it be resumed, there are new ones
+            state.read = 0  # the session files are removed; a resumed session starts new ones
             run = Run(id=state.run, agent=state.agent, session=self.hook.session, started=state.started,
                       ended=self.hook.now, end="finished")  # fmt: skip
             self.events.append(RunEnded(self._whole(run)))
@@ -309,14 +309,14 @@ class _Work:
             self.desk.put(KIND, self.hook.session, encode(state))
 
     def _whole(self, run: Run) -> Run:
-        """The run with what was said of it when it began."""
+        """Merge the end of a run into the record of its start."""
         begun = next((each.run for each in self.events if isinstance(each, RunStarted)), None) or self.desk.run(run.id)
         if begun is None:
             return run
         return msgspec.structs.replace(begun, ended=run.ended, end=run.end)
 
     def _wanted(self) -> Iterable[str]:
-        """The tools of which a success may be what overcomes a failure."""
+        """Yield the tools whose success may recover an open failure."""
         if not self.known.is_told:
             yield "*"
         for each in (*self.known.pending, *self.known.failures):
@@ -327,7 +327,7 @@ class _Work:
 
 
 def _restored(data: bytes | None, type: type[Any]) -> Any:
-    """What was kept, or None: what cannot be read is begun anew."""
+    """Decode stored state, or return None if it is missing or invalid."""
     if data is None:
         return None
     try:
@@ -343,7 +343,7 @@ def _outcome(failure: Failure) -> Any:
 
 
 def _path(settings: Settings) -> Any:
-    """The embedded store, also where the settings name another: a hook must not wait for a network."""
+    """Return the path of the embedded store, even if the settings name a server: a hook must not wait for a network."""
     url = settings.store_url
     is_file = ("://" not in url and not url.startswith("memory:")) or url.startswith("sqlite:")
     return sqlite_path(url if is_file else str(settings.folder / "mulligan.db"))

@@ -1,7 +1,7 @@
-"""Recovery links of a coding agent's session, judged by its own log.
+"""Recovery links in a coding agent's session, derived from its log.
 
-A hook hears of one call at a time, and of most successes only the name. Whether a success corrected an earlier call can
-be judged by all calls of the session alone; without a log only equal arguments link.
+A hook sees one call at a time, and most successes only by name. Whether a success corrected an earlier call depends on
+all calls of the session. Without a log, only calls with equal arguments are linked.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _link_same(failure: Remembered, success: Step) -> Link:
 
 
 def _judge_by_log(success: Step, arguments: dict[str, Any], steps: Sequence[Step]) -> tuple[Link, Step] | None:
-    """Judge the success as the last call of the log; return its link and the failed step."""
+    """Link the success as the last call of the log. Return its link and the failed step."""
     is_written = bool(steps) and steps[-1].name == success.name and steps[-1].arguments == arguments
     calls = list(steps)
     if not is_written or calls[-1].outcome != "success":
@@ -92,8 +92,8 @@ def _judge_by_log(success: Step, arguments: dict[str, Any], steps: Sequence[Step
 
 
 def read_log(agent: str, path: str, classify: Callable[..., Failure]) -> list[Step]:
-    """Read the calls of a session from its log. A log that cannot be read has none."""
-    from mulligan.capture.transcripts.formats import FORMATS  # only where something has failed before
+    """Read the calls of a session from its log. Return an empty list if the log is unreadable."""
+    from mulligan.capture.transcripts.formats import FORMATS  # only after a failure
     from mulligan.capture.transcripts.gathering import Reading
     from mulligan.capture.transcripts.lines import Lines, Unreadable
 
@@ -103,7 +103,7 @@ def read_log(agent: str, path: str, classify: Callable[..., Failure]) -> list[St
             return []
         with Lines(Path(path)) as lines:
             for history in FORMATS[_FORMATS.get(agent, agent)].read(lines, Reading(classify, keeps_results=True)):
-                if history.run.parent is None:  # no run of a subagent
+                if history.run.parent is None:  # skips the runs of subagents
                     steps = list(history.steps)
     except (Unreadable, OSError, KeyError):
         return []

@@ -1,6 +1,6 @@
-"""Starts a hook, run by its path: the settings of an agent name it, so that no wrapper and no `site` comes first.
+"""Entry script of a hook. Agents run it by path, which avoids a wrapper and `site`.
 
-An interpreter gives the path of its script in full, so what is added here is never the working directory.
+The interpreter passes the script's full path, so the working directory is never added to the import path.
 """
 
 import sys

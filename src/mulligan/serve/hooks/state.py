@@ -1,4 +1,4 @@
-"""What is kept of a coding agent's session beside its failures: where it is, and how far it has been read."""
+"""State of a coding agent's session in the key-value store, next to its failures."""
 
 from __future__ import annotations
 
@@ -9,50 +9,50 @@ import msgspec
 from mulligan.records import digest
 
 KIND = "hook"
-"""What it is called on the shelf, under the id of the session."""
+"""Key-value kind of this state. The key is the session id."""
 SESSION = "session"
-"""What its failures are called there: the same as those of any other session."""
+"""Key-value kind of a session's failures, the same for all sessions."""
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz234567"
 
 
 class State(msgspec.Struct, omit_defaults=True):
-    """One session of an agent."""
+    """State of one session."""
 
     IDS: ClassVar[int] = 200
     BATCHES: ClassVar[int] = 20
-    """How many calls, and batches of them, are known again."""
+    """Number of recent calls and batches that are recognized as duplicates."""
 
     agent: str
     folder: str = ""
     run: str = ""
-    """The run that the session is."""
+    """Id of the session's run."""
     started: int = 0
     at: int = 0
-    """When something was last heard of it. UTC milliseconds."""
+    """Time of the last event in UTC milliseconds."""
     seq: int = 0
-    """Steps so far."""
+    """Number of steps so far."""
     read: int = 0
-    """Bytes of the lines of its first stage that have been read."""
+    """Offset in the file of successful calls."""
     ids: list[str] = []
-    """The latest calls, and whether they worked."""
+    """Recent call ids, each with whether it succeeded."""
     batches: list[str] = []
-    """The latest batches, by the ids of their calls."""
+    """Recent batches, by the ids of their calls."""
     compacted: int = 0
     compacted_at: tuple[int, int] = (0, 0)
-    """When its conversation was last made shorter: by the clock, and by steps and turns."""
+    """Step and turn of the last compaction; `compacted` is its time in UTC milliseconds."""
 
     def run_of(self, session: str) -> str:
-        """The id of its run, the same in every process. Runs in one folder end alike: `place`."""
+        """Build the run id, the same in every process. Runs in one folder share `folder_suffix`."""
         return f"{beginning_of(self.agent, session)}{self.place}"
 
     @property
     def place(self) -> str:
-        """By what the ids of runs in this folder end."""
+        """Suffix of all run ids in this folder."""
         return _letters(self.folder, 6)
 
 
 def beginning_of(agent: str, session: str) -> str:
-    """How the id of the run begins that a session of an agent is, in whatever folder."""
+    """Return the start of a session's run id, without the folder."""
     return f"run_{_letters(f'{agent} {session}', 10)}"
 
 

@@ -1,1 +1,1 @@
-"""An MCP server in front of MCP servers: every tool call recorded, explained and, where it is safe, repaired."""
+"""MCP proxy that records, explains and, where it is safe, repairs tool calls."""

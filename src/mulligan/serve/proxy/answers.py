@@ -1,4 +1,4 @@
-"""What the server answered to an attempt: as it came, and as a function would have answered."""
+"""Answers of the MCP server: the raw message, and the result as a function would return it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mulligan.serve.proxy import messages
 from mulligan.serve.proxy.messages import Envelope, Id
 
 LARGE = 65_536
-"""Characters of an answer that are recorded; bytes above which an answer is not read as a whole."""
+"""Characters of a text that are recorded, and bytes above which structured content is not decoded."""
 
 
 class Refused(Exception):
-    """The server answered with an error of the protocol."""
+    """Protocol error in the server's answer."""
 
     def __init__(self, error: messages.Error) -> None:
         super().__init__(error.message)
@@ -22,7 +22,7 @@ class Refused(Exception):
 
 
 class Answer(msgspec.Struct):
-    """What the server said to an attempt, as it came."""
+    """Answer of the server to one attempt, with the raw line."""
 
     id: Id
     said: Envelope
@@ -37,7 +37,7 @@ def error_in(raw: msgspec.Raw) -> messages.Error:
 
 
 def told(raw: msgspec.Raw) -> Any:
-    """An answer as a function would give it: the text, where it is one, so that it can be judged and recorded."""
+    """Convert an answer to the value that a function would return, so that it can be classified and recorded."""
     try:
         result = messages.result_of(raw)
     except (msgspec.DecodeError, RecursionError):
@@ -55,7 +55,7 @@ def told(raw: msgspec.Raw) -> Any:
 
 
 def _odd(raw: msgspec.Raw) -> Any:
-    """An answer that is none of a tool, or that we cannot read; but a failure that says so is one."""
+    """Convert an answer that does not match the protocol. Only one marked as an error is kept."""
     members = messages.read(dict, raw) if memoryview(raw).nbytes <= LARGE else {}
     if members.get("isError") is not True:
         return None

@@ -1,4 +1,4 @@
-"""Tool calls on their way: the first attempt passes as it came, and what fails is recovered as everywhere else."""
+"""Tool calls of a proxy connection. The first attempt is forwarded unchanged; failures go through recovery."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from mulligan.serve.proxy.tools import Known, Tools
 
 UNSET = msgspec.UNSET
 IDLE = 1800.0
-"""Seconds without a call, after which the next one begins another run: some connections last for days."""
+"""Idle time after which the next call starts a new run: some connections last for days."""
 REMEMBERED = 200
-"""Steps that the run of a connection keeps in mind."""
+"""Number of steps that the connection's run remembers."""
 
 calling: contextvars.ContextVar[Call] = contextvars.ContextVar("calling")
-"""The call of the client's that an attempt is made for."""
+"""Client call that the current attempt belongs to."""
 
 
 class Calls:
-    """The tool calls of one connection."""
+    """Tool calls of one connection."""
 
     def __init__(self, pump: Pump, parts: Parts, options: Options) -> None:
         self.pump = pump
@@ -57,41 +57,41 @@ class Calls:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def met(self, params: msgspec.Raw) -> None:
-        """The client says who it is."""
+        """Store the client's name and version from its first message."""
         self._client = messages.read(messages.Initialize, params).client
 
     def listing(self, params: msgspec.Raw) -> Callable[[Envelope, bytes], None]:
         return self._listing.asked(params)
 
     def begin(self, said: Envelope, line: bytes) -> bool:
-        """Whether a request is one that we look after from now on."""
+        """Start handling a tool call. Return False if the request must be forwarded unchanged."""
         id = None if said.id is UNSET else said.id
         try:
             asked = messages.tool_call(said.params)
             if asked is None:
                 return False
-            # What cannot be written anew as it was is passed on as it came.
+            # A message that cannot be encoded again as it was is forwarded unchanged.
             tool = self.tools.named(asked.name, as_it_came=isinstance(said, Loose))
             call = Call(self, id, asked, tool, line, self.context(asked))
-        except Exception:  # noqa: BLE001 - unrecorded, and made
+        except Exception:  # noqa: BLE001 - the call is forwarded without a record
             self.kit.fault("looking at a tool call")
             return False
         self.under_way[id] = call
         try:
             call.begin()
-        except Exception:  # noqa: BLE001 - unrecorded, and made
+        except Exception:  # noqa: BLE001 - the call is forwarded without a record
             self.kit.fault("beginning a tool call")
             self.under_way.pop(id, None)
             return False
         return True
 
     def cancel(self, id: Id, line: bytes) -> bool:
-        """The client waits no more for this; whether it is ours to tell the server."""
+        """Cancel a client's call. Return False if the client's message must be forwarded."""
         call = self.under_way.get(id)
         return call is not None and call.cancel(line)
 
     def context(self, asked: ToolCall) -> contextvars.Context:
-        """A place of its own for a call, inside the run of the connection."""
+        """Return a context for one call, inside the run of the connection."""
         now = self.pump.loop.time()
         if self.run is None or (now - self._used > IDLE and not self.under_way):
             self._begin_run(asked)
@@ -129,7 +129,7 @@ class Calls:
         return task
 
     async def close(self, seconds: float) -> None:
-        """Ends what is still being recovered, which has so long to end by itself, and what it belongs to."""
+        """Give running recoveries this long to finish, then cancel them and end the run."""
         if self._tasks and seconds:
             await asyncio.wait(tuple(self._tasks), timeout=seconds)
         for task in tuple(self._tasks):
@@ -143,7 +143,7 @@ class Calls:
 
 
 def remote(name: str) -> Callable[..., Any]:
-    """A tool of the server as a function: each of its calls is an attempt at the client's call at hand."""
+    """Build a function for a server's tool. Each call of it is an attempt for the current client call."""
 
     async def call(**arguments: Any) -> Any:
         return await calling.get().attempt(name, arguments)
@@ -152,7 +152,7 @@ def remote(name: str) -> Callable[..., Any]:
 
 
 class Call(Entry):
-    """A tool call of the client's. While its first attempt is under way, it waits for the answer itself."""
+    """Tool call of the client. It receives the answer to its first attempt directly."""
 
     __slots__ = ("_calls", "_context", "_first", "_id", "_in_flight", "_inside", "_last", "_line", "_pump", "_task",
                  "_token", "_was_cancelled", "_was_sent", "asked", "tool")  # fmt: skip
@@ -168,7 +168,7 @@ class Call(Entry):
         self._context = context
         self._first: First | None = None
         self._inside: tuple[float, Any] = (0.0, None)
-        """When it began, and how to leave the place that it is."""
+        """Start time of the first attempt and the token that restores its scope."""
         self._last: Answer | None = None
         self._task: asyncio.Task[None] | None = None
         self._in_flight: Id = None
@@ -214,9 +214,9 @@ class Call(Entry):
         self._pump.send(self._line, self)
 
     def _is_repaired_first(self) -> bool:
-        """Whether a call that may be made only once breaks its schema, and we surely know how to put it right.
+        """Return whether a call with effects="once" violates its schema and an automatic repair is known.
 
-        Only what was never sent has surely not happened. Where nothing is known that would help, the server decides.
+        Only a call that was never sent has certainly not executed. Without a repair, the server decides.
         """
         wrapped, kit, run = self.tool.wrapped, self._calls.kit, self._calls.run
         if wrapped.options.effects != "once" or run is None:
@@ -244,7 +244,7 @@ class Call(Entry):
                 del self._calls.under_way[self._id]
                 self._pump.client.write(self._passed_on())
                 return
-        except Exception:  # noqa: BLE001 - unrecorded, and answered
+        except Exception:  # noqa: BLE001 - the answer is forwarded without a record
             self._calls.kit.fault("reading an answer")
             self._calls.under_way.pop(self._id, None)
             self._pump.client.write(line)
@@ -262,7 +262,7 @@ class Call(Entry):
         self._task = self._calls.start(self._recover(first), self._context)
 
     def cancel(self, line: bytes) -> bool:
-        """Whether the server was told; else the message of the client's goes on as it came."""
+        """Cancel the call. Return False if the client's message must be forwarded to the server."""
         self._was_cancelled = True
         if self._task is not None:
             self._task.cancel()
@@ -277,7 +277,7 @@ class Call(Entry):
         return False
 
     def abandoned(self) -> None:
-        """Nobody waits for it any more."""
+        """Record the call as cancelled: the client no longer waits."""
         self._calls.under_way.pop(self._id, None)
         if self._first is not None and self._task is None:
             self._context.run(self._first.cancelled, asyncio.CancelledError(), *self._inside)
@@ -300,7 +300,7 @@ class Call(Entry):
                 attempts.is_answered = True
                 try:
                     await aplay(attempts)
-                except Exception as raised:  # noqa: BLE001 - it was classified and recorded; now the model is told
+                except Exception as raised:  # noqa: BLE001 - recorded already; rendered for the model below
                     error = raised
         except asyncio.CancelledError:
             if self._was_cancelled:
@@ -311,7 +311,7 @@ class Call(Entry):
         self._pump.client.write(self._worded(attempts, error))
 
     async def attempt(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Makes the call, as the client made it or with other arguments; what the server answers to that."""
+        """Send one attempt, with the original or repaired arguments, and return the server's answer."""
         pump = self._pump
         await pump.available()
         id, line = self._id, self._line
@@ -344,7 +344,7 @@ class Call(Entry):
         return told(said.result)
 
     async def _held(self) -> None:
-        """Answers a call of a tool that a person must accept first, unless that has just been done."""
+        """Block a call of a tool that must be accepted first, unless it was accepted in the meantime."""
         await self._calls._listing.refresh()
         self.tool = self._calls.tools.named(self.asked.name)
         if not self.tool.is_held:
@@ -360,14 +360,14 @@ class Call(Entry):
         block = self._calls.kit.prompt.answer(failure, tool=self.tool.name)
         self._pump.client.write(wording.instead(self._id, block, {}, self._is_stateless))
 
-    # What the client is answered
+    # Answers to the client
 
     @property
     def _is_stateless(self) -> bool:
         return VERSION in (self.asked.meta or {})
 
     def _passed_on(self) -> bytes:
-        """What the server answered, as it came, unless there is something to tell of the call."""
+        """Return the server's answer unchanged, or with a note about ignored arguments."""
         assert self._last is not None
         note = self._ignored()
         return self._last.line if not note else wording.noted(self._id, self._last.said.result, [note], {})
@@ -389,7 +389,7 @@ class Call(Entry):
     def _worded(self, attempts: Attempts | None, error: Exception | None) -> bytes:
         try:
             return self._told(attempts, error)
-        except Exception:  # noqa: BLE001 - the client is answered all the same
+        except Exception:  # noqa: BLE001 - the client must get an answer
             self._calls.kit.fault("wording an answer")
         if self._last is not None and self._last.id == self._id:
             return self._last.line
@@ -426,7 +426,7 @@ class Call(Entry):
         return {"run": attempts.run.id, "call": attempts.number, "attempts": attempts.made}
 
     def _block(self, attempts: Attempts, failure: Failure) -> dict[str, Any]:
-        """The failure in the model's words, as after any other call."""
+        """Build the description of the failure for the model, as after any other call."""
         given_up = attempts.given_up
         known = self._calls.tools.names
         offered = attempts.ending.offered if attempts.ending is not None else ()
@@ -438,14 +438,14 @@ class Call(Entry):
             names=near.nearest(self.asked.name, known) if is_unknown else (),
             closed=self.tool.wrapped.closed(),
             has_effects=not attempts.tool.is_repeatable,
-            offered=[each for each in offered if all(change.path != TOOL for change in each.changes)],  # as in `names`
+            offered=[each for each in offered if all(change.path != TOOL for change in each.changes)],  # in `names`
             spiral=attempts.ending.spiral if attempts.ending is not None else "",
             repeat_note=attempts.guarding.repeat_note,
         )
 
 
 class Attempt(Entry):
-    """An attempt of a recovery, which waits elsewhere."""
+    """Attempt of a recovery. Its future receives the answer."""
 
     __slots__ = ("future",)
 

@@ -1,4 +1,4 @@
-"""Messages on a pipe: bytes that come are whole lines, and what is written waits for nobody."""
+"""Line framing on pipes: split input into complete lines, write without blocking."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections import deque
 from collections.abc import Callable
 
 AT_ONCE = 262_144
-"""Bytes of one reading."""
+"""Size of one read."""
 LONGEST = 268_435_456
-"""Bytes of a message. What is longer is cut, and is then no message any more."""
+"""Limit of one message. A longer one is truncated and thus invalid."""
 HEAD = 1000
-"""Bytes that are kept of one that was too long: they may still say whose answer it was."""
+"""Start of a truncated message that is kept: it may contain the id of its request."""
 FULL = 8_388_608
-"""Bytes that may wait for a reader before their source is not read any more."""
+"""Queued output above which the source is paused."""
 
 
 class Lines:
-    """Bytes as they come in, and the lines they make."""
+    """Buffer that splits incoming bytes into lines."""
 
     def __init__(self, longest: int = LONGEST) -> None:
         self._longest = longest
@@ -28,9 +28,9 @@ class Lines:
         self._is_too_long = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are whole now, each with its end."""
+        """Add bytes and return the lines that are complete, each with its line end."""
         if not self._parts and data.find(b"\n") == len(data) - 1:
-            return [data]  # as nearly always: one reading, one message
+            return [data]  # the usual case: one read is one message
         *whole, rest = data.split(b"\n")
         lines = []
         for line in whole:
@@ -51,7 +51,7 @@ class Lines:
 
 
 class Source:
-    """A descriptor that is read whenever there is something, and not while nobody takes it."""
+    """Non-blocking reader of a descriptor. It can be paused."""
 
     def __init__(self, loop: AbstractEventLoop, fd: int, on_line: Callable[[bytes], None], on_end: Callable[[], None]):
         self._loop = loop
@@ -91,7 +91,7 @@ class Source:
 
 
 class Outlet:
-    """A descriptor that is written to at once where it takes it, and later where it does not."""
+    """Non-blocking writer of a descriptor. It queues what the descriptor does not accept."""
 
     def __init__(self, loop: AbstractEventLoop, fd: int, on_broken: Callable[[], None]) -> None:
         self._loop = loop
@@ -100,9 +100,9 @@ class Outlet:
         self._waiting: deque[memoryview] = deque()
         self._size = 0
         self.source: Source | None = None
-        """What is not read while too much waits."""
+        """Source that is paused while the queue is too long."""
         self.is_broken = False
-        # Not a terminal or a file: these are shared with others, and take what they are given.
+        # Pipes and sockets only: terminals and files are shared with other programs and accept writes anyway.
         self._was_blocking = os.get_blocking(fd)
         mode = os.fstat(fd).st_mode
         if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
@@ -152,7 +152,7 @@ class Outlet:
         return not self._waiting
 
     def _break(self) -> None:
-        """Nobody reads any more."""
+        """Stop writing because the reader closed the pipe."""
         self.is_broken = True
         self.let_go()
         if self.source is not None:
@@ -160,7 +160,7 @@ class Outlet:
         self._on_broken()
 
     def let_go(self) -> None:
-        """Writes nothing more, and leaves the descriptor as it was."""
+        """Discard the queue and restore the descriptor's blocking mode."""
         if self._waiting:
             self._loop.remove_writer(self._fd)
         self._waiting.clear()
@@ -168,4 +168,4 @@ class Outlet:
         try:  # noqa: SIM105 - contextlib is not needed for this
             os.set_blocking(self._fd, self._was_blocking)
         except OSError:
-            pass  # it is closed already
+            pass  # closed already

@@ -1,4 +1,4 @@
-"""The server's list of tools on its way to the client: compared with what was pinned, held back, taught."""
+"""Tool lists on their way to the client: compare with pins, remove blocked tools, add lessons."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from mulligan.serve.proxy.pump import Pump
 from mulligan.serve.proxy.tools import Tools
 
 PATIENCE = 2.0
-"""Seconds that a list of tools waits for the store."""
+"""Time that a tool list waits for the store."""
 
 
 class Listing:
-    """What is done with lists of tools. The store is asked in a thread: nothing else waits for it."""
+    """Processing of tool lists. A thread accesses the store, so that nothing else waits for it."""
 
     def __init__(self, pump: Pump, parts: Parts, known: Tools) -> None:
         self._pump = pump
@@ -31,11 +31,11 @@ class Listing:
         self._tools = known
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        # While the server starts: by the time that it lists its tools, we know how they were.
+        # Loaded while the server starts, so that the pins are ready for its first tool list.
         self._pinned = pump.loop.create_task(asyncio.to_thread(self._kept))
 
     def asked(self, params: msgspec.Raw) -> Callable[[Envelope, bytes], None]:
-        """What to do with the answer to this request."""
+        """Return the handler for the answer to this request."""
         is_first_page = not messages.read(dict, params).get("cursor") if params != messages.NOTHING else True
 
         def answered(said: Envelope, line: bytes) -> None:
@@ -49,7 +49,7 @@ class Listing:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Waits for what is being kept."""
+        """Wait until pending pins are stored."""
         if self._tasks:
             await asyncio.wait(tuple(self._tasks), timeout=PATIENCE)
 
@@ -58,7 +58,7 @@ class Listing:
         if said.error == messages.NOTHING:
             try:
                 shown = await self._taken_in(said.result, is_first_page)
-            except Exception:  # noqa: BLE001 - a list that we cannot read is the client's to read
+            except Exception:  # noqa: BLE001 - an unreadable list is forwarded to the client
                 self._parts.kit.fault("reading a list of tools")
         id = None if said.id is msgspec.UNSET else said.id
         self._pump.client.write(line if shown is None else messages.answer(id, shown))
@@ -83,15 +83,15 @@ class Listing:
         return known.shown(result, lessons)
 
     async def _keep_later(self, known: Pins) -> None:
-        """Nobody waits for this."""
+        """Store the pins in the background."""
         async with self._lock:
             try:
                 tools.report(self._tools.options, await asyncio.to_thread(self._keep, known))
-            except Exception:  # noqa: BLE001 - what was first seen is then what is seen next time
+            except Exception:  # noqa: BLE001 - without stored pins the next list is accepted as the first
                 self._parts.kit.fault("keeping the definitions of tools")
 
     async def refresh(self) -> None:
-        """Reads again what was accepted: a person may have done so in another terminal."""
+        """Load the pins again: a person may have accepted a tool in another terminal."""
         async with self._lock:
             known = self._tools
             kept = await asyncio.to_thread(self._kept)
@@ -102,9 +102,9 @@ class Listing:
         try:
             url = self._parts.settings.store_url
             if self._parts.settings.record == "off" or not (url.startswith("memory:") or is_begun(url)):
-                return Pins()  # a question makes no files
+                return Pins()  # a read must not create files
             return pins.unpacked(self._parts.shelf.get(LOCAL, pins.SHELF, self._tools.options.name))
-        except Exception:  # noqa: BLE001 - a broken store costs memory, not the connection
+        except Exception:  # noqa: BLE001 - an unavailable store must not break the connection
             self._parts.kit.fault("reading the definitions of tools")
             return Pins()
 
@@ -116,9 +116,9 @@ class Listing:
         try:
             if url.startswith("memory:") or not is_begun(url):
                 return {}
-            # The recorder opens its own when there is something to keep.
+            # A connection of its own: the recorder opens the store only when it has records.
             with closing(open_store(url, token=parts.settings.token)) as store:
                 return teach.lessons(store, parts.kit.prompt, self._tools.options.name, tools, parts.kit.now())
-        except Exception:  # noqa: BLE001 - a store that is away costs what it knows, and never the list
+        except Exception:  # noqa: BLE001 - an unavailable store costs the lessons, not the list
             parts.kit.fault("reading what is known of tools")
             return {}

@@ -1,4 +1,4 @@
-"""What a JSON-RPC message says, read as far as it is needed and no further; and the few that we write."""
+"""JSON-RPC messages, decoded only as far as needed, and the few that the proxy writes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from mulligan.redaction import plain
 Id = int | str | float | None
 NOTHING = msgspec.Raw()
 OURS = "mulligan/"
-"""What the keys that we add to `_meta` begin with."""
+"""Prefix of the keys that we add to `_meta`."""
 CLIENT = "io.modelcontextprotocol/clientInfo"
-"""Where a request of the protocol without a handshake says who asks."""
+"""Key under which a request without handshake identifies its client."""
 VERSION = "io.modelcontextprotocol/protocolVersion"
 GONE = -32000
-"""The code of our own answers to what the server did not answer."""
+"""Error code of our answer if the server gave none."""
 
 
 class Envelope(msgspec.Struct, gc=False):
-    """A message without what is in it."""
+    """Message with its parts still encoded."""
 
     id: Id | msgspec.UnsetType = msgspec.UNSET
     method: str | msgspec.UnsetType = msgspec.UNSET
@@ -32,11 +32,11 @@ class Envelope(msgspec.Struct, gc=False):
 
 
 class Loose(Envelope, gc=False):
-    """One that is not quite JSON, read as well as it can be: good enough to know it by, not to write it anew."""
+    """Message that is not valid JSON, decoded with a lenient parser. It must not be encoded again."""
 
 
 class ToolCall(msgspec.Struct):
-    """What `tools/call` asks for."""
+    """Parameters of `tools/call`."""
 
     name: str
     arguments: Any = None
@@ -44,7 +44,7 @@ class ToolCall(msgspec.Struct):
 
 
 class Client(msgspec.Struct):
-    """Who is at the other end, as they say."""
+    """Name and version that the client reports."""
 
     name: str = ""
     version: str | None = None
@@ -63,14 +63,14 @@ class Progress(msgspec.Struct):
 
 
 class Block(msgspec.Struct):
-    """A piece of content; only texts are looked into."""
+    """Content block of a result. Only text is decoded."""
 
     type: str = ""
     text: str | None = None
 
 
 class Result(msgspec.Struct):
-    """What a tool answered."""
+    """Result of a tool call."""
 
     content: list[Block] | None = None
     is_error: bool | None = msgspec.field(default=None, name="isError")
@@ -95,12 +95,12 @@ encode = msgspec.json.Encoder().encode
 result_of = _result.decode
 error_of = _error.decode
 members = _members.decode
-"""An object whose values are left as they stand, so that what is put together again is what it was."""
+"""Decode an object but leave its values encoded, so that they are written back unchanged."""
 items = _items.decode
 
 
 def envelope(line: bytes) -> Envelope:
-    """A message. Raises `msgspec.ValidationError` for JSON that is none, `msgspec.DecodeError` for what is not JSON."""
+    """Decode a message. Raise `msgspec.ValidationError` for other JSON and `msgspec.DecodeError` for invalid JSON."""
     try:
         return _envelope.decode(line)
     except msgspec.ValidationError:
@@ -110,8 +110,8 @@ def envelope(line: bytes) -> Envelope:
 
 
 def _loosely(line: bytes) -> Envelope:
-    """Half a character, or NaN: some write them, and some read them."""
-    import json  # it takes what msgspec refuses, and few come here
+    """Decode a message with lone surrogates or NaN, which some programs write."""
+    import json  # rarely needed: accepts input that msgspec rejects
 
     try:
         said = json.loads(line)
@@ -128,7 +128,7 @@ def _loosely(line: bytes) -> Envelope:
 
 
 def batch(line: bytes) -> list[Envelope]:
-    """Several messages in one line, as one version of the protocol had them; none where it is not that."""
+    """Decode a batch of messages, which one protocol version allowed. Return an empty list for anything else."""
     try:
         return _many.decode(line)
     except (msgspec.DecodeError, RecursionError):
@@ -136,7 +136,7 @@ def batch(line: bytes) -> list[Envelope]:
 
 
 def tool_call(params: msgspec.Raw) -> ToolCall | None:
-    """A call that can be read; else it is the server's to complain about."""
+    """Decode a tool call. Return None if it is invalid: the server reports the error."""
     try:
         return _call.decode(params)
     except (msgspec.DecodeError, RecursionError):
@@ -144,7 +144,7 @@ def tool_call(params: msgspec.Raw) -> ToolCall | None:
 
 
 def read(type: type[Any], raw: msgspec.Raw) -> Any:
-    """What is in a part of a message; what its type says by default where it is something else."""
+    """Decode a part of a message, or return the default of the type if it does not match."""
     try:
         return msgspec.json.decode(raw, type=type)
     except (msgspec.DecodeError, RecursionError):
@@ -155,7 +155,7 @@ _ID = re.compile(rb'"id"\s{0,9}:\s{0,9}(-?[0-9]{1,18}|"[^"\\]{0,200}")')
 
 
 def id_in(line: bytes) -> Id:
-    """The id that seems to stand in something that is no message; None where there is none."""
+    """Find the id in an invalid message, or return None."""
     found = _ID.search(line, 0, 1000) or _ID.search(line, max(0, len(line) - 300))
     try:
         return None if found is None else msgspec.json.decode(found[1], type=int | str)
@@ -164,7 +164,7 @@ def id_in(line: bytes) -> Id:
 
 
 def is_text(line: bytes) -> bool:
-    """Whether it is UTF-8, as every message must be."""
+    """Return whether the line is valid UTF-8, as the protocol requires."""
     if line.isascii():
         return True
     try:
@@ -192,5 +192,5 @@ def notification(method: str, params: Mapping[str, Any]) -> bytes:
 
 
 def with_id(line: bytes, id: Id) -> bytes:
-    """The same message under another id."""
+    """Return the same message with another id."""
     return encode({**members(line), "id": id}) + b"\n"

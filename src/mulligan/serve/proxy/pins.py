@@ -1,6 +1,6 @@
-"""A server's tools as they were when they were first seen, and what has changed since (SAFETY 4).
+"""Pinned tool definitions of a server, and what has changed since they were accepted (SAFETY 4).
 
-Plain data: what is kept on the shelf, what was listed, and what to make of the difference.
+Plain data: stored pins, the listed definitions, and the findings about their differences.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import msgspec
 from mulligan.remember.store import LOCAL, Shelf
 
 SHELF = "tools"
-"""The kind of record under which a server's pins are kept."""
+"""Key-value kind of a server's pins."""
 MOST = 1000
-"""Tools of one server that are remembered."""
+"""Limit of pinned tools per server."""
 UNPINNED = frozenset({"_meta", "icons"})
 """Parts of a definition that a model never sees."""
 
 ALL = ""
-"""The key under which the names of all servers' tools are kept: two servers may have one of the same name."""
+"""Key for the tool names of all servers, which reveal equal names on two servers."""
 _servers = msgspec.json.Decoder(dict[str, list[str]])
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
@@ -29,7 +29,7 @@ What = Literal["new", "changed", "removed", "twice", "shadows"]
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool as it was accepted, or as it waits to be."""
+    """Tool definition that was accepted or waits for acceptance."""
 
     digest: str
     seen: int
@@ -38,15 +38,15 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Pins(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What is known of one server."""
+    """Pins of one server."""
 
     accepted: dict[str, Pin] = {}
     waiting: dict[str, Pin] = {}
-    """Tools whose definition has changed, or that came later, as they are now."""
+    """Current definitions of tools that are new or have changed."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing about a list of tools that a person should know."""
+    """Fact about a tool list that the operator should know."""
 
     what: What
     tool: str
@@ -61,9 +61,9 @@ def digest(definition: Mapping[str, Any]) -> str:
 def compared(
     pins: Pins, listed: Iterable[Mapping[str, Any]], now: int, *, is_whole: bool
 ) -> tuple[Pins, list[Finding]]:
-    """The pins after a list of tools, and what it has that they do not. The first list of a server is accepted.
+    """Compare a tool list with the pins. Return the new pins and the findings. The first list is accepted.
 
-    `is_whole` says that the list has all there is: then what is not in it is gone.
+    `is_complete` says that the list has all tools, so that missing ones were removed.
     """
     is_first = not pins.accepted and not pins.waiting
     accepted, waiting = dict(pins.accepted), dict(pins.waiting)
@@ -94,7 +94,7 @@ def compared(
 
 
 def told(before: Pin | None, after: Pin) -> str:
-    """Which parts of a definition are not what they were."""
+    """Return the names of the parts that differ."""
     if before is None:
         return ""
     old, new = before.definition, after.definition
@@ -103,7 +103,7 @@ def told(before: Pin | None, after: Pin) -> str:
 
 
 def accept(pins: Pins, names: Iterable[str]) -> Pins:
-    """The same with what waited under these names accepted."""
+    """Return the pins with these waiting tools accepted."""
     chosen = set(names)
     moved = {name: pin for name, pin in pins.waiting.items() if name in chosen}
     left = {name: pin for name, pin in pins.waiting.items() if name not in chosen}
@@ -111,12 +111,12 @@ def accept(pins: Pins, names: Iterable[str]) -> Pins:
 
 
 def all_of(shelf: Shelf) -> dict[str, Pins]:
-    """What is known of every server, by name."""
+    """Return the pins of all servers, by name."""
     return {name: unpacked(shelf.get(LOCAL, SHELF, name)) for name in sorted(servers_of(shelf))}
 
 
 def servers_of(shelf: Shelf) -> dict[str, list[str]]:
-    """The names of every server's tools."""
+    """Return the tool names of every server."""
     kept = shelf.get(LOCAL, SHELF, ALL)
     try:
         return _servers.decode(kept) if kept is not None else {}
@@ -125,7 +125,7 @@ def servers_of(shelf: Shelf) -> dict[str, list[str]]:
 
 
 def keep(shelf: Shelf, server: str, pins: Pins) -> list[Finding]:
-    """Puts the pins of a server on the shelf; its tools that another server has by the same name, once."""
+    """Store the pins of a server. Return a finding for each new tool name that another server has too."""
     shelf.put(LOCAL, SHELF, server, packed(pins))
     servers = servers_of(shelf)
     own = sorted({*pins.accepted, *pins.waiting})
@@ -144,7 +144,7 @@ def packed(pins: Pins) -> bytes:
 
 
 def unpacked(kept: bytes | None) -> Pins:
-    """What was kept; nothing where there is nothing, or another version wrote what we cannot read."""
+    """Decode stored pins. Return empty pins if they are missing or unreadable."""
     if kept is None:
         return Pins()
     try:

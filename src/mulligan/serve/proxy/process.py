@@ -1,4 +1,4 @@
-"""Starts the server's process. Nothing else is imported: the server starts while the rest of us is loaded."""
+"""Start of the server's process. Imports nothing else, so that the server starts while the proxy loads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 OURS = "MULLIGAN_"
-"""Variables of the environment that stay with the proxy: they may hold the address of a store, or a token for it."""
+"""Environment variables that the server must not see: they may contain a store URL or a token."""
 
 
 def environment_for_servers(environment: Mapping[str, str]) -> dict[str, str]:
@@ -14,7 +14,7 @@ def environment_for_servers(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """The server's process; its words for people go where ours go."""
+    """Start the server's process. It inherits our standard error."""
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

@@ -1,5 +1,4 @@
-"""The two ways of a connection: what passes byte for byte, what waits for an answer, and what becomes of it when the
-server is late, silent or gone."""
+"""Relay between client and server: forwarding, pending requests, timeouts and restarts."""
 
 from __future__ import annotations
 
@@ -26,21 +25,21 @@ if TYPE_CHECKING:
 
 UNSET = msgspec.UNSET
 CANCELLED = "cancelled"
-"""The method of a request that nobody waits for any more."""
+"""Method of a cancelled request, whose late answer is forwarded."""
 LATE = 1000
-"""Cancelled requests whose late answers are still let through."""
+"""Limit of cancelled requests whose late answers are forwarded."""
 TOLD = 5
-"""Times that we complain about a server's output."""
+"""Limit of reported problems in a server's output."""
 STANDING = {"logging/setLevel": "", "resources/subscribe": "uri"}
-"""Requests that a server which was started again must hear again, and what tells one from another."""
+"""Requests to repeat after a restart, with the parameter that distinguishes them."""
 
 
 class BadAnswer(ValueError):
-    """What the server said is not a message."""
+    """Invalid message from the server."""
 
 
 class Entry:
-    """A request that waits for its answer."""
+    """Request that waits for its answer."""
 
     __slots__ = ("deadline", "timeout")
 
@@ -52,12 +51,12 @@ class Entry:
         raise NotImplementedError
 
     def lost(self, error: Exception) -> None:
-        """There will be no answer."""
+        """Handle a failure: there will be no answer."""
         raise NotImplementedError
 
 
 class Passed(Entry):
-    """A request of the client's that is none of our business."""
+    """Client request that is forwarded unchanged."""
 
     __slots__ = ("_id", "_on_answer", "_pump", "method")
 
@@ -80,12 +79,12 @@ class Passed(Entry):
         if self.method == CANCELLED:
             return
         self._pump.client.write(messages.refusal(self._id, GONE, f"{self.method}: {error}"))
-        if isinstance(error, TimeoutError):  # only its first message has a time limit: without it there is no server
+        if isinstance(error, TimeoutError):  # only the first message has a time limit: the server did not start
             self._pump.finish(1, str(error))
 
 
 class Heard(Entry):
-    """A request of our own, to a server that was started again."""
+    """Request of our own to a restarted server."""
 
     __slots__ = ("_on_answer", "_pump")
 
@@ -103,7 +102,7 @@ class Heard(Entry):
 
 
 class Pump:
-    """One client, one server at a time."""
+    """Connection between one client and one server at a time."""
 
     def __init__(
         self,
@@ -116,19 +115,19 @@ class Pump:
         self.loop = loop
         self.options = options
         self.calls: Calls | None = None
-        """Who looks after tool calls; without it they pass like everything else."""
+        """Handler of tool calls. If None, they are forwarded like other requests."""
         self.pending: dict[Id, Entry] = {}
         self.over: asyncio.Future[int] = loop.create_future()
         self._command = command
         self._environment = environment
         self._asking: set[Id] = set()
-        """Requests of the server's that the client has not answered."""
+        """Requests of the server that the client has not answered."""
         self._tokens: dict[Id, Entry] = {}
         self._restarts = Restarts()
         self._has_answered = False
         self._is_ready = True
         self._queue: list[tuple[bytes, Entry | None]] = []
-        """What waits for the server to be there again."""
+        """Messages that wait for the restarted server."""
         self._handshake: bytes | None = None
         self._initialized: bytes | None = None
         self._standing: dict[tuple[str, str], bytes] = {}
@@ -167,7 +166,7 @@ class Pump:
         elif said.id is UNSET:
             self._notified(method, said, line)
         elif said.id in self.pending:
-            self.send(line)  # the same id twice: whose answer is whose is between the two of them
+            self.send(line)  # duplicate id: client and server must match the answers
         elif method != "tools/call" or self.calls is None or not self.calls.begin(said, line):
             self._pass(method, said, line)
 
@@ -208,10 +207,10 @@ class Pump:
     def _client_gone(self) -> None:
         self.finish(0)
 
-    # To the server, and what is expected of it
+    # To the server, and pending requests
 
     def send(self, line: bytes, entry: Entry | None = None) -> None:
-        # What is given to a server that is not there any more is not lost: it waits for the next one.
+        # Messages for a server that has ended wait for the next one.
         if self._is_ready and self.server is not None and not self.server.has_ended:
             self.server.outlet.write(line)
         else:
@@ -222,7 +221,7 @@ class Pump:
         return f"{self._prefix}{self._numbers}"
 
     def expect(self, id: Id, entry: Entry, token: Id = None) -> None:
-        """Waits for the answer to a request; as long as there is progress, under this token, it is not late."""
+        """Wait for the answer to a request. Progress under this token extends its deadline."""
         self.pending[id] = entry
         if entry.timeout:
             entry.deadline = self.loop.time() + entry.timeout
@@ -231,7 +230,7 @@ class Pump:
             self._watch(entry.timeout)
 
     def settle(self, id: Id, token: Id = None) -> None:
-        """No longer waits for it."""
+        """Stop waiting for an answer."""
         entry = self.pending.pop(id, None)
         if self._queue and entry is not None:
             self._unqueue(entry)
@@ -239,11 +238,11 @@ class Pump:
             self._tokens.pop(token, None)
 
     def _unqueue(self, entry: Entry) -> None:
-        """What nobody waits for is not sent when the server is there again."""
+        """Remove a request from the queue, so that it is not sent after a restart."""
         self._queue = [each for each in self._queue if each[1] is not entry]
 
     def _watch(self, timeout: float) -> None:
-        """Looks at what waits, soon enough for something that may wait so long: an eighth of that, a second at most."""
+        """Schedule the next check of deadlines: after an eighth of this timeout, at most one second."""
         due = self.loop.time() + min(1.0, max(0.01, timeout / 8))
         if self._watching is not None:
             if self._watching.when() <= due:
@@ -258,23 +257,23 @@ class Pump:
             if not entry.timeout or now < entry.deadline:
                 continue
             if self._asking:
-                entry.deadline = now + entry.timeout  # it may be a person who thinks
+                entry.deadline = now + entry.timeout  # a person may be answering
                 continue
             self.pending.pop(id, None)
             self._unqueue(entry)
             entry.lost(TimeoutError(f"there was no answer in {entry.timeout:g} s"))
         if self.server is not None and self.server.has_ended:
-            self.server._silent()  # something that it started holds its output open
+            self.server._silent()  # a child process keeps the output open
         shortest = min((each.timeout for each in self.pending.values() if each.timeout), default=None)
         if shortest is not None:
             self._watch(shortest)
 
     def cancel(self, id: Id, why: str) -> None:
-        """Tells the server that nobody waits for an answer any more."""
+        """Tell the server that a request is cancelled."""
         self.send(messages.notification("notifications/cancelled", {"requestId": id, "reason": why}))
 
     def let_pass(self, id: Id) -> None:
-        """An answer to a cancelled request goes to the client, should there be one."""
+        """Forward a late answer to a cancelled request."""
         late = [key for key, entry in self.pending.items() if type(entry) is Passed and entry.method == CANCELLED]
         if len(late) >= LATE:
             self.pending.pop(late[0], None)
@@ -293,7 +292,7 @@ class Pump:
         if not messages.is_text(line):
             self._junk(line)
         elif said is None:
-            self.client.write(line)  # JSON, and not what we know: a batch of answers, or something new
+            self.client.write(line)  # unknown JSON, for example a batch of answers
         elif said.method is not UNSET:
             if said.id is not UNSET:
                 self._asking.add(said.id)
@@ -315,7 +314,7 @@ class Pump:
             entry.answered(said, line)
 
     def _junk(self, line: bytes) -> None:
-        """Not passed on: half of the clients end the connection when they meet something that is no message."""
+        """Report an invalid line and do not forward it: many clients close the connection when they receive one."""
         if not line.strip():
             return
         id = messages.id_in(line)
@@ -335,7 +334,7 @@ class Pump:
     def tell(self, what: str) -> None:
         print(f"mulligan: {what}", file=sys.stderr, flush=True)
 
-    # The server's end, and its next life
+    # Exit and restart of the server
 
     def _gone(self, server: Server) -> None:
         if self.over.done():
@@ -343,7 +342,7 @@ class Pump:
         self.restart(server.epitaph)
 
     def restart(self, why: str) -> None:
-        """Answers what waits, and starts the server again where that may help."""
+        """Fail the pending requests, then restart the server if restarts remain."""
         if self.server is not None:
             self.server.end()
             self.server = None
@@ -402,13 +401,13 @@ class Pump:
             self.server.outlet.write(line)
 
     async def available(self) -> None:
-        """Waits for a server that is being started again."""
+        """Wait until a restarted server is ready."""
         await self._ready.wait()
         if self.over.done():
             raise ConnectionResetError(self._why or "the connection ended")
 
     def finish(self, code: int, why: str = "") -> None:
-        """The end of the connection, for everybody who still waits."""
+        """End the connection and fail all pending requests."""
         if self.over.done():
             return
         self.over.set_result(code)
@@ -431,7 +430,7 @@ class Pump:
 
 
 def readable(fd: int) -> int:
-    """The descriptor, or a pipe that is filled from it where it is a file, which no event loop can watch."""
+    """Return a descriptor that an event loop can watch. A thread copies a regular file to a pipe."""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     out, into = os.pipe()

@@ -1,4 +1,4 @@
-"""What the operator says of a server's tools: in the user's settings, and on the command line."""
+"""Options of a proxy: the user's settings for its tools, and the command line."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from mulligan.records import Effects
 from mulligan.recover.tool import Mode
 
 HANGS = 300.0
-"""Seconds without an answer and without progress, after which a call is given up."""
+"""Default time limit of a call without an answer or progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How one proxy behaves."""
+    """Options of one proxy."""
 
     name: str
-    """What the server is called in records."""
+    """Name of the server in records."""
     mode: Mode = "suggest"
     trusts_annotations: bool = False
     pins: bool = False
     teaches: bool = False
     timeout: float = HANGS
-    """Seconds; 0 for as long as it takes."""
+    """Seconds. 0 means no limit."""
     start_timeout: float = 120.0
-    """Seconds in which a server must answer its first message; 0 for as long as it takes."""
+    """Seconds for the answer to the first message. 0 means no limit."""
     restarts: bool = True
     session: str | None = None
     rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Of the user's settings: for `server.tool`, for `server.*`, for `*`."""
+    """Rules of the user's settings, by `server.tool`, `server.*` or `*`."""
 
     def rule(self, tool: str) -> dict[str, Any]:
-        """What the user's settings say of a tool, the nearest word last."""
+        """Merge the rules for a tool. The most specific rule wins."""
         found: dict[str, Any] = {}
         for key in ("*", f"{self.name}.*", f"{self.name}.{tool}"):
             found.update(self.rules.get(key, {}))
@@ -43,7 +43,7 @@ class Options:
 
 
 def tool_options(options: Options, tool: str, annotations: Mapping[str, Any], *, is_settled: bool) -> ToolOptions:
-    """What holds for one tool. Where its definition is not the one that was pinned, nothing is repaired."""
+    """Build the options of one tool. Nothing is repaired while its definition differs from the pin."""
     rule = options.rule(tool)
     mode: Mode = rule.get("mode", options.mode)
     return ToolOptions(
@@ -54,7 +54,7 @@ def tool_options(options: Options, tool: str, annotations: Mapping[str, Any], *,
         record=rule.get("record"),
         privileged=rule.get("privileged", ()),
         released=rule.get("released", ()),
-        # Whoever says so of themselves is believed: it only takes from what we may do.
+        # Trusted without a flag: this hint can only restrict repairs.
         destructive=rule.get("destructive", annotations.get("destructiveHint") is True),
     )
 

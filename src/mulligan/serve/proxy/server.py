@@ -1,4 +1,4 @@
-"""One life of the program behind the proxy, and when it is given another."""
+"""Process of the MCP server, and the backoff of its restarts."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from collections.abc import Callable
 from mulligan.serve.proxy.framing import Outlet, Source
 
 FIRST = 0.5
-"""Seconds before a server that ended is started again; they double each time."""
+"""Delay before the first restart. It doubles with each one."""
 LONGEST = 30.0
 TIMES = 5
-"""Times in a row that a server is started again without having answered anything."""
+"""Restarts in a row without an answer from the server."""
 GRACE = 2.0
-"""Seconds that a server is given to end by itself when its input has ended, and again when it was asked to."""
+"""Time for the server to exit after its input closed, and again after each signal."""
 LINGERS = 0.2
-"""Seconds between the end of a server's output and its own, before it is ended."""
+"""Time for a server to exit after it closed its input or output. Then it is killed."""
 
 
 class Restarts:
-    """How long to wait before a server is started again, and when no more."""
+    """Backoff of restarts."""
 
     def __init__(self) -> None:
         self.made = 0
 
     def next(self) -> float | None:
-        """Seconds, or None where it was tried often enough."""
+        """Return the delay in seconds, or None if no restarts remain."""
         self.made += 1
         return None if self.made > TIMES else min(LONGEST, FIRST * 2 ** (self.made - 1))
 
     def worked(self) -> None:
-        """It has answered something."""
+        """Reset the count after an answer."""
         self.made = 0
 
 
 class Server:
-    """One life of the server: from its start to its end."""
+    """One process of the server, from start to exit."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class Server:
         self._on_gone = on_gone
         self._is_over = False
         self.is_deaf = False
-        """Whether it closed its input and lives on."""
+        """Whether the running server closed its input."""
         self._stdin = process.stdin.fileno()
         self.outlet = Outlet(loop, self._stdin, self._deaf)
-        loop.add_reader(self._stdin, self._deaf)  # nothing can be read there: it only tells that nobody listens
+        loop.add_reader(self._stdin, self._deaf)  # never readable: reports only that the other end closed
         self.source = Source(loop, process.stdout.fileno(), on_line, self._silent)
 
     @property
@@ -66,7 +66,7 @@ class Server:
 
     @property
     def epitaph(self) -> str:
-        """How it ended, in half a sentence."""
+        """How the server ended, as a clause."""
         code = self.process.poll()
         if self.is_deaf:
             return "the server closed its input"
@@ -80,13 +80,13 @@ class Server:
         return f"the server ended with exit code {code}"
 
     def _deaf(self) -> None:
-        """Its input is closed. It may be on its way out, and what it said last is still to be read."""
+        """Handle a closed input. The server may be exiting, and its last output is still to be read."""
         self._loop.remove_reader(self._stdin)
         self.is_deaf = True
         self._loop.call_later(LINGERS, self._gone)
 
     def _silent(self) -> None:
-        """Its output is closed, and was read to the end."""
+        """Handle the end of the output."""
         self._loop.call_later(0.0 if self.has_ended else LINGERS, self._gone)
 
     def _gone(self) -> None:
@@ -96,7 +96,7 @@ class Server:
             self._on_gone(self)
 
     def end(self) -> None:
-        """Lets go of it; where it is still there, it is killed."""
+        """Release the pipes and kill the process if it still runs."""
         self._let_go()
         self.source.close()
         if not self.has_ended:
@@ -115,10 +115,10 @@ class Server:
                 try:  # noqa: SIM105 - contextlib is not needed for this
                     pipe.close()
                 except OSError:
-                    pass  # what waited for a reader that is gone
+                    pass  # unwritten data for a closed reader
 
     async def stop(self) -> int | None:
-        """Ends it as the protocol says: no more input, then a signal, then another that nobody can ignore."""
+        """Stop the server as the protocol says: close its input, then SIGTERM, then SIGKILL."""
         deadline = self._loop.time() + GRACE
         while not self.outlet.is_empty and not self.outlet.is_broken and self._loop.time() < deadline:
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Puts a proxy together and lets it run until one of the two ends."""
+"""Build a proxy and run it until client or server ends."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mulligan.serve.proxy.rules import Options
 from mulligan.settings import Settings
 
 SWITCH = 0.0001
-"""Seconds after which a thread that computes lets another one have its turn."""
+"""Switch interval of threads while the proxy runs."""
 LAST_WORDS = 2.0
-"""Seconds in which calls are still answered when the server is gone for good."""
+"""Time for pending calls to be answered after the server has ended."""
 
 
 def serve(
@@ -25,8 +25,8 @@ def serve(
     environment: Mapping[str, str],
     process: subprocess.Popen[bytes],
 ) -> int:
-    """Runs the proxy in front of a server that has just been started; the exit code."""
-    # The recorder's thread works for milliseconds at a time, and a message must not wait so long for its turn.
+    """Run the proxy in front of a started server. Return the exit code."""
+    # The recorder thread computes for milliseconds at a time. Messages must not wait that long for the GIL.
     sys.setswitchinterval(SWITCH)
     return asyncio.run(_serve(options, settings, command, environment, process))
 
@@ -38,7 +38,7 @@ async def _serve(
     environment: Mapping[str, str],
     process: subprocess.Popen[bytes],
 ) -> int:
-    from mulligan.parts import Parts  # while the server starts too: it takes longer than we do
+    from mulligan.parts import Parts  # imported while the server starts, which takes longer
     from mulligan.serve.proxy.calls import Calls
 
     loop = asyncio.get_running_loop()

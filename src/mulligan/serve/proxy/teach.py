@@ -1,4 +1,4 @@
-"""What went wrong with a tool before and what proved to help, in its description, within a budget (F7)."""
+"""Lessons in tool descriptions, within a token budget (F7)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from mulligan.remember.store import LOCAL, FixQuery, LessonQuery, Store
 from mulligan.serve.proxy.messages import encode
 
 EACH = 120
-"""Tokens that may be added to one description: a model reads all of them with every request."""
+"""Limit for one description: a model reads all of them with every request."""
 ALL = 1500
-"""Tokens that may be added to all descriptions of a server."""
+"""Limit for all descriptions of a server."""
 FIXES = 50
-"""Lessons and fixes of a tool that are looked at."""
+"""Limit of lessons and fixes that are read for a tool."""
 
 
 class Budget:
-    """What may still be added to the descriptions of one list."""
+    """Token budget for lessons in the descriptions of one tool list."""
 
     def __init__(self, words: Prompt) -> None:
         self._words = words
         self._left = ALL
 
     def described(self, definition: Mapping[str, msgspec.Raw], lessons: Sequence[str]) -> dict[str, Any] | None:
-        """The definition of a tool with what is known about it; None where nothing is, or nothing fits."""
+        """Return the tool definition with its lessons, or None if there are none or none fits."""
         told: list[str] = []
         left = min(EACH, self._left)
         for each in lessons:
@@ -49,9 +49,9 @@ class Budget:
 def lessons(
     store: Store, words: Prompt, server: str, tools: Mapping[str, Collection[str]], now: int
 ) -> dict[str, list[str]]:
-    """What is proven about each of these tools, as sentences: lessons in force, then what recovery would act on.
+    """Return sentences about each tool: active lessons, then promoted and approved fixes.
 
-    Each tool comes with the texts that belong to its schema, and so to nobody.
+    Each tool comes with the shareable values of its schema.
     """
     found: dict[str, list[str]] = {}
     for name, closed in tools.items():

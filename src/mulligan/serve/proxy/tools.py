@@ -1,4 +1,4 @@
-"""What is known of the server's tools: their definitions as pinned, and what holds for calls of them."""
+"""Tools of the server: definitions, pins, and the options of their calls."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from mulligan.serve.proxy.pins import Finding, Pins
 from mulligan.serve.proxy.rules import Options, timeout_of, tool_options
 
 NAMES = 1000
-"""Names of tools that are remembered one by one: models make up names, and there is no end to them."""
+"""Limit of tools that are tracked by name: models invent names without end."""
 SOME_TOOL = "?"
-"""What all further ones are recorded as."""
+"""Name under which all further tools are recorded."""
 _DEFINITION = msgspec.json.Decoder(dict[str, Any])
 
 
 class Unlisted(Judge):
-    """Judges answers to a name that the server did not list: where they say that there is no such tool, nothing ran.
+    """Result checker for a tool name that the server did not list: an unknown tool error means that nothing executed.
 
-    Of a listed one the same words prove nothing: it may hand calls on, and speak of another.
+    For a listed tool the same text proves nothing: it may forward calls to another tool.
     """
 
     __slots__ = ()
@@ -46,12 +46,12 @@ class Unlisted(Judge):
 
 
 class Remote(Wrapped):
-    """A tool of the server, as recovery sees it. Its schema is the server's, and looked at only when it is needed."""
+    """Tool of the server with the interface that recovery expects. Its schema comes from the server."""
 
     definition: Mapping[str, Any] = {}
 
     def is_not_listed(self) -> None:
-        """The server has told what its tools are, and this is none of them."""
+        """Mark a tool that is missing in the server's list."""
         self._judge = Unlisted(self.options.type, self.name, self.options.errors, self.options.empty)
 
     def schema(self) -> Mapping[str, Any] | None:
@@ -69,33 +69,33 @@ class Known:
         self.wrapped = wrapped
         self.timeout = timeout
         self.definition = definition
-        """None while the server has not listed it."""
+        """None until the server has listed the tool."""
         listed = (wrapped.schema() or {}).get("properties")
         self.arguments: frozenset[str] | None = frozenset(listed) if isinstance(listed, dict) else None
-        """The names that its schema lists; None where it lists none."""
+        """Argument names in the schema. None if it lists none."""
         self.is_held = False
-        """Whether its calls wait for a person to accept it."""
+        """Whether calls are blocked until a person accepts the tool."""
 
 
 class Tools:
-    """The tools of one server."""
+    """Tools of one server."""
 
     def __init__(self, options: Options, kit: Kit, remote: Callable[[str], Callable[..., Any]]) -> None:
         self.options = options
         self.pins = Pins()
         self.is_settled = False
-        """Whether the pins of earlier days are known: until then nothing is repaired."""
+        """Whether the stored pins are loaded. Nothing is repaired before."""
         self._kit = kit
         self._remote = remote
-        """What calls a tool, by its name."""
+        """Builds the function that calls a tool."""
         self._known: dict[tuple[str, bool], Known] = {}
         self._listed: dict[str, dict[str, Any]] = {}
         self._reported: set[Finding] = set()
 
     def named(self, name: str, *, as_it_came: bool = False) -> Known:
-        """A tool by the name it is called by, whether it is there or not.
+        """Return a tool by name, listed or not.
 
-        With `as_it_came` for a call of which nothing may be changed.
+        `is_verbatim` selects a version whose calls must not be changed.
         """
         known = self._known.get((name, as_it_came))
         if known is None:
@@ -105,17 +105,17 @@ class Tools:
         return known
 
     def strangers(self, tool: Known, given: Mapping[str, Any]) -> list[str]:
-        """Arguments that a tool does not list, where it does not say that others are welcome."""
+        """Return arguments that the schema does not list, unless it allows additional ones."""
         schema = tool.wrapped.schema()
         return strangers(given, pinned(schema)) if schema else []
 
     @property
     def names(self) -> list[str]:
-        """Those the server has listed, and that may be called."""
+        """Names of the listed tools that are not blocked."""
         return [name for name in self._listed if not self._is_held(name)]
 
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """The same as functions that recovery knows."""
+        """Return the listed tools as functions with recovery."""
         return {name: self.named(name).wrapped.recovering() for name in self.names}
 
     def _made(self, name: str, definition: dict[str, Any] | None, as_it_came: bool) -> Known:
@@ -142,13 +142,13 @@ class Tools:
         return self.options.pins and name in self.pins.waiting
 
     def settle(self, known: Pins) -> None:
-        """Takes over what was pinned on earlier days, or was accepted meanwhile."""
+        """Replace the pins by the stored ones, at the start or after a person accepted tools."""
         self.pins = known
         self.is_settled = True
         self._known.clear()
 
     def listed(self, result: msgspec.Raw, now: int, *, is_whole: bool) -> list[Finding]:
-        """Takes in a list of tools; what a person should know about it."""
+        """Process a tool list and return the new findings about it."""
         definitions = self._definitions(result)
         if is_whole:
             self._listed = {}
@@ -170,7 +170,7 @@ class Tools:
         return found
 
     def shown(self, result: msgspec.Raw, lessons: Mapping[str, Sequence[str]]) -> dict[str, Any] | None:
-        """The list as the client may see it; None where that is as it came."""
+        """Return the tool list for the client, or None if it is unchanged."""
         whole: dict[str, Any] = dict(members(result))
         shown: list[Any] = []
         taught = teach.Budget(self._kit.prompt)
@@ -190,8 +190,8 @@ class Tools:
 
 
 def report(options: Options, found: Sequence[Finding]) -> None:
-    """Tells the operator, on the way that a client shows or keeps: our standard error."""
-    from mulligan.report.terminal import line  # only a list that has something to tell comes here
+    """Print findings on standard error, which MCP clients show or log."""
+    from mulligan.report.terminal import line  # only needed for findings
 
     said = {
         "new": "has a tool that it did not have when it was first seen",

@@ -1,6 +1,6 @@
-"""What we add to an answer on its way to the client: a note, or a block that explains a failure.
+"""Notes and failure blocks that the proxy adds to answers.
 
-What the server itself said stays as it is, byte for byte: we only add, in the words of `prompt/`.
+The server's content stays unchanged, byte for byte. All added text comes from `prompt/`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def _text(text: str) -> Raw:
 
 
 def noted(id: Id, result: Raw, notes: Sequence[str], about: Mapping[str, Any]) -> bytes:
-    """A result with a line about what was done on the way to it."""
+    """Return a result with notes about the call."""
     return answering(id, _with(result, [_text(each) for each in notes], "note", {"notes": list(notes), **about}))
 
 
 def explained(id: Id, result: Raw, block: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
-    """A result that is a failure, with our block behind what the server said."""
+    """Return a failed result with our failure block after the server's content."""
     told = _text(encode({"mulligan": block}).decode())
     return answering(id, _with(result, [told], "failure", {**block, **about}))
 
@@ -39,7 +39,7 @@ def _with(result: Raw, blocks: list[Raw], key: str, value: Any) -> dict[str, Any
 
 
 def refused(id: Id, error: Raw, block: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
-    """An error of the protocol, with our block: behind its message, which is what a model sees, and in its data."""
+    """Return a protocol error with our failure block: appended to its message, which a model sees, and in its data."""
     try:
         said = error_of(error)
     except (msgspec.DecodeError, RecursionError):
@@ -50,7 +50,7 @@ def refused(id: Id, error: Raw, block: Mapping[str, Any], about: Mapping[str, An
 
 
 def instead(id: Id, block: Mapping[str, Any], about: Mapping[str, Any], is_stateless: bool) -> bytes:
-    """An answer where the server gave none."""
+    """Return a failure as the answer to a request that the server did not answer."""
     result: dict[str, Any] = {"content": [_text(encode({"mulligan": block}).decode())], "isError": True}
     if is_stateless:
         result["resultType"] = "complete"

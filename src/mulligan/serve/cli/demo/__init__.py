@@ -1,4 +1,4 @@
-"""mulligan demo: failures of each sort travel the whole loop while you watch, until what helped is told beforehand."""
+"""mulligan demo: a scripted agent meets each type of failure, recovers, and learns a lesson from it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def demo(fast: bool, as_json: bool) -> None:
             narrator.is_silent = False
             narrator.answer(passes[-1])
             times.append(now() + 1)
-            time.sleep(0.002)  # so that two passes are begun at different milliseconds
+            time.sleep(0.002)  # gives the passes different start times in milliseconds
         lesson, told = _learned(mulligan, place, able, narrator)
     finally:
         world.close()
@@ -95,7 +95,7 @@ def demo(fast: bool, as_json: bool) -> None:
 def _learned(
     mulligan: Mulligan, place: Path, able: dict[str, Callable[..., Any]], narrator: Narrator
 ) -> tuple[Lesson | None, str]:
-    """What overcame the same failure in three runs becomes a lesson, and what a model is told of it beforehand."""
+    """Turn the fix that recovered three runs into a lesson, then show a run whose prompt contains it."""
     tool = "search_docs"
     narrator.title("What helped in three runs becomes a lesson")
     mulligan.flush()
@@ -123,7 +123,7 @@ def _learned(
 
 
 def _for_pages() -> str:
-    """What the dashboard needs, where that is missing."""
+    """Return how to install the dashboard's dependencies if they are missing."""
     has_it = all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn", "jinja2"))
     return "" if has_it else "    (the dashboard; it needs: pip install 'mulligan[server]')"
 
@@ -141,7 +141,7 @@ _PASSES = (
         False,
     ),
 )
-"""A title, what is wanted, and whether it happens without a word."""
+"""Title, user request, and whether the pass is silent."""
 _OPENING = (
     "An agent with six tools pays an invoice and asks about the weather. Its service fails in five ways.\n"
     '  x  an attempt failed     >  what mulligan does next     +  an attempt worked     "  what the model is told'
@@ -149,12 +149,12 @@ _OPENING = (
 
 
 class Narrator:
-    """Tells what happens as it happens, from the same events that are recorded."""
+    """Prints each step of the demo from the events that mulligan publishes."""
 
     def __init__(self, is_quiet: bool, pause: float) -> None:
         self._is_quiet = is_quiet
         self.is_silent = False
-        """Whether nothing is told for now."""
+        """Whether output is suppressed for now."""
         self._pause = pause
         self._number = 0
 
@@ -168,7 +168,7 @@ class Narrator:
         self.say(f"\n{text}\n", bold=True)
 
     def watch(self, asked: Asked, making: Callable[[], Any]) -> Any:
-        """One tool call, from the question to what the model is told."""
+        """Print one tool call and its answer to the model."""
         self._number += 1
         given = ", ".join(f"{name}={value!r}" for name, value in asked.arguments.items())
         self.say(f"{self._number:>3}. {asked.why}", bold=True)
@@ -211,7 +211,7 @@ class Narrator:
 
 
 def _fresh_store() -> Path:
-    """A file of the demo's own, begun anew each time, so that the first pass never knows the second."""
+    """Create an empty store for the demo. Each demo starts without memory of earlier ones."""
     folder = settings_file.read().folder
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -226,7 +226,7 @@ def _fresh_store() -> Path:
 
 
 def _command() -> str:
-    """How this command was typed, so that the next one can be typed the same way."""
+    """Return the command as it was typed, for the commands suggested at the end."""
     typed = sys.argv[0]
     if shutil.which("mulligan") == typed or not Path(typed).name.startswith("mulligan"):
         return "mulligan"

@@ -1,4 +1,4 @@
-"""A scripted agent: it makes a model's usual mistakes, reads its tools' answers, and does what they say."""
+"""Scripted agent that makes typical model mistakes and follows the answers of its tools."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Script = Generator["Asked", Any, str]
 
 
 class Asked(NamedTuple):
-    """A tool call, as the model asks for it."""
+    """Tool call that the script requests."""
 
     name: str
     arguments: dict[str, Any]
     why: str
     moral: str = ""
-    """What to see in it, should it fail."""
+    """Comment to print if the call fails."""
 
 
 class Work(NamedTuple):
-    """What came of a pass."""
+    """Result of one pass."""
 
     run: str
     status: Status
@@ -32,7 +32,7 @@ class Work(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """What the user of a pass wants. Each wants something else, as users do."""
+    """Request of a simulated user. Each pass has a different one."""
 
     invoice: str
     city: str
@@ -44,7 +44,7 @@ class Wish(NamedTuple):
 
 
 def script(wish: Wish) -> Script:
-    """What the model does, one tool call a turn. It forgets everything between two passes, as models do."""
+    """Yield the tool calls of one pass, one per turn. No pass remembers an earlier one."""
     invoice = wish.invoice
     yield Asked("search_docs", {"query": wish.topic, "top_k": 50}, "A rejected argument")
     yield Asked("weather", {"city": wish.city}, "A rate limit that says how long to wait")
@@ -70,7 +70,7 @@ def script(wish: Wish) -> Script:
 
 
 def forewarned(known: str) -> Script:
-    """The first question alone, by a model whose prompt says what is known of its tools."""
+    """Yield the first search only, with the argument that the lesson in the prompt recommends."""
     wanted = re.search(r"top_k=(\d+)", known)
     why = "The prompt says what helped, so the model asks for that" if wanted else "The prompt says nothing of it"
     found = yield Asked("search_docs", {"query": "delivery times", "top_k": int(wanted[1]) if wanted else 50}, why)
@@ -110,7 +110,7 @@ def work(
     wish: str,
     narrate: Callable[[Asked, Callable[[], Any]], Any],
 ) -> Work:
-    """One pass of the agent: a loop as any developer would write it."""
+    """Run one pass as an ordinary agent loop."""
 
     @mulligan.model(name="scripted-model")
     def think(messages: list[str]) -> Asked | str:
