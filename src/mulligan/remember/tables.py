@@ -182,7 +182,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     # The limit of packed sketches was raised; `PACKED_AT` packs those that were left out.
     (),
-    # The step body of a simple success omits what the columns contain (`bodies.Rest`). Older rows remain as they are.
+    # The step body of a simple success omits what the columns contain (`CompactStep`). Older rows remain as they are.
     # The version number prevents earlier programs from reading the new format.
     (),
     (

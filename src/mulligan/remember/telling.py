@@ -70,7 +70,7 @@ def why_untold(
     profile: Callable[[], Profile],
     items: Callable[[], Collection[str]] = tuple,
 ) -> str:
-    """Return why a fix is withheld from the model; empty if it may be shown.
+    """Return why a fix is hidden from the model; empty if it may be shown.
 
     `peers` are the fixes of the same pattern and tool that change one of its arguments, or for a prerequisite those
     that change nothing. `profile` and `items`, the arguments that name items, are called only for a concrete value.

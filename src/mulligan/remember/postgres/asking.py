@@ -77,12 +77,12 @@ def latest(read: Read, tenant: str, tool: str) -> Iterator[Latest]:
 
 
 def fixes_of(read: Read, tenant: str, patterns: Sequence[str], kind: str) -> list[Any]:
-    """Return the fixes of patterns, like the function of the same purpose in `learning`."""
+    """Return the newest fixes of each pattern, like `find_pattern_fixes` for SQLite."""
     chosen = (Texts(patterns), tenant, kind, kind, tenant, recipes.ALIKE)
     rows = read(_FIXES, (*chosen, tenant, learning.TALLIES))
     return [(patterns[place - 1], last, body) for place, last, body in rows]
 
 
 def samples(read: Read, tenant: str, ids: Sequence[str], without: str) -> list[Any]:
-    """Return samples of fixes, like the function of the same purpose in `learning`."""
+    """Return the newest successful votes of each fix, like `find_successful_votes` for SQLite."""
     return read(_SAMPLES, (Texts(ids), tenant, without, recipes.EACH)) if ids else []
