@@ -1,4 +1,4 @@
-"""Whether a folder is on another machine: there locks may not hold, and a database is damaged without a word."""
+"""Detection of network file systems, where file locks may not work and a SQLite database can be corrupted silently."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 MOUNTS = Path("/proc/self/mountinfo")
-"""Where Linux says what is mounted. Elsewhere nobody is asked."""
+"""The mount table of Linux. On other systems the file does not exist, and every path counts as local."""
 REMOTE = frozenset(
     "afs beegfs ceph cifs coda fuse.ceph fuse.glusterfs fuse.rclone fuse.s3fs fuse.sshfs glusterfs gpfs lustre "
     "ncpfs nfs nfs4 orangefs smb2 smb3 smbfs".split()
@@ -15,7 +15,7 @@ REMOTE = frozenset(
 
 
 def remote(path: Path) -> str:
-    """The sort of network file system a file is on, or would be; empty if it is on none, or nobody can say."""
+    """Return the type of network file system that holds a path, or would hold it; empty if it is local or unknown."""
     try:
         lines = MOUNTS.read_text(errors="surrogateescape").splitlines()
     except OSError:
@@ -29,6 +29,6 @@ def remote(path: Path) -> str:
             continue
         point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])
         is_above = place == point or place.startswith(point.rstrip("/") + "/")
-        if is_above and len(point) >= len(best):  # the later of two at one place hides the earlier
+        if is_above and len(point) >= len(best):  # a later mount at the same point hides the earlier one
             best, sort = point, after.split(" ")[0]
     return sort if sort in REMOTE else ""

@@ -1,7 +1,7 @@
-"""Failures of one fingerprint and tool, counted as one pattern; and what people have decided about it.
+"""Failure patterns: counting the failures of one tool and fingerprint, and the decisions of people about a pattern.
 
-Plain functions of records: a store in a list adds everything up when asked, a store in a file keeps the sums, and both
-come to the same.
+Plain functions of records. The in-memory store counts all records on each query and the database stores keep running
+counters; both return the same patterns.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from mulligan.remember.store import DAY, Command, PatternQuery
 
 AGENTS = 10
 EXAMPLES = 5
-"""How many are told of a pattern that has many."""
+"""Limit for a pattern shown to people; a pattern can have many more."""
 MESSAGE = 500
-"""Characters of the message that are kept with a pattern; the whole of it is in the steps."""
+"""Length of the message stored with a pattern. The steps hold the full message."""
 
 
 class Sighting(msgspec.Struct, frozen=True):
-    """A failed attempt, as far as its pattern is concerned."""
+    """A failed attempt, with the fields that its pattern counts."""
 
     step: Step
     agent: str
@@ -41,7 +41,10 @@ def is_sighting(step: Step) -> bool:
 
 
 def sightings(history: History) -> Iterator[Sighting]:
-    """Each failed attempt of a run. It is overcome when its call is: by a later attempt, or by a later call."""
+    """Yield each failed attempt of a run.
+
+    It counts as recovered if its call recovered, by a later attempt or by a later call.
+    """
     linked = {link.failed for link in history.links}
     for call in calls.group_attempts(history.steps):
         if call.has_failed:
@@ -52,7 +55,7 @@ def sightings(history: History) -> Iterator[Sighting]:
 
 
 class Tally:
-    """The sums of a pattern. Additive, but for the first and last moment and the message of the first."""
+    """Counters of one pattern. All are sums, except the first and last time and the message of the first failure."""
 
     def __init__(self, sighting: Sighting) -> None:
         step, failure = sighting.step, sighting.step.failure
@@ -75,7 +78,7 @@ class Tally:
         if order_of(step) < order_of(self.first):
             self.first = step
         self.last = max(self.last, step.started)
-        if not is_gone:  # the step can still be looked at
+        if not is_gone:  # only a stored step can serve as an example
             self.examples.append(Example(run=step.run, seq=step.seq, started=step.started))
 
     def pattern(self, since: int | None = None) -> Pattern:
@@ -104,7 +107,7 @@ class Tally:
 
 
 def order_of(step: Step) -> tuple[int, str, int]:
-    """Which of two failures was first, whatever the order they came in."""
+    """Return the sort key that decides which of two failures came first, independent of arrival order."""
     return step.started, step.run, step.seq
 
 
@@ -113,17 +116,17 @@ def day_of(time: int) -> int:
 
 
 def worded(step: Step) -> tuple[str, str]:
-    """The message of a failure, and the same with what varies masked: why others are of its pattern."""
+    """Return the message of a failure and its template. Failures with the same template belong to the same pattern."""
     message = step.failure.message if step.failure else ""
     arguments = step.arguments if isinstance(step.arguments, Mapping) else None
     return message[:MESSAGE], template(message, arguments)
 
 
-# What people decide
+# Decisions of people
 
 
 class Decision(Record, frozen=True):
-    """What a person has said about a pattern; kept apart from its sums, which can be counted anew."""
+    """The decision of a person about a pattern. Stored apart from the counters, which can be recomputed."""
 
     state: PatternState | None = None
     at: int = 0
@@ -132,7 +135,7 @@ class Decision(Record, frozen=True):
 
 
 def decided(command: Command, before: Decision, current: Pattern) -> Decision:
-    """The decision after a command. `current` is the pattern as it was shown before."""
+    """Return the decision after a command. `current` is the pattern before the command."""
     match command.do:
         case "mute":
             return Decision(state="muted", at=command.at, reopened=current.reopened, into=before.into)
@@ -147,9 +150,10 @@ def decided(command: Command, before: Decision, current: Pattern) -> Decision:
 
 
 def named(command: Command, known: Collection[str], decisions: Mapping[str, Decision]) -> tuple[Command, str] | None:
-    """The command with the whole ids of what it names, and the id of the pattern it changes; None if there is none.
+    """Return the command with complete ids, and the id of the pattern to change; None if there is no such pattern.
 
-    What is said about a pattern that was merged is said about the whole; only splitting is about the part.
+    A command for a merged pattern applies to the pattern it was merged into, except `split`, which applies to the
+    merged one.
     """
     pattern = whole_id(command.pattern, known)
     if pattern is None:
@@ -171,7 +175,7 @@ def named(command: Command, known: Collection[str], decisions: Mapping[str, Deci
 
 
 def whole_id(id: str, known: Collection[str]) -> str | None:
-    """The id that is meant by it, or by an unambiguous beginning of it."""
+    """Return the existing id that equals this id or uniquely starts with it; None if there is none."""
     if id in known:
         return id
     meant = [each for each in known if each.startswith(id)]
@@ -179,14 +183,14 @@ def whole_id(id: str, known: Collection[str]) -> str | None:
 
 
 def told(pattern: Pattern, with_examples: bool = False) -> Pattern:
-    """The pattern with as much as people can use."""
+    """Return the pattern with its most frequent agents and, on request, its newest examples."""
     agents = dict(sorted(pattern.agents.items(), key=lambda item: (-item[1], item[0]))[:AGENTS])
     examples = sorted(pattern.examples, key=_newest)[:EXAMPLES] if with_examples else ()
     return msgspec.structs.replace(pattern, agents=agents, examples=tuple(examples))
 
 
 def root(id: str, decisions: Mapping[str, Decision]) -> str:
-    """The pattern that this one is counted with: itself, unless it was merged."""
+    """Follow merges from a pattern. Return the id it is counted under, its own if it was not merged."""
     met = {id}
     while (decision := decisions.get(id)) is not None and decision.into is not None and decision.into not in met:
         id = decision.into
@@ -195,13 +199,13 @@ def root(id: str, decisions: Mapping[str, Decision]) -> str:
 
 
 def shown(parts: Iterable[Pattern], decisions: Mapping[str, Decision]) -> list[Pattern]:
-    """Patterns as people see them: merged ones together, with their state."""
+    """Combine merged patterns and set the state of each resulting pattern."""
     own = {part.id: part for part in parts}
     groups: dict[str, list[Pattern]] = {id: [part] for id, part in own.items() if root(id, decisions) == id}
     for id, part in own.items():
         whole = root(id, decisions)
         if whole != id:
-            # What it was merged into may be gone: then it stands alone again.
+            # The target of a merge may have been deleted; then the merged pattern counts separately.
             groups.setdefault(whole if whole in own else id, []).append(part)
     return [_joined(id, group, decisions.get(id, Decision())) for id, group in groups.items()]
 
@@ -245,7 +249,7 @@ def _newest(example: Example) -> tuple[int, str, int]:
 
 
 def _state(decision: Decision, first: int, last: int) -> tuple[PatternState, bool]:
-    """Its state, and whether it has come back after it was resolved."""
+    """Return the state, and whether the pattern occurred again after it was resolved."""
     if decision.state == "muted":
         return "muted", False
     if decision.state == "resolved" and last <= decision.at:
@@ -269,13 +273,13 @@ def is_asked(pattern: Pattern, query: PatternQuery) -> bool:
 
 
 def holds(pattern: Pattern, text: str) -> bool:
-    """Whether it speaks of this, in any case."""
+    """Return whether tool, kind, message or template contain the text, ignoring case."""
     texts = (pattern.tool, pattern.kind, pattern.message, pattern.template)
     return text.casefold() in "\n".join(texts).casefold()
 
 
 def is_kind(kind: str, asked: str) -> bool:
-    """Whether it is the kind that was asked for; `tool/` asks for all of a source."""
+    """Return whether a kind matches the filter. A filter such as `tool/` matches all kinds of that type."""
     return kind.startswith(asked) if asked.endswith("/") else kind == asked
 
 

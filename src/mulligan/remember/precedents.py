@@ -1,4 +1,4 @@
-"""What overcame a failure before, from the rows of a database: what many runs say in the same words is read once."""
+"""Precedents read from a database: what recovered the same failure in earlier runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mulligan.remember import bodies, fixes, voting
 from mulligan.remember.store import Question, Revocation
 
 MOST = 200
-"""Runs that are looked at, the latest to come."""
+"""Newest links that are read for one query."""
 _LINKS = (
     "SELECT run, body, NULL AS count FROM links WHERE tenant = ? AND name = ? AND fingerprint = ? "
     "ORDER BY rowid DESC LIMIT ?"
@@ -23,16 +23,19 @@ _BESIDE = (
     "ON m.tenant = r.tenant AND m.pattern = ? AND m.started = r.started AND m.run = r.id "
     "WHERE r.tenant = ? AND r.id = ?)"
 )
-"""What they are counted against: the runs that met the pattern, whether any was taken back, whether this one met it."""
+"""Runs of the pattern, whether revocations exist, and whether the querying run had the pattern."""
 _AT_ONCE = f"SELECT run, body, CAST(count AS BIGINT) FROM ({_LINKS}) AS latest UNION ALL {_BESIDE}"
 _HOW = b'"how":'
-"""Begins what a link says beside where it was. In a text there is no such thing: its quotes are escaped."""
+"""The JSON key after the position of a link. It cannot occur inside a text, because quotes are escaped there."""
 
 Read = Callable[..., list[Any]]
 
 
 def answer(read: Read, tenant: str, question: Question, at_once: bool = False) -> list[Precedent]:
-    """What overcame a failure. All is asked `at_once` where each question is a long way there and back."""
+    """Return what recovered a failure in earlier runs.
+
+    `in_one_query` combines all reads into one statement, for databases with slow round trips.
+    """
     pattern = pattern_id(question.tool, question.fingerprint)
     of_links = (tenant, question.tool, question.fingerprint, MOST)
     of_beside = (tenant, pattern, tenant, pattern, tenant, question.run)
@@ -51,7 +54,7 @@ def answer(read: Read, tenant: str, question: Question, at_once: bool = False) -
 
 
 def _together(links: Iterable[tuple[str, bytes]]) -> Iterator[tuple[int, Link]]:
-    """One link of each shape, with the number of runs that had it. What many say in the same words is read once."""
+    """Yield one link of each shape with the number of runs that had it. Links with equal text are parsed once."""
     said: dict[bytes, list[tuple[str, bytes]]] = {}
     for run, body in links:
         text = bodies.plain(body)
@@ -61,14 +64,14 @@ def _together(links: Iterable[tuple[str, bytes]]) -> Iterator[tuple[int, Link]]:
         link = decode(same[0][1], Link)
         shapes.setdefault(calls.shape_of(link), []).append((link, same))
     for (link, same), *others in shapes.values():
-        if others:  # which of them is told goes by which was the first
+        if others:  # the earliest link represents its shape
             same = [each for _, some in others for each in some] + same
             link = min((decode(text, Link) for _, text in same), key=lambda each: (each.run, each.failed))
         yield len({run for run, _ in same}) if len(same) > 1 else 1, link
 
 
 def _revoked(read: Read, tenant: str, tool: str, pattern: str, revoked: Sequence[Revocation]) -> set[str]:
-    """The runs that met a pattern and that memory must not rest on."""
+    """Return the runs of a pattern that were revoked."""
     if not revoked:
         return set()
     met = read(

@@ -1,6 +1,7 @@
-"""Retention in a database: what is too old goes, what is plain is sampled, what is cold is compressed.
+"""Retention in a database: delete expired runs, sample successful calls, compress old steps.
 
-A little at a time: others write in between. Sums and patterns stay as they were counted.
+The work is split into small transactions, so that other writers are not blocked for long. Rollups and pattern counters
+keep their values.
 """
 
 from __future__ import annotations
@@ -31,25 +32,25 @@ from mulligan.remember.rows import (
 from mulligan.remember.store import Progress, Pruned, Retention
 
 ROWS = 1000
-"""Rows that are removed in one transaction, so that nobody waits long for it."""
+"""Limit of deleted rows per transaction, which bounds how long other writers wait."""
 Using = Callable[..., contextlib.AbstractContextManager[Connection]]
 
 
 class Space(Protocol):
-    """How much room a database takes."""
+    """The disk space of a database."""
 
     def size(self, connection: Any) -> int:
-        """Bytes of all of it."""
+        """Return the size of the database in bytes."""
 
     def used(self, connection: Any) -> int:
-        """Bytes without what has become free."""
+        """Return the size in bytes without free space."""
 
     def removed(self, history: History) -> None:
-        """This run was taken out: for who cannot see at once what became free."""
+        """Record that a run was deleted, for databases that do not report free space immediately."""
 
 
 class Pruning:
-    """One round of retention."""
+    """One execution of a retention policy."""
 
     def __init__(self, writing: Using, reading: Using, space: Space, tenant: str, policy: Retention, now: int) -> None:
         self._writing, self._reading, self._space = writing, reading, space
@@ -77,7 +78,7 @@ class Pruning:
         )  # fmt: skip
 
     def _oldest(self) -> int:
-        """What came later than this is too young for anything."""
+        """Return the time before which a run can be old enough for any rule."""
         ages = [self._policy.failures, self._policy.successes, self._policy.compress_after]
         if self._policy.sample < 1:
             ages.append(self._policy.sample_after)
@@ -109,7 +110,7 @@ class Pruning:
         return self._policy.compress_after is not None and row[3] < self._now - self._policy.compress_after
 
     def _count_sampled(self, row: Any, history: History) -> History | None:
-        """What is left of a run that stays."""
+        """Sample a run, count the removed steps and return the remaining history; None if nothing remains."""
         left = retention.sampled(history, self._policy.sample)
         self.sampled += len(history.steps) - (len(left.steps) if left is not None else 0)
         return left
@@ -126,8 +127,10 @@ class Pruning:
             return self._told(before, self._space.used(writer))
 
     def _forget_sessions(self, writer: Connection) -> None:
-        """Sessions of which nothing was heard for as long as failed runs are kept: a coding agent's say when that was,
-        of others the last failure does.
+        """Delete session entries that were inactive for longer than failed runs are retained.
+
+        Entries of coding agents contain the time of their last activity. For other sessions the time of the last
+        failure counts.
         """
         if self._policy.failures is None:
             return
@@ -147,11 +150,11 @@ class Pruning:
         until = self._oldest()
         after = 0
         while True:
-            # Each round a transaction of its own, begun where the last one ended: others write in between.
+            # A separate transaction per round, resuming after the last row: other writers get their turn in between.
             with self._writing(self._tenant) as writer:
                 budget = ROWS
                 is_done = True
-                # What was sampled and compressed in an earlier round is passed over.
+                # Skip runs that an earlier execution has sampled and compressed.
                 way = f"{self._policy.sample} {self._policy.imports}"
                 earlier, _, upto = noted(writer, self._tenant, "tidied").rpartition(" ")
                 tidied = int(upto) if earlier == way else 0
@@ -173,7 +176,7 @@ class Pruning:
                 return
 
     def _tidy(self, writer: Connection, row: Any) -> int:
-        """Samples and compresses what stays of a run; about how many rows that was."""
+        """Sample and compress a run that is not expired. Return the approximate number of affected rows."""
         rows = 1
         if self._is_sampled(row):
             history = self._history(writer, row)
@@ -206,7 +209,7 @@ class Pruning:
         remove_run(writer, self._tenant, history)
 
     def _note_horizon(self, writer: Connection, history: History) -> None:
-        """Remembers until when sums are more than the rows can tell."""
+        """Store the time up to which counters cover more than the remaining rows."""
         self._note_until(writer, max([history.run.started, *(step.started for step in history.steps)]))
 
     def _note_until(self, writer: Connection, last: int) -> None:
@@ -214,7 +217,7 @@ class Pruning:
             note(writer, self._tenant, "pruned", str(last))
 
     def _pack(self, writer: Connection, run: str) -> int:
-        """Compresses the steps of a run; how many."""
+        """Compress the steps of a run. Return how many became smaller."""
         place = (self._tenant, run)
         rows = writer.execute(
             f"SELECT {', '.join(STEP.columns)} FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", place
@@ -222,13 +225,13 @@ class Pruning:
         packed = [(*row[:-1], bodies.packed(row[-1])) for row in rows]
         count = sum(len(new[-1]) < len(old[-1]) for new, old in zip(packed, rows, strict=True))
         if count:
-            # Put anew and not changed in place: there each page would stay, with holes in it.
+            # Delete and insert instead of updating in place, which would leave partly filled pages.
             writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", place)
             writer.put(STEP, packed)
         return count
 
     def _by_size(self, size: int) -> None:
-        """The oldest runs go, those that worked first, until what is used fits."""
+        """Delete the oldest runs, successful ones first, until the used space fits the limit."""
         for is_any in (False, True):
             after = 0
             while True:
@@ -244,7 +247,7 @@ class Pruning:
                     break
 
     def _rehearse_size(self, connection: Connection, excess: int) -> None:
-        """About as many of the oldest as make up what is too much."""
+        """Estimate how many of the oldest runs have to go to save this many bytes."""
         for is_any in (False, True):
             for row in self._old(connection, 2**62, None):
                 if excess <= 0:
@@ -258,7 +261,8 @@ class Pruning:
                     self.runs, self.steps = self.runs + 1, self.steps + count
 
     def _hours(self, connection: Connection, what: str) -> Rows:
-        # A question by the hour may take from the sum of a day the hours before it: those of a day more must be there.
+        # A query by the hour may subtract the first hours of a day from its daily counters, so the hours of one extra
+        # day must remain.
         least = figures.HOURS + figures.DAY
         until = self._now - max(self._policy.hours, least) if self._policy.hours is not None else -(2**62)
         sql = f"{what} FROM rollups WHERE tenant = ? AND grain = 'hour' AND bucket < ?"
@@ -271,14 +275,14 @@ def _steps(connection: Connection, tenant: str, run: str) -> int:
 
 
 class _Last(msgspec.Struct):
-    """Of what a session keeps, when something was last heard of it."""
+    """The fields of a session entry that tell when the session was last active."""
 
     at: int | None = None
     failures: list[dict[str, Any]] = []
 
 
 def _heard(value: bytes) -> float:
-    """When a session was last heard of; of what cannot be read, never mind."""
+    """Return when a session was last active; infinity for an entry that cannot be parsed, so that it is retained."""
     try:
         last = msgspec.json.decode(value, type=_Last)
         at = last.at if last.at is not None else last.failures[-1]["step"]["started"] if last.failures else None

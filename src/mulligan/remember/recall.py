@@ -1,4 +1,4 @@
-"""What memory knows of a call at hand, asked of the store that the recorder writes to, also while that is not open."""
+"""Memory lookups for a running call, through the recorder's store or a temporary one while it is not open."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from mulligan.remember.store import ITEMS_KIND, LOCAL, FixQuery, PatternQuery, S
 from mulligan.remember.urls import is_remote
 
 SETTLE = 0.25
-"""Seconds that a failed call waits for its own record to be kept before it asks what is known."""
+"""Seconds that a failed call waits until its own record is stored, before it queries memory."""
 WITHIN = 0.1
-"""Seconds after which memory answers with what it has found."""
+"""Time limit of a fix query. When it expires, the query returns what it has found so far."""
 PATIENCE = 1.0
-"""Seconds that a failed call waits for a database. One that hangs says nothing, for as long as it likes."""
+"""Seconds that a failed call waits for a database, which may hang without an error."""
 
 T = TypeVar("T")
 
 
 class Recall:
-    """The questions that capture asks of memory. A broken disk costs memory, not time.
+    """The memory queries of the capture layer. A failing store yields no results and no delay.
 
-    `place` is None where two openings would not be the same store: in memory, and in rehearsals. `agent` says who asks.
+    `location` is None where opening the store again would create a different one: in memory and in the test sandbox.
+    `agent` returns the name of the querying agent.
     """
 
     def __init__(
@@ -41,12 +42,12 @@ class Recall:
         self._recorder, self._place, self._now, self._agent = recorder, place, now, agent
         self._keeps_up = True
         self._schemas: dict[str, str] = {}
-        """By tool, those that are noted."""
+        """Digests of the tool schemas that are already stored, by tool."""
         self._late: threading.Thread | None = None
-        """Who still waits for an answer that nobody waited for any longer."""
+        """A query thread that exceeded its time limit and is still running."""
 
     def precedents(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Precedent]:
-        """Return what recovered the same failure before, as far as a model may be told."""
+        """Return what recovered the same failure in earlier runs, limited to what the model may see."""
         self._settle()
         store = self._recorder.store
         if not failure.fingerprint:
@@ -61,20 +62,20 @@ class Recall:
         changes: set[tuple[str, str]] = set()
         for fix in self._known(store, tool, key, failure, tellable=True):
             named = {(change.path, repr(change.after)) for change in fix.changes}
-            if not named or named.isdisjoint(changes):  # one value has one count
+            if not named or named.isdisjoint(changes):  # each value is counted once
                 precedents.append(to_precedent(fix))
                 changes |= named
         return precedents
 
     def fixes(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
-        """Return what memory knows to have helped in other runs."""
+        """Return the fixes that helped in other runs."""
         return self._in_time(lambda: self._fixes(tool, key, failure, arguments, schema))
 
     def _fixes(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
         with self._opened() as store:
             if store is None:
                 return ()
-            with contextlib.suppress(StoreError):  # it is noted at the next failure; the recorder says what to do
+            with contextlib.suppress(StoreError):  # retried at the next failure; the recorder reports the error
                 self._note_schema(store, tool, schema)
             return self._known(store, tool, key, failure, arguments, schema)
 
@@ -87,11 +88,14 @@ class Recall:
 
         try:
             return self._in_time(read)
-        except StoreError:  # the recorder meets the same, and says what to do
+        except StoreError:  # the recorder reports the same error
             return ()
 
     def _in_time(self, question: Callable[[], Sequence[T]]) -> Sequence[T]:
-        """An answer of a file, or of a server (which keeps time itself), at once; of a database, or none, in time."""
+        """Run a query. For a database in the network, return nothing if it takes too long.
+
+        A file answers fast, and the HTTP store has its own timeout: both are queried directly.
+        """
         place = self._place
         if place is None or not place.is_elsewhere or is_remote(place.url):
             return question()
@@ -104,11 +108,11 @@ class Recall:
             try:
                 answers.append(question())
             except StoreError:
-                pass  # the recorder meets the same, and says what to do
+                pass  # the recorder reports the same error
             except BaseException as error:  # noqa: BLE001 - raised where it was asked
                 faults.append(error)
 
-        here = contextvars.copy_context()  # which agent asks
+        here = contextvars.copy_context()  # carries the current agent
         asking = threading.Thread(target=here.run, args=(ask,), name="mulligan-memory", daemon=True)
         asking.start()
         asking.join(PATIENCE)
@@ -119,7 +123,7 @@ class Recall:
         return answers[0] if answers else ()
 
     def advice(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
-        """The same for whoever only asks: nothing is noted, and a store that is not there is not made."""
+        """Return fixes without storing the tool schema and without creating a missing store."""
         with self._opened() as store:
             return self._known(store, tool, key, failure, arguments, schema) if store is not None else ()
 
@@ -131,26 +135,27 @@ class Recall:
             return match_recorded_failure(store, LOCAL, tool, failure, text, arguments)
 
     def pitfalls(self, words: Prompt, tools: Sequence[str], budget: int, *, proposals: bool = False) -> str:
-        """What is known of these tools, in words; where the store cannot be asked, what mulligan is."""
-        from mulligan.remember.lessons.pitfalls import gathered, told  # few ask, and all others need not wait for it
+        """Render the lessons for these tools; if the store is unavailable, only the introduction."""
+        from mulligan.remember.lessons.pitfalls import gathered, told  # rarely needed
 
         try:
             with self._opened() as store:
                 found = gathered(store, LOCAL, tools, self._now(), proposals=proposals)
-        except StoreError:  # the recorder meets the same, and says what to do
+        except StoreError:  # the recorder reports the same error
             found = []
         server = self._place.url if self._place is not None and is_remote(self._place.url) else ""
         return told(words, found, budget, tools=tools, server=server).text
 
     def _settle(self) -> None:
-        # A store that has not kept up once is not waited for until it does.
+        # After one timeout, do not wait for the recorder again until it has caught up.
         self._keeps_up = self._recorder.flush(SETTLE if self._keeps_up else 0)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Store | None]:
-        """The recorder's store; where it has opened none yet, one for the moment, if anything was ever kept there."""
+        """Yield the recorder's store, or an existing store opened temporarily; None if there is neither."""
         store, place = self._recorder.store, self._place
-        # A file is read beside the recorder, which need not be waited for; a server that does not keep up is not asked.
+        # A file can be read independently of the recorder. A networked store is queried only while the recorder keeps
+        # up.
         if store is None and place is not None and place.is_elsewhere:
             self._settle()
             store = self._recorder.store
@@ -159,14 +164,14 @@ class Recall:
             return
         try:
             own = place.opened()
-        except StoreError:  # the recorder meets the same, and says what to do
+        except StoreError:  # the recorder reports the same error
             yield None
             return
         with contextlib.closing(own):
             yield own
 
     def _note_schema(self, store: Store, tool: str, digest: str) -> None:
-        """What a tool's schema is now: another one than before takes back what was proven under that."""
+        """Store the schema digest of a tool. A changed schema invalidates promotions under the earlier one."""
         if digest and self._schemas.get(tool) != digest:
             changed = schemas.noted(store.get(LOCAL, schemas.KIND, tool), digest, self._now())
             if changed is not None:
@@ -202,7 +207,7 @@ def match_recorded_failure(
 ) -> Failure:
     """Return the failure under the kind that the store has recorded for the same text of the same tool.
 
-    Whoever asks has the text alone, with or without the class of the exception. The recorder knew the exception too.
+    The caller has only the text, with or without the exception class. The recorder had the exception, too.
     """
     patterns = store.patterns(tenant, PatternQuery(tool=tool, limit=MAX_MATCHED_PATTERNS))
     known = {pattern.fingerprint for pattern in patterns}
@@ -218,7 +223,7 @@ def match_recorded_failure(
 
 
 def to_precedent(fix: Fix) -> Precedent:
-    """Return a fix as what recovered a failure before, with its one count."""
+    """Return a fix as a precedent, with its counts."""
     methods: dict[str, LinkMethod] = {"recipe": "recipe", "retry": "retry"}
     return Precedent(
         how=methods.get(fix.sort, "agent"),

@@ -1,7 +1,7 @@
-"""What had been missing: the calls after which the same arguments worked, learned over many runs.
+"""Prerequisites learned from many runs: calls after which the same arguments succeeded.
 
-Each run tells which calls were made between a failure and the same call's success, with much that was beside the
-point. The shortest set of calls that was enough by itself is what was missing; runs that did more besides bear it out.
+Each run shows which calls happened between a failure and the success of the same call, including unrelated ones. The
+smallest set of calls that was sufficient on its own is the prerequisite; runs with additional calls support it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from mulligan.remember.store import FixQuery
 from mulligan.remember.telling import Profile, why_untold
 
 LONGEST = 4
-"""Calls of a recipe. More of them explain nothing."""
+"""Limit of calls in a prerequisite. Larger sets are unlikely to be a cause."""
 BORNE_OUT = 0.2
-"""The share of all runs with these calls in which they were the only ones: less is luck."""
+"""Minimum share of runs in which a set of calls had no additional calls; below it, the set is a coincidence."""
 CONSTANT = 0.6
-"""The share of runs in which an argument had one value, so that it belongs to the tool and not to the run."""
+"""Share of runs in which an argument must have the same value to be stored with the prerequisite."""
 RUNS = 2
-"""In which that value was seen."""
+"""Minimum number of runs with that value."""
 ALIKE = 3
-"""Patterns that are asked where the failure's own has nothing to say."""
+"""Similar patterns to search if the failure's own pattern has no fix."""
 PARTS = 5
-"""Sets of calls of which a recipe's arguments are learned, and `EACH` the runs of each of them, the latest."""
+"""Limit of fixes that supply the arguments of a prerequisite; `MAX_SAMPLES_PER_FIX` limits the runs of each."""
 EACH = 8
 
 Samples = Sequence[Sequence[tuple[str, dict[str, Any]]]]
 
 
 class Brief(msgspec.Struct):
-    """What of a tally says which fixes come first: the rest of it is read of those alone that are told."""
+    """The fields of a `FixRecord` that decide the ranking. The rest is decoded only for fixes that are returned."""
 
     id: str
     form: Form
@@ -49,7 +49,7 @@ class Brief(msgspec.Struct):
 
     @classmethod
     def of(cls, body: bytes) -> Brief:
-        """From what is kept of a tally."""
+        """Decode the ranking fields from an encoded `FixRecord`."""
         brief = decode(body, cls)
         brief.body = body
         return brief
@@ -63,7 +63,7 @@ def whole(row: Row) -> Tally:
 
 
 class Learned(msgspec.Struct, frozen=True):
-    """A fix with the tallies that its record comes from: its own, and of a recipe also those that bear it out."""
+    """A fix with the records that support it: its own, and for a prerequisite also those with additional calls."""
 
     own: Row
     parts: Sequence[Row]
@@ -77,7 +77,7 @@ class Learned(msgspec.Struct, frozen=True):
         return cls(own, parts, sum([each.worked for each in parts]), sum([each.tried for each in parts]))
 
     def has_helped(self, agent: str) -> bool:
-        """Whether it is told to have worked for this agent."""
+        """Return whether the fix counts as successful for this agent."""
         for each in self.parts:
             if agent in each.agents:
                 return agent in told_agents(_counts(self.parts, "agents"))
@@ -85,10 +85,10 @@ class Learned(msgspec.Struct, frozen=True):
 
 
 def learned(tallies: Sequence[Row], least: int = 1) -> list[Learned]:
-    """The recipes of one pattern that worked so often at the least, in no order.
+    """Return the prerequisites of one pattern with at least this many successes, in no particular order.
 
-    Sets of calls are not held against each other: of each call the rows that have it are the bits of one number, and
-    what has all calls of a set is what these numbers have in common.
+    To avoid comparing all pairs of sets, each call maps to a bit mask of the rows that contain it. The rows that
+    contain all calls of a set are the intersection of these masks.
     """
     tried = [each for each in tallies if _is_set_of_calls(each)]
     having: dict[str, int] = {}
@@ -99,7 +99,7 @@ def learned(tallies: Sequence[Row], least: int = 1) -> list[Learned]:
         place <<= 1
     every = place - 1
     enough: dict[int, tuple[int, Row]] = {}
-    """By the rows above a set of calls, which have all of them: those that have no others, and the first of these."""
+    """By the mask of the rows that contain a set of calls: the rows with exactly this set, and the first of them."""
     place = 1
     for row in tried:
         names = row.form.names
@@ -108,8 +108,8 @@ def learned(tallies: Sequence[Row], least: int = 1) -> list[Learned]:
             for name in names:
                 above &= having[name]
             if above == place and row.worked < least:
-                pass  # nobody did more besides
-            # Else luck: nearly everybody did more, and had to.
+                pass  # no run made additional calls
+            # Otherwise a coincidence: nearly all successful runs needed additional calls.
             elif above == place or row.worked >= BORNE_OUT * sum([each.worked for each in _at(above, tried)]):
                 same, first = enough.get(above, (0, None))
                 enough[above] = same | place, row if first is None else min(first, row, key=_shortness)
@@ -117,13 +117,13 @@ def learned(tallies: Sequence[Row], least: int = 1) -> list[Learned]:
     beside = 0
     for above, (same, _) in enough.items():
         beside |= above ^ same
-    # Where a shorter set was enough often enough, what a longer one does besides is beside the point.
+    # If a smaller set was sufficient, the additional calls of a larger set are irrelevant.
     found = [Learned.of(row, _at(above, tried)) for above, (same, row) in enough.items() if not same & beside]
     return [each for each in found if each.worked >= least] if least > 1 else found
 
 
 def _at(places: int, rows: Sequence[Row]) -> list[Row]:
-    """The rows at the places whose bits are set."""
+    """Return the rows whose bits are set."""
     found = []
     while places:
         last = places & -places
@@ -137,7 +137,7 @@ def _shortness(row: Row) -> tuple[int, str]:
 
 
 def _merged(row: Tally, above: Sequence[Tally]) -> Tally:
-    """The record of a set of calls: that of all runs in which they were made, whatever else was."""
+    """Return the combined record of a set of calls, over all runs that made these calls and possibly others."""
     return Tally(
         id=row.id,
         tool=row.tool,
@@ -165,7 +165,7 @@ def _counts(above: Sequence[Row], of: Literal["principals", "agents"]) -> dict[s
 
 
 def ahead(form: Form, samples: Samples) -> tuple[Ahead, ...]:
-    """The calls of a recipe: which arguments were the same in nearly every run, and which came from the run."""
+    """Return the calls of a prerequisite with the arguments that were constant; the others vary between runs."""
     found = []
     for name in _order(form, samples):
         made = [arguments for sample in samples for tool, arguments in sample if tool == name]
@@ -178,7 +178,7 @@ def ahead(form: Form, samples: Samples) -> tuple[Ahead, ...]:
         most, least = CONSTANT * len(made), min(RUNS, len(made))
         for key, values in given.items():
             if len(values) < most:
-                continue  # most did without it
+                continue  # most runs omitted it
             value, times = _usual(values)
             if times >= most and times >= least and value is not None and _is_told(value):
                 constant[key] = value
@@ -189,7 +189,7 @@ def ahead(form: Form, samples: Samples) -> tuple[Ahead, ...]:
 
 
 def _order(form: Form, samples: Samples) -> list[str]:
-    """The order in which the calls were mostly made."""
+    """Return the call names in their most frequent order."""
     wanted = set(form.names)
     orders = Counter(
         names for sample in samples if wanted <= set(names := tuple(tool for tool, _ in sample if tool in wanted))
@@ -198,7 +198,7 @@ def _order(form: Form, samples: Samples) -> list[str]:
 
 
 def _usual(values: Sequence[Any]) -> tuple[Any, int]:
-    """The most frequent value; 1 and 1.0 are one number here, and a list is the same in any order."""
+    """Return the most frequent value and its count. Equal numbers match across types, and lists match in any order."""
     if len(values) == 1:
         return values[0], 1
     kinds = set(map(type, values))
@@ -227,7 +227,7 @@ def _key(value: Any) -> Any:
 
 
 def _is_told(value: Any) -> bool:
-    """Whether a value may be told to another run: no identifier, nothing that was hidden."""
+    """Return whether a value may be shown in another run: no identifier and no redacted text."""
     if isinstance(value, list):
         return all(map(_is_told, value))
     if isinstance(value, str):
@@ -236,24 +236,24 @@ def _is_told(value: Any) -> bool:
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What is known beside the tallies, by whoever keeps them."""
+    """Data beside the fix records, supplied by the store."""
 
     crowd: Crowd
     verdicts: Mapping[str, Verdict]
     samples: Callable[[Sequence[str]], Mapping[str, Sequence[tuple[int, Sequence[tuple[str, dict[str, Any]]]]]]]
-    """Of each of some fixes, when it worked and with which calls, the latest `EACH` of them."""
+    """Return, by fix, when it succeeded and with which calls: the newest `MAX_SAMPLES_PER_FIX` trials."""
     since: Mapping[str, int]
-    """When the schemas of tools have changed."""
+    """By tool, when its schema last changed."""
     fresh: Callable[[Tally, int], Tally]
-    """A tally of what was tried since then."""
+    """Recount a record from the trials since a time."""
     profile: Callable[[str, str], Profile]
-    """The arguments of recent successful calls of a tool, by its name and key."""
+    """Return the arguments of recent successful calls of a tool, by its name and key."""
     items: Callable[[str, str], Collection[str]]
-    """The arguments of a tool that name items, by its name and key."""
+    """Return the arguments of a tool that name items, by its name and key."""
 
 
 def answered(groups: Sequence[tuple[float, Sequence[Row]]], query: FixQuery, known: Known) -> list[Fix]:
-    """Fixes and recipes with their records, the likeliest first: the same answer whoever keeps the tallies."""
+    """Return fixes and prerequisites with their counts, the most likely first. All stores share this ranking."""
     own = [(likeness, [row for row in rows if _is_of_tool(row, query)]) for likeness, rows in groups]
     found = _in_order(own, query)
     rows = [row for _, group in own for row in group]
@@ -262,12 +262,12 @@ def answered(groups: Sequence[tuple[float, Sequence[Row]]], query: FixQuery, kno
 
 
 def _is_of_tool(row: Row, query: FixQuery) -> bool:
-    """Whether it is not of another tool of the same name. Records with a bare name may be of either."""
+    """Return whether a row belongs to the queried tool. A row without a key may belong to any tool of that name."""
     return not query.key or not row.key or row.key == query.key
 
 
 def recorded(tallies: Sequence[Tally], query: FixQuery, known: Known) -> dict[str, tuple[Fix, tuple[str, ...]]]:
-    """The fixes of one pattern by their ids, with their records and the ids of the tallies that these come from."""
+    """Return the fixes of one pattern by id, each with the ids of the records that its counts come from."""
     found = (_judged(1.0, each, query, known, tallies) for each in _learned(tallies))
     return {told[0].id: (told[0], tuple(each.id for each in told[1].parts)) for told in found if told is not None}
 
@@ -275,7 +275,7 @@ def recorded(tallies: Sequence[Tally], query: FixQuery, known: Known) -> dict[st
 def best(
     tallies: Sequence[Tally], query: FixQuery, known: Known, is_worth: Callable[[Fix], bool]
 ) -> tuple[list[Fix], Fix | None]:
-    """The fixes of one pattern without the calls that come first, and the likeliest that is worth it, with them."""
+    """Return the fixes of one pattern without prerequisites, and the most likely qualifying fix including them."""
     every = (_judged(likeness, each, query, known, tallies) for likeness, each in _in_order([(1.0, tallies)], query))
     found = [each for each in every if each is not None]
     chosen = next((each for each in found if is_worth(each[0])), None)
@@ -283,18 +283,18 @@ def best(
 
 
 def _learned(tallies: Sequence[Row], least: int = 1) -> list[Learned]:
-    """The fixes of one pattern, recipes and others."""
+    """Return the fixes of one pattern, prerequisites included."""
     plain = [Learned.of(each, (each,)) for each in tallies if not _is_set_of_calls(each) and each.worked >= least]
     return [*plain, *learned(tallies, least)]
 
 
 def _is_set_of_calls(row: Row) -> bool:
-    """Whether it is a prerequisite after which the same call works, and not one that supplies a value."""
+    """Return whether a row is a prerequisite after which the same call succeeds, not one that supplies a value."""
     return row.form.sort == "recipe" and not row.form.changes
 
 
 def _in_order(groups: Sequence[tuple[float, Sequence[Row]]], query: FixQuery) -> list[tuple[float, Learned]]:
-    """The likeliest first. What helped once against something else is chance."""
+    """Sort by likelihood, the most likely first. A single success against another failure counts as chance."""
     found = [
         (likeness, each) for likeness, tallies in groups for each in _learned(tallies, 1 if likeness >= 1 else RUNS)
     ]
@@ -309,7 +309,7 @@ def _in_order(groups: Sequence[tuple[float, Sequence[Row]]], query: FixQuery) ->
 def _judged(
     likeness: float, each: Learned, query: FixQuery, known: Known, rows: Sequence[Row]
 ) -> tuple[Fix, Learned] | None:
-    """A fix with its record, unless it is not asked for. `rows` are all fixes of its pattern and those like it."""
+    """Return a fix with its counts; None if the query excludes it. `rows` also hold the fixes of similar patterns."""
     parts = list(map(whole, each.parts))
     own = next(part for part in parts if part.id == each.own.id)
     record = _merged(own, parts) if _is_set_of_calls(own) else own
@@ -330,7 +330,7 @@ def _judged(
 
 
 def _peers(record: Tally, rows: Sequence[Row]) -> list[Tally]:
-    """The fixes of the same pattern and tool that change one of the same arguments, or like it none."""
+    """Return the fixes of the same pattern and tool that change one of the same arguments, or also change none."""
     paths = {change.path for change in record.form.changes}
     if not paths and record.form.sort != "recipe":
         return []
@@ -345,7 +345,7 @@ def _peers(record: Tally, rows: Sequence[Row]) -> list[Tally]:
 
 
 def _whole(chosen: Sequence[tuple[Fix, Learned]], known: Known) -> list[Fix]:
-    """Fixes with the calls that come first: they are worked out for those that are told, of all of them at once."""
+    """Add the prerequisite calls to the selected fixes, with one read for all of them."""
     sources = {fix.id: _sources(each.own, each.parts) for fix, each in chosen if each.own.form.sort == "recipe"}
     made = known.samples([id for ids in sources.values() for id in ids]) if sources else {}
     found = []
@@ -359,7 +359,7 @@ def _whole(chosen: Sequence[tuple[Fix, Learned]], known: Known) -> list[Fix]:
 
 
 def _sources(tally: Row, parts: Sequence[Row]) -> list[str]:
-    """The fixes whose runs tell a recipe's arguments: its own, and the most frequent of those that did more."""
+    """Return the fixes whose runs supply the arguments: its own, then the most frequent with additional calls."""
     others = sorted((part for part in parts if part.id != tally.id), key=lambda part: (-part.worked, part.id))
     return [tally.id, *(part.id for part in others[: PARTS - 1])]
 

@@ -1,7 +1,7 @@
-"""A Store behind a mulligan server: what is recorded goes there from the journal, and memory is asked there in time.
+"""Store client for a mulligan server: sends records from the journal and queries memory within a time limit.
 
-While the server is away the journal holds what is recorded, up to its cap, and whoever asks memory is told nothing
-rather than kept waiting.
+While the server is unavailable, the journal holds the records up to its size limit, and memory queries return nothing
+instead of waiting.
 """
 
 from __future__ import annotations
@@ -66,29 +66,29 @@ from mulligan.remember.store import (
 log = logging.getLogger("mulligan")
 
 SEND = 10.0
-"""Seconds that a batch may take to be kept."""
+"""Time limit for storing a batch."""
 ASK = 0.3
-"""Seconds within which memory answers, or has nothing to say: an agent is waiting."""
+"""Time limit for memory queries, during which an agent waits. Without an answer, memory counts as empty."""
 SHELF = 1.0
-"""Seconds that an agent waits for what is kept of its session or a tool's schema: it can do without."""
+"""Time limit for session and schema entries. An agent can continue without them."""
 READ = 60.0
-"""Seconds that a person's question may take."""
+"""Time limit for queries by people."""
 FIRST, LONGEST = 0.2, 10.0
-"""Seconds before a server that was away is tried again: at first, and in the end."""
+"""First and maximum delay before a request to an unavailable server."""
 PIECE = 4 * 1024 * 1024
-"""Bytes of JSON that go in one request; gzip makes them far fewer."""
+"""Limit of uncompressed JSON in one request."""
 SMALL = 2048
-"""Bytes below which nothing is gained by packing them."""
+"""Bodies up to this size are sent uncompressed."""
 NEEDED = "Set MULLIGAN_TOKEN to a token: of role ingest to send, read to ask, admin to do both and to decide."
 OTHER = "Set MULLIGAN_TOKEN to a token that may, or do it where the server runs."
 
 
 class Unkept(Exception):
-    """The server understood, and will never keep this: not the store's trouble, but the record's."""
+    """The server rejected this record for good. The record is at fault, not the store."""
 
 
 class _Held:
-    """A connection of one thread, closed when that is gone."""
+    """The connection of one thread, closed when the thread ends."""
 
     def __init__(self, connection: http.client.HTTPConnection) -> None:
         self.connection = connection
@@ -96,7 +96,7 @@ class _Held:
 
 
 class RemoteStore:
-    """Asks a server. `spool` is the folder of the journals that are sent; without one nothing is appended."""
+    """Client of a mulligan server. `spool` is the folder of the journals to send; without it, nothing is appended."""
 
     def __init__(
         self, url: str, token: str = "", spool: Path | None = None, monotonic: Callable[[], float] = time.monotonic
@@ -113,7 +113,7 @@ class RemoteStore:
         self._headers = {"User-Agent": "mulligan"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._client = _client(spool) if spool is not None else new_id("client")
         self._is_of_an_agent = spool is not None
-        """Who records is an agent, or works for one; people's commands only ask."""
+        """Whether the process records, as an agent does. Commands of people only query."""
         self._threads = threading.local()
         self._made: weakref.WeakSet[_Held] = weakref.WeakSet()
         self._monotonic = monotonic
@@ -121,12 +121,15 @@ class RemoteStore:
         self._misses = 0
         self._why = ""
 
-    # The wire
+    # Requests
 
     def _request(
         self, path: str, body: bytes, sort: str, timeout: float, *, waits: bool = True
     ) -> http.client.HTTPResponse:
-        """One answer. Where the server is away it is not asked again for a while, and a StoreError says so."""
+        """Send a request and return the response.
+
+        Raise StoreError if the server is unavailable. With `waits`, no request is sent before the backoff has passed.
+        """
         if waits and self._monotonic() < self._away_until:
             raise StoreError(self._why)
         headers = {**self._headers, "Content-Type": sort}
@@ -145,7 +148,7 @@ class RemoteStore:
             except (OSError, http.client.HTTPException) as error:
                 self._drop()
                 if held is not None and not is_second and not isinstance(error, TimeoutError):
-                    continue  # the server may have let go of a connection that nobody used: that says nothing
+                    continue  # The server may have closed an idle connection; that does not make it unavailable.
                 why = f"{self.url} cannot be reached ({_spoken(error)}). Is `mulligan serve` running there?"
                 raise self._missed(why) from error
             break
@@ -169,7 +172,7 @@ class RemoteStore:
             self._threads.held = None
 
     def _missed(self, why: str, seconds: float | None = None) -> StoreError:
-        # Full jitter: many processes lose the same server at the same moment, and must not come back together.
+        # Jitter: many processes lose the same server at once and must not reconnect at once.
         longest = min(LONGEST, FIRST * 2**self._misses)
         self._misses = min(self._misses + 1, 16)
         wait = seconds if seconds is not None else random.uniform(longest / 2, longest)
@@ -178,7 +181,7 @@ class RemoteStore:
         return StoreError(why)
 
     def _read(self, answer: http.client.HTTPResponse) -> bytes:
-        """What was answered, if it is an answer."""
+        """Return the body of a successful response. Raise for all others."""
         try:
             data = answer.read()
         except (OSError, http.client.HTTPException) as error:
@@ -205,14 +208,14 @@ class RemoteStore:
         raise self._missed(f"{self.url} cannot keep anything just now ({status}: {said})", _retry_after(answer))
 
     def _strange(self, status: int) -> StoreError:
-        """An answer that is none of ours. It says nothing about what was sent: that waits."""
+        """Build the error for a response that no mulligan server sent. The records remain in the journal."""
         if status == 413:
             return self._missed(f"what stands before {self.url} lets no more through (413). Let 5 MB through there.")
         told = f"{self.url} does not answer as `mulligan serve` does ({status})"
         return self._missed(f"{told}. Check the address, and what stands before the server.")
 
     def _ask(self, method: str, *args: Any, timeout: float = READ, waits: bool = False) -> Any:
-        """A question of `wire.METHODS`."""
+        """Call a method of `wire.METHODS`."""
         about = wire.METHODS[method]
         answer = self._request(f"/v1/store/{method}", wire.packed(args), wire.TYPE, timeout, waits=waits)
         try:
@@ -223,10 +226,10 @@ class RemoteStore:
     # Records
 
     def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
-        """Sends a batch; it is kept when this returns. Who we are is in the token, not in what we say."""
+        """Send a batch. It is stored when this returns. The token identifies the writer."""
         *ahead, last = _pieces(batch)
         new = 0
-        for number, piece in enumerate(ahead, start=1):  # known by their own ids, and by a journal of their own
+        for number, piece in enumerate(ahead, start=1):  # identified by event ids and a journal name of their own
             new += self._send(piece, f"{journal}#{offset}"[-200:], number)
         return new + self._send(last, journal, offset)
 
@@ -238,7 +241,7 @@ class RemoteStore:
         except (msgspec.MsgspecError, KeyError, TypeError, ValueError):
             raise self._strange(answer.status) from None
         except Unkept:
-            if answer.status == 404:  # of a server of ours, but not where it takes in records
+            if answer.status == 404:  # a mulligan server, but not its ingest endpoint
                 raise self._strange(404) from None
             raise
 
@@ -252,7 +255,7 @@ class RemoteStore:
         return int(self._ask("offset", self._named(journal)))
 
     def journals(self, tenant: str) -> list[str]:
-        """Those of our own folder: other machines have theirs."""
+        """Return the journals of this spool folder. Other machines have their own."""
         own = self._named("")
         return [each.removeprefix(own) for each in self._ask("journals") if each.startswith(own)]
 
@@ -276,7 +279,7 @@ class RemoteStore:
 
     def export(self, tenant: str, since: int = 0) -> Iterator[History]:
         answer = self._request("/v1/export", encode({"since": since}), "application/json", READ, waits=False)
-        held, self._threads.held = self._threads.held, None  # it is read as it comes: others may ask
+        held, self._threads.held = self._threads.held, None  # other requests must not use it while it is read
         try:
             if answer.status != 200:
                 self._read(answer)
@@ -291,7 +294,7 @@ class RemoteStore:
         return self._ask("prune", policy, now, dry_run)  # type: ignore[no-any-return]
 
     def forget(self, tenant: str, what: Forget) -> Forgotten:
-        forgetting.check(what)  # here, or its refusal would read as if the server could not write just now
+        forgetting.check(what)  # Check locally: a rejection by the server would look like a failed write.
         return self._ask("forget", what)  # type: ignore[no-any-return]
 
     def erase(self, tenant: str) -> int:
@@ -308,13 +311,13 @@ class RemoteStore:
         return msgspec.structs.replace(found, where=self.url)
 
     def close(self) -> None:
-        for each in tuple(self._made):  # of every thread that asked
+        for each in tuple(self._made):  # connections of all threads
             each.connection.close()
 
     # Memory
 
     def _asked(self, asked: wire.Asked) -> wire.Known:
-        """What the server knows, if it says so in time. Memory that is away is no memory, and no trouble."""
+        """Query the server's memory. Return an empty response if it does not answer in time."""
         try:
             answer = self._request("/v1/recall", encode(asked), "application/json", ASK)
             return decode(self._read(answer), wire.Known)
@@ -382,10 +385,10 @@ class RemoteStore:
     def stats(self, tenant: str, query: StatsQuery) -> Stats:
         return self._ask("stats", query)  # type: ignore[no-any-return]
 
-    # Shelf
+    # Key-value entries
 
     def _shelved(self, method: str, *args: Any) -> Any:
-        """An agent is not kept waiting by a server that hangs, nor twice by one that is away."""
+        """Call a key-value method. In an agent, use a short timeout and respect the backoff."""
         if self._is_of_an_agent:
             return self._ask(method, *args, timeout=SHELF, waits=True)
         return self._ask(method, *args)
@@ -408,7 +411,7 @@ class RemoteStore:
 
 
 def _pieces(batch: Sequence[AnyEvent]) -> list[list[msgspec.Raw]]:
-    """The events, encoded once, in as many pieces as a server takes at a time; at least one."""
+    """Encode the events and split them into requests of limited size; at least one."""
     pieces: list[list[msgspec.Raw]] = [[]]
     size = 0
     for event in batch:
@@ -422,7 +425,7 @@ def _pieces(batch: Sequence[AnyEvent]) -> list[list[msgspec.Raw]]:
 
 
 def _client(spool: Path) -> str:
-    """The name of a folder of journals, made once: two machines may well have journals of one name."""
+    """Return the id of a spool folder, created once: journals of two machines can have the same name."""
     file = spool / "client"
     try:
         spool.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -438,7 +441,7 @@ def _client(spool: Path) -> str:
 
 
 def _message(data: bytes) -> str:
-    """What a server of ours says; nothing where it is none."""
+    """Return the error message of a mulligan server; empty for any other response."""
     try:
         told = msgspec.json.decode(data)
         return f"{told.get('field', '')} {told['message']}".strip()[:300]

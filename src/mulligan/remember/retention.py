@@ -1,6 +1,6 @@
-"""How long what is kept: which runs have expired, and what stays of a run when its plain successes are sampled.
+"""Retention rules: which runs have expired, and which steps survive sampling of successful calls.
 
-Figures and patterns were counted when the records came; nothing here changes them.
+Metrics and patterns were counted when the records arrived; retention does not change them.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from mulligan.remember.store import Retention
 
 
 def is_expired(status: Status, kept: int, policy: Retention, now: int) -> bool:
-    """Whether a run that came into the store at `kept` is older than its sort may be."""
+    """Return whether a run stored at `stored_at` exceeds the maximum age for its status."""
     age = policy.successes if status == "success" else policy.failures
     return age is not None and kept < now - age
 
 
 def sampled(history: History, rate: float) -> History | None:
-    """What stays of a run when this share of plain successes is to stay; None if nothing does.
+    """Return what remains of a run at this sample rate for simple successes; None if nothing does.
 
-    A run in which nothing failed stays or goes as a whole. Elsewhere every failure stays, every attempt after one,
-    whatever overcame one or came in between, and what these happened inside of. The choice is by the record's name:
-    made again it is the same.
+    A run without failures is retained or removed as a whole. In other runs these steps remain: failures, all attempts
+    of a retried call, recovering calls, the calls in between, and the parents of all these. The choice is a hash of the
+    record's id, so sampling again gives the same result.
     """
     if rate >= 1 or history.run.end is None:
         return history
@@ -57,7 +57,7 @@ def _share(name: str) -> float:
 
 
 def _needed(history: History) -> set[int]:
-    """The steps that are no plain successes, by their seq."""
+    """Return the seq numbers of the steps that sampling must not remove."""
     joined = calls.group_attempts(history.steps)
     needed = {step.seq for call in joined if len(call.steps) > 1 or not _is_plain(call.first) for step in call.steps}
     overcoming = {link.overcame for link in history.links}

@@ -1,6 +1,6 @@
-"""Sums by the hour and by the day, packed into a row each, so that a question costs the same at any size.
+"""Rollups: counters per hour and per day, one packed row each, so that the cost of a query does not grow with the data.
 
-What is counted, and of which sums a question is made, is in `mulligan.figures`; here they are kept.
+`mulligan.figures` defines what is counted and which rollups a query reads. This module stores them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from mulligan.figures import DAY, Cell, Cells, Reading, Row, Stats, StatsQuery
 from mulligan.remember.connection import Connection, Insert, Lookup
 
 Key = tuple[str, str, str, int, str]
-"""Tenant, grain, slice, bucket and value: where a sum is kept."""
+"""Tenant, grain, slice, bucket and value: the primary key of a rollup."""
 IN_HAND = 5_000
-"""Sums the writer remembers, so as not to read them again for the next batch."""
+"""Limit of rollups that the writer caches between batches."""
 REPACKED = 10_000
-"""Sums that are read at a time to be kept in another form."""
+"""Rollups that are read at a time to be repacked."""
 
 _KEYS = "tenant grain slice bucket value"
 SUM = Insert.instead("rollups", _KEYS, "cell rest")
@@ -27,7 +27,7 @@ _NOTHING = Cell()
 
 
 class _Sum:
-    """A sum in hand, and all of it but the outline as it is kept: most batches change the outline alone."""
+    """A cached rollup, and its stored details (all but the summary): most batches change only the summary."""
 
     __slots__ = ("cell", "rest")
 
@@ -37,17 +37,17 @@ class _Sum:
 
 
 class Rollups:
-    """The sums of a store, as its one writer adds to them."""
+    """The rollups of a store, updated by its only writer."""
 
     def __init__(self) -> None:
         self._known: dict[Key, _Sum] = {}
 
     def let_go(self) -> None:
-        """Another process has written, or what was added was taken back: what is in hand may not be what is kept."""
+        """Clear the cache after a rollback, or after another process has written."""
         self._known.clear()
 
     def add(self, writer: Connection, tenant: str, counted: Cells, grains: tuple[str, ...] = ("hour", "day")) -> None:
-        """Adds what was counted, which may be less than nothing, to every sum it is part of."""
+        """Add counters, which may be negative, to every rollup that contains them."""
         if len(self._known) > IN_HAND:
             self._known.clear()
         rows: list[tuple[Any, ...]] = []
@@ -69,14 +69,14 @@ class Rollups:
             writer.executemany(f"DELETE FROM rollups {_WHERE}", gone)
 
     def _take_in_hand(self, writer: Connection, keys: list[Key]) -> None:
-        """Reads sums, all at once; what is not kept yet is nothing so far."""
+        """Read rollups into the cache with one lookup. A missing rollup starts empty."""
         for key in keys:
             self._known[key] = _Sum(Cell(), None)
         for *place, cell, rest in writer.look_up(_KEPT, keys):
             self._known[tuple(place)] = _Sum(figures.unpack(cell, rest), rest)
 
     def move(self, writer: Connection, key: Key, value: str, cell: Cell) -> None:
-        """Keeps a sum under another value, together with what is there."""
+        """Move a rollup to another value and merge it with the rollup stored there."""
         self._known.clear()
         writer.execute(f"DELETE FROM rollups {_WHERE}", key)
         other = (*key[:4], value)
@@ -86,7 +86,7 @@ class Rollups:
 
 
 def repack(writer: Connection, done: Callable[[int], None] = lambda sums: None) -> None:
-    """Takes the outline out of each sum of a store that was kept as a whole: `tables.REPACKED_AT`."""
+    """Split each rollup of an older store into summary and details: see `tables.REPACKED_AT`."""
     keys = ", ".join(_KEYS.split())
     after: tuple[Any, ...] = ("", "", "", -(2**63), "")
     while some := writer.execute(
@@ -98,13 +98,13 @@ def repack(writer: Connection, done: Callable[[int], None] = lambda sums: None) 
 
 
 def _sums(tenant: str, counted: Cells) -> dict[Key, Cell]:
-    """The sums these counters are part of. Mostly a sum gets one of them, and is not built but passed on."""
+    """Return the changes to rollups. Most rollups get one set of counters, which is then passed on without a copy."""
     hours = _added(
         ((tenant, "hour", slice, place.hour, value), cell)
         for place, cell in counted.items()
         for slice, value in figures.slices(place)
     )
-    # A batch is mostly of one hour, and what it adds to the day is what it adds to the hour.
+    # Most batches fall into one hour, so the changes of the day are those of the hour.
     days = _added(
         ((tenant, "day", slice, hour // DAY * DAY, value), cell) for (_, _, slice, hour, value), cell in hours.items()
     )

@@ -1,4 +1,4 @@
-"""Runs and their steps as rows of a database: put, read and removed."""
+"""Runs and steps as database rows: insert, read and delete."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from mulligan.remember.connection import Connection, Insert, Lookup, upsert
 from mulligan.success import Success
 
 MAX_READ_CALLS = 500
-"""Calls that one statement asks for by their numbers."""
+"""Limit of calls that one statement selects by number."""
 FIRST = -(2**63)
-"""Before every call."""
+"""Sorts before every call number."""
 
 STEP = Insert.of("steps", "tenant run seq call name outcome kind fingerprint started body")
 KEPT_STEP = Lookup.of("steps", "tenant run seq", "seq")
@@ -60,7 +60,7 @@ def plain_row(step: Step) -> PlainRow:
 
 
 def worked_row(call: Success) -> PlainRow:
-    """Of a call in which there is nothing to hide, with no step in between: there are many."""
+    """Build the row of a successful call directly, without a `Step`: the most frequent case."""
     form = call.form
     rest = Rest(
         call.arguments, call.result, call.seconds, call.parent, form.type, form.server, call.tokens, key=form.key
@@ -69,7 +69,7 @@ def worked_row(call: Success) -> PlainRow:
 
 
 def run_row(tenant: str, run: Run, kept: int, is_imported: bool, principal: str) -> tuple[Any, ...]:
-    """Of a run that begins: what its calls come to is set when they are known."""
+    """Build the row of a new run. Its status is updated when its calls are known."""
     status = RunProgress().status(run)
     return (
         tenant, run.id, run.agent, run.session, run.started, encode(run), run.version, run.environment, status,
@@ -78,7 +78,7 @@ def run_row(tenant: str, run: Run, kept: int, is_imported: bool, principal: str)
 
 
 def put_statuses(writer: Connection, statuses: Sequence[tuple[Status, int, str, str]]) -> None:
-    """Of many runs at once: the status, whether it is plain, of which tenant and run."""
+    """Update many runs: status, whether all calls succeeded at the first attempt, tenant and run."""
     if statuses:
         writer.executemany("UPDATE runs SET status = ?, plain = ? WHERE tenant = ? AND id = ?", statuses)
 
@@ -95,7 +95,7 @@ def extent(writer: Connection, tenant: str, id: str) -> tuple[int, int]:
 
 
 def steps_since(writer: Connection, tenant: str, run: str, start: int, new: list[Step]) -> list[Step]:
-    """The steps of the calls from this one on, the new ones among them as they are in hand."""
+    """Return the steps of all calls from this number on. Steps in `new` replace their stored versions."""
     at_hand = {step.seq: step for step in new}
     rows = writer.execute(
         "SELECT seq, name, started, body FROM steps WHERE tenant = ? AND run = ? AND seq >= ? ORDER BY seq",
@@ -136,7 +136,7 @@ def put_links(
     links: dict[int, Link],
     failed_calls: Mapping[int, Call],
 ) -> None:
-    """Links kept where the success is kept, so that a crash cannot separate the two."""
+    """Replace the links of a run. They share a transaction with the success, so a crash cannot separate them."""
     forget_links(writer, [(tenant, run, failed) for failed in known if failed not in links])
     writer.put(LINK, link_rows(tenant, run, links, failed_calls))
 
@@ -150,14 +150,14 @@ def link_rows(tenant: str, run: str, links: dict[int, Link], failed_calls: Mappi
     rows = []
     for failed, link in links.items():
         failure = failed_calls[failed].failure
-        # Also where the link is the same: what was overcome may be another failure of the call than before.
+        # Write equal links, too: the link may now belong to another failure of the same call.
         row = (failed_calls[failed].name, failure.fingerprint if failure else "", encode(link), link.overcame)
         rows.append((tenant, run, failed, *row))
     return rows
 
 
 def compactions_of(connection: Connection, tenant: str, run: Run) -> tuple[Compaction, ...]:
-    """When a conversation was made smaller: that of a run, or of its session since it began and last before that."""
+    """Return the compactions of a run and of its session: those since the run began, and the last one before."""
     rows = connection.execute(f"SELECT {_OF_RUN}", (tenant, run.id)).fetchall()
     if run.session is not None:
         values = (tenant, run.session, tenant, run.session, run.started, run.started)
@@ -166,7 +166,7 @@ def compactions_of(connection: Connection, tenant: str, run: Run) -> tuple[Compa
 
 
 def history_of(connection: Connection, tenant: str, run: Run) -> History:
-    """All of a run, by one statement: as it is at one moment."""
+    """Read a complete run with one statement, which sees one consistent state."""
     sql = _HISTORY
     values: tuple[str | int, ...] = (tenant, run.id) * 3
     if run.session is not None:
@@ -182,7 +182,7 @@ def history_of(connection: Connection, tenant: str, run: Run) -> History:
 
 
 def runs_since(connection: Connection, tenant: str, after: int = 0, limit: int = 1000) -> list[Any]:
-    """Runs in the order in which they came, from this row on."""
+    """Return runs in the order of arrival, starting after this row id."""
     sql = (
         "SELECT rowid, id, status, kept, imported, body FROM runs WHERE tenant = ? AND rowid > ? ORDER BY rowid LIMIT ?"
     )
@@ -190,7 +190,7 @@ def runs_since(connection: Connection, tenant: str, after: int = 0, limit: int =
 
 
 def remove_run(writer: Connection, tenant: str, history: History) -> None:
-    """A run with its rows. Sums, patterns and which of these it met are the affair of who removes it."""
+    """Delete a run with its rows. The caller updates rollups, patterns and the pattern occurrences of the run."""
     place = (tenant, history.run.id)
     forget_used(writer, tenant, history)
     for table in ("steps", "links", "orphans", "provisional"):
@@ -210,7 +210,7 @@ def forget_used(writer: Connection, tenant: str, history: History) -> None:
 
 
 def forget_met(writer: Connection, tenant: str, history: History) -> None:
-    """The run is no longer found by its patterns; they count it all the same."""
+    """Delete the index of a run by its patterns. The counters of these patterns do not change."""
     run = history.run
     failures = [(step, step.failure) for step in history.steps if step.has_failed and step.failure]
     met = {tallies.id_of(step.name, each.fingerprint) if each.fingerprint else "" for step, each in failures}
@@ -221,7 +221,7 @@ def forget_met(writer: Connection, tenant: str, history: History) -> None:
 
 
 def replace_steps(writer: Connection, tenant: str, run: str, steps: Sequence[Step]) -> None:
-    """The same run with other steps."""
+    """Replace all steps of a run."""
     writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", (tenant, run))
     writer.put(STEP, [step_row(tenant, step) for step in steps])
 

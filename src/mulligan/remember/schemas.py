@@ -1,6 +1,6 @@
-"""Which schema a tool has, by its digest, and since when: what was proven under another one is not proven (SAFETY S3).
+"""Schema digests of tools, with the time of the last change: promotions under another schema do not hold (SAFETY S3).
 
-Kept on the shelf by whoever makes the calls. The first schema that is met changes nothing: there was none before.
+The recording process stores them as key-value entries. The first schema of a tool is not a change.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from mulligan.records import Record, decode, encode
 from mulligan.remember.store import FixQuery
 
 KIND = "schema digest"
-"""Of what is on the shelf; the key is the tool."""
+"""Kind of the key-value entries; the key is the tool."""
 
 
 class Seen(Record, frozen=True):
-    """A tool's schema as it was last seen."""
+    """The last schema of a tool."""
 
     digest: str
     since: int = 0
-    """When it was first seen after another one; 0 where there was none before."""
+    """When the schema replaced another one; 0 if it is the first."""
 
 
 def noted(kept: bytes | None, digest: str, now: int) -> bytes | None:
-    """What is to be kept from now on, where a tool is met with another schema than the one that is kept."""
+    """Return the new entry of a tool whose schema changed, or None if it did not."""
     before = _read(kept)
     if before is not None and before.digest == digest:
         return None
@@ -33,9 +33,9 @@ def noted(kept: bytes | None, digest: str, now: int) -> bytes | None:
 
 
 def since(rows: Iterable[tuple[str, bytes]], query: FixQuery) -> dict[str, int]:
-    """By tool, when its schema changed; those that never did are left out.
+    """Return, by tool, when its schema changed. Tools with an unchanged schema are omitted.
 
-    Whoever asks with another schema than the one that was last met is told what is proven for theirs: nothing.
+    If the query names another schema than the last one seen, the schema counts as changed now.
     """
     found: dict[str, int] = {}
     for tool, kept in rows:
@@ -49,5 +49,5 @@ def since(rows: Iterable[tuple[str, bytes]], query: FixQuery) -> dict[str, int]:
 def _read(kept: bytes | None) -> Seen | None:
     try:
         return None if kept is None else decode(kept, Seen)
-    except msgspec.DecodeError:  # of another version: as if it had never been seen
+    except msgspec.DecodeError:  # written by another version: treat it as missing
         return None

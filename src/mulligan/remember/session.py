@@ -1,7 +1,7 @@
-"""The object through which an agent keeps the few failures that must survive a compaction.
+"""Session: retains the few failures of a conversation that must survive a compaction.
 
-What is kept and said is decided in tracker.py. Here it listens, is guarded against threads, and goes to the shelf of
-the store, so that another object, or another process, with the same id picks it up where it was.
+`tracker.py` decides what is retained and reported. This module listens to events, synchronizes threads, and saves the
+state as a key-value entry of the store, so that another object or process with the same id continues from there.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ log = logging.getLogger("mulligan")
 T = TypeVar("T")
 
 KIND = "session"
-"""What sessions are called on the shelf."""
+"""Kind of the key-value entries."""
 SINCE = 1000
-"""Changes that are made again on top of what another process has put there, the latest."""
+"""Limit of the newest changes that are replayed on the state saved by another process."""
 
 
 class Session:
-    """Remembers this conversation's failures, and speaks of them only once they may have been forgotten.
+    """Tracks the failures of one conversation and reports them after a compaction.
 
-    A turn is one answer of the model: each successful `model` step of its runs, or a call of `turn()`. Two objects of
-    one id, at once or one after the other, are the same session.
+    A turn is one model response: each successful `model` step of its runs, or a call of `mark_turn()`. Objects with the
+    same id, at the same time or later, share one session.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class Session:
 
     @property
     def turns(self) -> int:
-        """How many answers of the model there were."""
+        """Number of model responses so far."""
         return self._kept.tracker.turns
 
     def turn(self) -> None:
-        """Says that the model has answered, where no wrapped model call says so."""
+        """Count a model response that no wrapped model call has recorded."""
         self._kept.change(Tracker.turn)
 
     def compacted(self, *, chars_before: int | None = None, chars_after: int | None = None) -> None:
-        """Says that the conversation was made shorter: from now on the reminder speaks of what came before."""
+        """Record a compaction of the conversation. From then on, the reminder lists the failures before it."""
         at = int(time.time() * 1000)
         self._kept.compact()
         made = Compaction(
@@ -77,38 +77,44 @@ class Session:
         self._kept.save()
 
     def reminder(self) -> str:
-        """Recent failures, for the system prompt; empty until the first compaction, and the same until the next."""
+        """Return the recent failures for the system prompt.
+
+        Empty until the first compaction, and constant between two compactions.
+        """
         return self._kept.tracker.reminder
 
     def injection(self) -> str:
-        """The reminder, once for each compaction and then empty: for whoever can only append to the conversation."""
+        """Return the reminder once per compaction, then an empty string: for hosts that can only append messages."""
         said = self._kept.change(Tracker.injection)
         if said:
-            self._kept.save()  # another process must not say it again
+            self._kept.save()  # another process must not deliver it again
         return said
 
     def summary_note(self) -> str:
-        """For the prompt of whatever summarises the conversation: what it need not repeat. Empty if nothing failed."""
+        """Return what a summarizer need not repeat, for its prompt. Empty if nothing failed."""
         with self._kept.lock:
             return self._kept.tracker.note(self._kept.words)
 
     def rates(self) -> list[Stretch]:
-        """Calls made, and failed at first, before each compaction and since the last; the oldest first."""
+        """Return calls and failed calls of each interval between compactions, the oldest first.
+
+        A call counts as failed if its first attempt failed.
+        """
         with self._kept.lock:
             return [Stretch(each.calls, each.failed) for each in self._kept.tracker.stretches]
 
     def rise(self) -> str:
-        """Says that more calls fail since the last compaction than before it; empty where that may be chance."""
+        """Return a warning if more calls fail since the last compaction than before; empty if that may be chance."""
         with self._kept.lock:
             return self._kept.tracker.rise()
 
     def to_json(self) -> bytes:
-        """All that is remembered, for whoever keeps it elsewhere."""
+        """Return the state as JSON, to store it elsewhere."""
         with self._kept.lock:
             return tracker.kept(self._kept.tracker)
 
     def restore(self, data: bytes | str) -> None:
-        """Goes on from what `to_json` gave, in place of what is remembered now."""
+        """Replace the state by one that `to_json` returned."""
         try:
             given = data.encode() if isinstance(data, str) else data
             tracker.restored(given)
@@ -117,7 +123,7 @@ class Session:
         self._kept.replace(given)
 
     def close(self) -> None:
-        """Hears no more, and leaves what it knows on the shelf."""
+        """Stop listening and save the state."""
         if not self._is_closed:
             self._is_closed = True
             self._kept.let_go()
@@ -132,7 +138,7 @@ class Session:
 
 
 class _Kept:
-    """One session of one stream, however many objects speak for it."""
+    """The state of one session, shared by all `Session` objects with its id."""
 
     def __init__(self, stream: Stream, id: str, shelf: Shelf | None, words: Prompt) -> None:
         self.id = id
@@ -143,9 +149,9 @@ class _Kept:
         self._shelf = shelf
         self._version = self._saved = 0
         self._known: bytes | None = None
-        """What is on the shelf, as far as we know."""
+        """The stored entry, as last read or written."""
         self._since: list[Callable[[Tracker], object]] = []
-        """What happened since that was the same as what is remembered here: a shelf that is away costs memory."""
+        """Changes since the last save or load. Replayed if another process has written meanwhile."""
         self._holders = 0
         self._ends: list[Callable[[], None]] = []
         self.tracker = Tracker()
@@ -155,7 +161,7 @@ class _Kept:
         if not self._ends:
             self._ends = [self._stream.listen(self.hear, when="caller")]
             if self._shelf is not None:
-                # After what the recorder has kept, on its thread: no call of the user's waits for this.
+                # Runs on the recorder's thread after it has stored the event, so that no user call waits for the store.
                 self._ends.append(self._stream.listen(lambda event: self.save(waits=False), when="recorder"))
 
     def let_go(self) -> None:
@@ -166,12 +172,12 @@ class _Kept:
             ends, self._ends = self._ends, []
             for end in ends:
                 end()
-            if self._shelf is not None:  # whoever comes next finds it there, with what others did meanwhile
+            if self._shelf is not None:  # the next object loads the entry, which may contain changes of other processes
                 _all.get(self._stream, {}).pop(self.id, None)
         self.save()
 
     def change(self, how: Callable[[Tracker], T]) -> T:
-        """Changes what is remembered, one thread at a time; how is kept until it is on the shelf."""
+        """Apply a change under the lock, and remember it until it is saved."""
         with self.lock:
             self._version += 1
             if self._shelf is not None:
@@ -200,7 +206,7 @@ class _Kept:
                 self.compact()
 
     def _is_of_recovery(self, compaction: Compaction) -> bool:
-        # What a session says itself names no run.
+        # Compactions that a session publishes itself have no run.
         return compaction.run is not None and (compaction.session == self.id or compaction.run in self.tracker.runs)
 
     def _warn(self) -> None:
@@ -211,7 +217,7 @@ class _Kept:
         log.warning("session %s: %s", self.id, said)
 
     def load(self) -> None:
-        """Goes on from what is on the shelf."""
+        """Load the stored state."""
         if self._shelf is None:
             return
         try:
@@ -222,11 +228,11 @@ class _Kept:
             log.warning("session %s begins anew: what was kept of it cannot be read (%s).", self.id, error)
 
     def save(self, waits: bool = True) -> None:
-        """Puts it on the shelf, if it is not there as it is; beside what another process has put there meanwhile."""
+        """Save the state if it has changed, merging changes of other processes."""
         if self._shelf is None or self._saved == self._version:
             return
-        if not self._saving.acquire(blocking=waits):  # the newest is written last
-            return  # whoever is at it may wait for the recorder, which must not wait for them
+        if not self._saving.acquire(blocking=waits):  # one writer at a time, so that the newest state is written last
+            return  # The current writer may wait for the recorder, whose thread must not wait here.
         try:
             while not self._put():
                 self._catch_up()
@@ -236,7 +242,7 @@ class _Kept:
             self._saving.release()
 
     def _put(self) -> bool:
-        """Whether it could be put there: not if another process has changed it since we looked."""
+        """Write the entry. Return False if another process has changed it since it was read."""
         assert self._shelf is not None
         with self.lock:
             version, done, data = self._version, len(self._since), tracker.kept(self.tracker)
@@ -249,7 +255,7 @@ class _Kept:
         return True
 
     def _catch_up(self) -> None:
-        """What the other process knows, and then what happened here since the two were last the same."""
+        """Load the other process's state and replay the unsaved changes on it."""
         assert self._shelf is not None
         theirs = self._shelf.get(LOCAL, KIND, self.id)
         with self.lock:
@@ -257,7 +263,7 @@ class _Kept:
             try:
                 known = tracker.restored(theirs) if theirs is not None else Tracker()
             except (msgspec.MsgspecError, UnicodeError):
-                return  # nobody can read it: ours takes its place
+                return  # unreadable: overwrite it
             for how in self._since:
                 how(known)
             self.tracker = known
@@ -268,7 +274,7 @@ _all: weakref.WeakKeyDictionary[Stream, dict[str, weakref.ref[_Kept]]] = weakref
 
 
 def _found(stream: Stream, id: str | None, shelf: Shelf | None, words: Prompt) -> _Kept:
-    """The session of this id that somebody still speaks for, else the one on the shelf, else a new one."""
+    """Return the live state of a session id, else the stored one, else a new one."""
     with _finding:
         sessions = _all.setdefault(stream, {})
         known = sessions.get(id) if id is not None else None
@@ -284,7 +290,7 @@ def _found(stream: Stream, id: str | None, shelf: Shelf | None, words: Prompt) -
 
 def _renew() -> None:
     global _finding
-    _finding = threading.RLock()  # a thread that held a lock is not in the child to let go of it
+    _finding = threading.RLock()  # the thread that held a lock does not exist in the child
     for sessions in tuple(_all.values()):
         for known in tuple(sessions.values()):
             kept = known()
@@ -296,7 +302,7 @@ forks.renew(_renew)
 
 
 def answered(stream: Stream, run: str) -> None:
-    """Says to the session of a run that the model asks for tools, so that it must have answered."""
+    """Count a model turn in the session of a run: the model has requested tools."""
     for known in tuple(_all.get(stream, {}).values()):
         kept = known()
         if kept is not None and run in kept.tracker.runs:

@@ -1,4 +1,4 @@
-"""The shelf of the store that the recorder writes to, also while the recorder has not opened it."""
+"""Key-value access through the recorder's store, which also works before the recorder has opened it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mulligan.remember.recording.recorder import Recorder
 from mulligan.remember.store import Noted, Shelf, Store
 
 SETTLE = 0.25
-"""Seconds that a recorder which has something to keep is given to open its store."""
+"""Seconds to wait for a recorder with queued records to open its store."""
 
 
 class RecorderShelf:
-    """Gets and puts through the recorder's store; where it has none yet, through one opened for the moment.
+    """Key-value store that uses the recorder's store, or opens one temporarily if there is none yet.
 
-    `opening` is None where two openings would not be the same store: in memory, and in rehearsals.
+    `open_store` is None where opening the store again would create a different one: in memory and in the test sandbox.
     """
 
     def __init__(self, recorder: Recorder, opening: Callable[[], Store] | None) -> None:

@@ -1,7 +1,7 @@
-"""How alike two failures are, in a fraction of a microsecond: the pieces of a text as the bits of one long number.
+"""Similarity of failure texts by sketches: a text's three-byte pieces are hashed to the bits of one large integer.
 
-Comparing two is one operation on two integers, so that all patterns of a tool can be compared while a call waits;
-`python evals/memory.py --alike` measures it beside `difflib`.
+Comparing two sketches takes one operation on two integers, a fraction of a microsecond. All patterns of a tool can be
+compared while a call waits. `python evals/memory.py --alike` compares it with `difflib`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from zlib import crc32
 BITS = 1024
 PIECE = 3
 LONGEST = 400
-"""Characters of a text that are looked at."""
+"""Characters of a text that are used."""
 ALIKE = 0.5
-"""Below this, two failures of one tool and kind have nothing to say about each other (`evals/memory.py --alike`)."""
+"""Minimum similarity at which failures of one tool and kind share fixes (`evals/memory.py --alike`)."""
 
 
 _BIT = tuple(1 << place for place in range(BITS))
 
 
 def sketch(text: str) -> int:
-    """The pieces of a text, each a bit."""
+    """Return the sketch of a text, with one bit per hashed piece."""
     folded = f"  {' '.join(text[:LONGEST].casefold().split())} ".encode("utf-8", "replace")
     places = {crc32(folded[start : start + PIECE]) % BITS for start in range(len(folded) - PIECE + 1)}
     return sum(map(_BIT.__getitem__, places))
@@ -37,14 +37,14 @@ def unpacked(data: bytes) -> int:
 
 
 def likeness(one: int, other: int) -> float:
-    """From 0 to 1: the share of pieces in common, as the cosine of the two sets."""
+    """Return the similarity of two sketches from 0 to 1, as the cosine of their bit sets."""
     if not one or not other:
         return 0.0
     return float((one & other).bit_count() / (one.bit_count() * other.bit_count()) ** 0.5)
 
 
 class Sketches:
-    """Known texts by their names, ready to be compared with a new one."""
+    """Named sketches, prepared for comparison with new texts."""
 
     def __init__(self, known: Iterable[tuple[str, int]]) -> None:
         pairs = [(name, bits) for name, bits in known if bits]
@@ -56,9 +56,9 @@ class Sketches:
         return len(self._names)
 
     def nearest(self, text: str, limit: int = 8, threshold: float = ALIKE) -> list[tuple[float, str]]:
-        """The most alike, the most alike first; nothing is a good answer."""
+        """Return similarities and names, the most similar first; possibly none."""
         asked = sketch(text)
-        # In the order of likeness, and told by whole numbers: only the few that are told are worth a root.
+        # Rank without square roots, which keeps the order; compute the exact similarity only for the best.
         shared = list(map(int.bit_count, map(asked.__and__, self._bits)))
         ranks = list(map(truediv, map(mul, shared, shared), self._sizes))
         best = sorted(ranks, reverse=True)[:limit]
@@ -73,5 +73,5 @@ class Sketches:
 def nearest(
     text: str, known: Iterable[tuple[str, int]], limit: int = 8, threshold: float = ALIKE
 ) -> list[tuple[float, str]]:
-    """The same of what is compared but once."""
+    """Compare a text with sketches that are used once."""
     return Sketches(known).nearest(text, limit, threshold)

@@ -1,4 +1,4 @@
-"""A Store in a file. One writer, on the recorder's thread; one reader a thread."""
+"""SQLite store: one writer, on the recorder's thread, and one read connection per thread."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ T = TypeVar("T")
 BUSY_MS = 5000
 WAIT_MS = 10
 MAPPED = 2**31 - 2**16
-"""Bytes of the file that readers see in memory, the most that SQLite does: to copy a page takes ten times as long."""
+"""Limit of the memory-mapped part of the file for readers, the maximum of SQLite. Copying pages is ten times slower."""
 PAGES = 2000
-"""Pages that are given back at a time."""
+"""Free pages that are released at a time."""
 PATIENCE = 5.0
-"""Seconds to wait until nobody reads the write-ahead log any more."""
+"""Seconds to wait until no reader uses the write-ahead log."""
 
 
 class SqliteConnection(sqlite3.Connection):
-    """A connection to a file, with what `connection.Connection` asks of every one."""
+    """SQLite connection that implements `connection.Connection`."""
 
     def stream(self, sql: str, values: Sequence[Any]) -> Iterator[Any]:
         return self.execute(sql, values)
@@ -51,7 +51,7 @@ class SqliteConnection(sqlite3.Connection):
         return self.total_changes - before
 
     def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """One by one, which here is no slower for a few; or together, where they differ in one column alone."""
+        """Look up keys one by one, which is as fast for a few; in batches if they differ in the last column only."""
         if len(keys) < FEW or lookup.keys[-1].endswith(">=") or len({key[:-1] for key in keys}) > 1:
             return [(*key, *row) for key in keys for row in self.execute(lookup.one, key)]
         found: list[tuple[Any, ...]] = []
@@ -61,15 +61,15 @@ class SqliteConnection(sqlite3.Connection):
         return found
 
     def put_plain(self, tenant: str, rows: Iterable[PlainRow]) -> int:
-        """Half of what there is to say of them says the statement, or most of it: mostly one tool is called often."""
+        """Insert successful steps. Run and name are passed once per statement if all its rows share them."""
         before = self.total_changes
         body = bytearray()
         following = iter(rows)
-        while left := list(itertools.islice(following, SIZES[1])):  # those that are large are held twice meanwhile
+        while left := list(itertools.islice(following, SIZES[1])):  # bounds memory: large bodies are copied
             for some in self._portions(left, 5):
                 is_alike = len({row[0] for row in some}) == len({row[2] for row in some}) == 1
                 given: list[Any] = [tenant]
-                # As a bytearray, which the driver takes as it is: of bytes it asks whether they are to be adapted.
+                # Pass a bytearray: for bytes, the driver first searches for an adapter.
                 if is_alike:
                     given += (some[0][0], some[0][2])
                     for _, seq, _, started, rest in some:
@@ -83,7 +83,7 @@ class SqliteConnection(sqlite3.Connection):
         return self.total_changes - before
 
     def _portions(self, rows: Sequence[T], values: int) -> Iterator[Sequence[T]]:
-        """As many rows a statement as can be, of so many values each; in few sizes, so that statements are known."""
+        """Split rows into the largest possible batches. Few batch sizes keep the statements in the statement cache."""
         start = 0
         while start < len(rows):
             left = len(rows) - start
@@ -93,15 +93,14 @@ class SqliteConnection(sqlite3.Connection):
 
     @functools.cached_property
     def _most_values(self) -> int:
-        """How many values a statement may have here, with a few to spare."""
+        """The maximum number of values in a statement, with a small reserve."""
         return self.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) - 10
 
 
 SIZES = (500, 150, 25, 8, 3, 1)
-"""How many rows one statement keeps, or asks for. Each statement lets go of the interpreter's lock, and a host that
-never waits gives it back five milliseconds later."""
+"""Rows per statement. Each statement releases the GIL, and a CPU-bound host returns it only after five milliseconds."""
 FEW = 10
-"""Rows that are asked for one by one."""
+"""With fewer keys, each is looked up separately."""
 
 
 @functools.cache
@@ -111,7 +110,7 @@ def _many(insert: Insert, count: int) -> str:
 
 @functools.cache
 def _plain(size: int, is_alike: bool) -> str:
-    """A statement that keeps so many of them, which are of one run and one name where they are alike."""
+    """Build the statement that inserts successful steps; `is_uniform` if all share one run and one name."""
     first, own = (4, 3) if is_alike else (2, 5)
     rows = []
     for at in range(first, first + own * size, own):
@@ -128,7 +127,7 @@ def _together(lookup: Lookup, count: int) -> str:
 
 
 class _Connection:
-    """A connection that is made when it is needed, and used by one thread at a time."""
+    """A lazily opened connection that one thread uses at a time."""
 
     def __init__(self, connect: Callable[[], SqliteConnection], *setup: str) -> None:
         self.lock = threading.Lock()
@@ -159,28 +158,29 @@ class _Connection:
 
 
 class SqliteStore(DatabaseStore):
-    """Keeps everything in one SQLite file, made with its folder when it is not there."""
+    """Store in one SQLite file, which is created with its folder if missing."""
 
     def __init__(
         self, path: Path, clock: Callable[[], int] = now, fsync: bool = False, progress: Progress | None = None
     ) -> None:
-        """`progress` is told how far it is brought up to date, where an earlier version made it."""
+        """`progress` is called while a store of an earlier version is migrated."""
         super().__init__(clock)
         self.path = path
         self._threads = threading.local()
-        # A commit survives the process; where it is asked for, the machine too: then each waits for the disk.
+        # A commit survives a crash of the process. With `fsync` it also survives a crash of the machine, but waits for
+        # the disk.
         lasting = ("PRAGMA synchronous=FULL", "PRAGMA fullfsync=ON") if fsync else ("PRAGMA synchronous=NORMAL",)
         self._writer = _Connection(self._connect, *lasting, "PRAGMA secure_delete=ON")
         self._readers: list[_Connection] = []
         self._adding = threading.Lock()
-        """Held while a reader is added, and around a fork."""
+        """Held while a reader is added, and during a fork."""
         self._is_closed = False
         if sort := remote(path):
             raise StoreError(
                 f"{path} is on a network file system ({sort}), where locks may not hold and a store would be damaged. "
                 "Set MULLIGAN_HOME to a folder of this machine."
             )
-        _stores.add(self)  # before it has a connection that a child could inherit
+        _stores.add(self)  # before a connection exists that a forked child could inherit
         with told(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _make(path)
@@ -221,20 +221,20 @@ class SqliteStore(DatabaseStore):
                 writer.execute("COMMIT")
             except BaseException:
                 self._ledger.let_go()
-                if writer.in_transaction:  # a full disk may have ended it already
+                if writer.in_transaction:  # a full disk may have ended the transaction
                     writer.execute("ROLLBACK")
                 raise
 
     def prune(
         self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
     ) -> Pruned:
-        from mulligan.remember import pruning  # once in a while; not for those who only write, as hooks do
+        from mulligan.remember import pruning  # rarely needed, and hooks must start fast
 
         round = pruning.Pruning(self._writing, functools.partial(self._reading, tenant), _Space(), tenant, policy, now)
         if dry_run:
             return round.rehearse(progress)
         pruned = round.perform(progress)
-        with self._writing(tenant) as writer:  # its work is done in many transactions, so that others come between
+        with self._writing(tenant) as writer:  # pruning itself uses many transactions
             if pruned.runs or pruned.sampled:
                 told_of = audit.counted(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
                 self._note(writer, tenant, "prune", told=told_of)
@@ -244,7 +244,7 @@ class SqliteStore(DatabaseStore):
         return pruned
 
     def forget(self, tenant: str, what: Forget) -> Forgotten:
-        from mulligan.remember import forgetting, upkeep  # once in a while; not for those who only write, as hooks do
+        from mulligan.remember import forgetting, upkeep  # rarely needed, and hooks must start fast
         from mulligan.remember.recording.scrubbing import scrub
 
         forgetting.check(what)
@@ -269,7 +269,7 @@ class SqliteStore(DatabaseStore):
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         with told(to), self._reading(LOCAL) as connection:
-            from mulligan.remember.moving import copying  # once in a while; not for those who only write, as hooks do
+            from mulligan.remember.moving import copying  # rarely needed, and hooks must start fast
 
             copying.copy(connection, to, progress, replaces)
         copy = SqliteStore(to)
@@ -292,8 +292,8 @@ class SqliteStore(DatabaseStore):
                 connection.close()
 
     def let_go(self) -> list[threading.Lock]:
-        """Lets go of the file, so that no child inherits a connection: SQLite's locks do not survive a fork."""
-        # The writer first: who writes may ask as well, and so add a reader.
+        """Close all connections before a fork and return the held locks: SQLite's file locks do not survive a fork."""
+        # The writer first: a thread that writes may also read, and then adds a reader.
         held = [self._writer.lock, self._adding]
         for lock in held:
             lock.acquire()
@@ -306,7 +306,7 @@ class SqliteStore(DatabaseStore):
 
 
 def _erase(writer: sqlite3.Connection, tenant: str) -> int:
-    """Removes every row of a tenant from whichever table has such, but from the audit log; how many those were."""
+    """Delete all rows of a tenant from every table except the audit log. Return their number."""
     tables = writer.execute(
         "SELECT t.name FROM sqlite_schema t JOIN pragma_table_info(t.name) c ON c.name = 'tenant' "
         "WHERE t.type = 'table' AND t.name <> 'audit'"
@@ -315,7 +315,7 @@ def _erase(writer: sqlite3.Connection, tenant: str) -> int:
 
 
 def _wipe(writer: sqlite3.Connection) -> bool:
-    """Brings what was overwritten into the file and empties the write-ahead log; whether nobody stood in the way."""
+    """Copy the write-ahead log into the file and truncate it. Return whether no reader prevented that."""
     deadline = time.monotonic() + PATIENCE
     while True:
         busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -325,11 +325,11 @@ def _wipe(writer: sqlite3.Connection) -> bool:
 
 
 def _give_back(writer: sqlite3.Connection) -> None:
-    """Gives free pages back to the file system, some at a time; outside of any transaction."""
+    """Return free pages to the file system in batches, outside of a transaction."""
     (left,) = writer.execute("PRAGMA freelist_count").fetchone()
     while left:
         before = left
-        # As a script: to execute this statement is to free one page.
+        # Use executescript: execute() would free a single page.
         writer.executescript(f"PRAGMA incremental_vacuum({PAGES})")
         (left,) = writer.execute("PRAGMA freelist_count").fetchone()
         if left >= before:
@@ -337,7 +337,7 @@ def _give_back(writer: sqlite3.Connection) -> None:
 
 
 class _Space:
-    """A file has pages, and knows which of them are free."""
+    """Size of an SQLite file, from its page counts."""
 
     def size(self, connection: sqlite3.Connection) -> int:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
@@ -348,7 +348,7 @@ class _Space:
         return self.size(connection) - int(free) * _page(connection)
 
     def removed(self, history: History) -> None:
-        """Its pages tell."""
+        """Do nothing: the page counts show it."""
 
 
 def _page(connection: sqlite3.Connection) -> int:
@@ -357,17 +357,17 @@ def _page(connection: sqlite3.Connection) -> int:
 
 
 def _refuse(path: Path) -> None:
-    """Refuses a file that is not ours to write to, before anything about it is changed."""
+    """Raise StoreError for a file that is not a mulligan store, before anything is written to it."""
     with contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)) as connection:
         connection.execute("PRAGMA query_only=ON")
-        connection.execute("BEGIN")  # one moment: another process may be making it just now
+        connection.execute("BEGIN")  # one snapshot: another process may be creating the store
         schema_of(connection, path)
 
 
 def _make(path: Path) -> None:
-    """Makes an empty file, unless there is one. Arguments of calls will be in it: it is its owner's from the start."""
-    # A file that is there is never opened but by SQLite: to close any handle on it gives up every lock that this
-    # process holds on it, and the next process to leave takes the log from under us, believing to be the last.
+    """Create an empty file if there is none. It will contain call arguments, so only its owner may read it."""
+    # Only SQLite opens an existing file. Closing any other handle would release all locks of this process on it
+    # (POSIX); another process could then take itself for the last user and delete the log in use.
     with _making:
         place = os.path.realpath(path)
         try:
@@ -380,7 +380,7 @@ def _make(path: Path) -> None:
 
 
 def schema_of(connection: sqlite3.Connection, path: Path) -> int:
-    """How many migrations it has had, if it is ours and we know them all."""
+    """Return the schema version. Raise StoreError if the file is not a store, or is from a newer version."""
     (owner,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -399,10 +399,10 @@ def schema_of(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def _prepare(connection: SqliteConnection, path: Path, progress: Progress | None = None) -> None:
-    """Pragmas and migrations. Several processes may come here at once, so migrating happens under one lock."""
+    """Set pragmas and migrate under one lock, because several processes may start at once."""
     if _is_ready(connection, path):
         return
-    connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before WAL, or it stays off for the life of the file
+    connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before WAL: it cannot be enabled later
     _share(connection)
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -412,7 +412,7 @@ def _prepare(connection: SqliteConnection, path: Path, progress: Progress | None
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version={number}")
         if 0 < version < REPACKED_AT:
-            from mulligan.remember import upkeep  # a store of an earlier version, once
+            from mulligan.remember import upkeep  # only for stores of an earlier version
 
             upkeep.count_anew(connection, version, progress)
         if 0 < version < PACKED_AT:
@@ -426,10 +426,10 @@ def _prepare(connection: SqliteConnection, path: Path, progress: Progress | None
 
 
 def _share(connection: sqlite3.Connection) -> None:
-    """Lets readers and a writer at it at once.
+    """Enable the write-ahead log, so that readers and a writer work concurrently.
 
-    Of two that say so to a new file in the same moment, SQLite turns one away, whatever its busy timeout: each would
-    wait for the other for ever.
+    If two processes do this to a new file at once, SQLite fails one of them regardless of its busy timeout, to avoid a
+    deadlock.
     """
     for left in range(BUSY_MS // WAIT_MS, -1, -1):
         try:
@@ -442,7 +442,7 @@ def _share(connection: sqlite3.Connection) -> None:
 
 
 def _is_ready(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether nothing has to be written before it can be used: who only reads need not wait for those who write."""
+    """Return whether the store is ready without a write, so that read-only processes need not wait for writers."""
     (owner,) = connection.execute("PRAGMA application_id").fetchone()
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
     return bool(owner == APPLICATION and mode == "wal" and schema_of(connection, path) == len(MIGRATIONS))
@@ -450,7 +450,7 @@ def _is_ready(connection: sqlite3.Connection, path: Path) -> bool:
 
 @contextlib.contextmanager
 def told(path: Path) -> Iterator[None]:
-    """Turns what SQLite and the file system say into a sentence that says what to do."""
+    """Convert errors of SQLite and the file system into a StoreError that says what to do."""
     try:
         yield
     except sqlite3.Error as error:
@@ -477,7 +477,7 @@ def told(path: Path) -> Iterator[None]:
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 _making = threading.Lock()
-"""No other thread may open a file that one has just made and not let go of."""
+"""Held while a file is created: no other thread may open it before its handle is closed."""
 
 
 def _before_fork() -> Callable[[], None]:

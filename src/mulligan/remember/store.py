@@ -1,6 +1,6 @@
-"""Store: the one interface between what happened and where it is kept, in four small protocols.
+"""The store interface: four small protocols between the program and its database.
 
-Synchronous. `append` is called from the recorder's thread only; everything else from any thread.
+All methods are synchronous. Only the recorder's thread calls `append`; all other methods can be called from any thread.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from mulligan.remember.audit import AuditQuery as AuditQuery
 from mulligan.remember.audit import Noted as Noted
 
 LOCAL = "local"
-"""The tenant of a store that has one user."""
+"""The tenant of a store with a single user."""
 IMPORTED = "import:"
-"""How the name of a journal begins whose records happened elsewhere: `prune` leaves them alone until asked."""
+"""Prefix of journals with imported records, which `prune` skips unless told otherwise."""
 DAY = 24 * 60 * 60 * 1000
-"""In milliseconds, as all times here."""
+"""One day in milliseconds, the unit of all times here."""
 
 
 ITEMS_KIND = "items"
-"""Key-value entries: by tool key, the arguments that name items."""
+"""Kind of the key-value entries with the arguments of a tool that name items, by tool key."""
 MAX_ITEM_ARGUMENTS = 100
 
 
@@ -54,24 +54,24 @@ def parse_items(value: bytes | None) -> frozenset[str]:
 
 
 def merge_items(value: bytes | None, arguments: Collection[str]) -> bytes | None:
-    """Return the entry with these arguments added; None where it has them all."""
+    """Return the entry with these arguments added; None if it has them all."""
     known = parse_items(value)
     added = [argument for argument in arguments if argument not in known]
     return msgspec.json.encode(sorted({*known, *added})[:MAX_ITEM_ARGUMENTS]) if added else None
 
 
 def journals_of(store: Path) -> Path:
-    """The folder of the journals that belong to a store: beside it, so that whoever opens the one finds the others."""
+    """Return the folder of a store's journals: next to the store, so that every process that opens it finds them."""
     return store.with_name(f"{store.name}.journals")
 
 
 def now() -> int:
-    """By the clock of this machine."""
+    """Return the current time in milliseconds by the local clock."""
     return time.time_ns() // 1_000_000
 
 
 class RunQuery(Record, frozen=True):
-    """Which runs, the newest first. Times are UTC milliseconds; the clock is the asker's."""
+    """Filters for runs, the newest first. Times are UTC milliseconds by the caller's clock."""
 
     agent: str | None = None
     session: str | None = None
@@ -79,98 +79,98 @@ class RunQuery(Record, frozen=True):
     version: str | None = None
     status: Status | None = None
     tool: str | None = None
-    """With a step of this name."""
+    """Only runs with a step of this name."""
     model: str | None = None
-    """With a step that called this model, or that it drove: `figures.model_of`."""
+    """Only runs with a step that called this model, or that this model requested: `figures.model_of`."""
     kind: str | None = None
-    """With a failure of this kind: `tool/timeout`, or `tool/` for all of a source."""
+    """Only runs with a failure of this kind: `tool/timeout`, or `tool/` for all kinds of a type."""
     pattern: str | None = None
-    """With a failure of the pattern of this id."""
+    """Only runs with a failure of the pattern with this id."""
     since: int | None = None
     until: int | None = None
     limit: int = 20
     before: tuple[int, str] | None = None
-    """The (started, id) of the last run that was seen: those that follow it."""
+    """The (started, id) of the last run of the previous page."""
 
 
 class PatternQuery(Record, frozen=True):
-    """Which patterns, and over which time they are counted."""
+    """Filters for patterns, and the period in which they are counted."""
 
     state: PatternState | None = None
-    """Without it all but the muted ones."""
+    """If None, all but muted patterns."""
     tool: str | None = None
     kind: str | None = None
     agent: str | None = None
     text: str | None = None
-    """In the tool's name, the kind, the message or its template, in any case."""
+    """Part of the tool name, kind, message or template, ignoring case."""
     since: int | None = None
-    """Seen since then. `count`, `overcome`, `given_up` and `days` are then those of the days from this one on."""
+    """Only patterns that occurred since then. Their counts and `days` then start at that day."""
     new_since: int | None = None
-    """Seen for the first time since then."""
+    """Only patterns that first occurred since then."""
     order: Literal["count", "given_up", "last", "first"] = "count"
-    """The highest first."""
+    """In descending order."""
     limit: int = 20
 
 
 class Command(Record, frozen=True):
-    """What a person decides about a pattern."""
+    """An operator's command for a pattern."""
 
     do: Literal["mute", "unmute", "resolve", "reopen", "merge", "split"]
-    """`merge` counts `pattern` as part of `into`; `split` makes it one of its own again."""
+    """`merge` counts `pattern` as part of `into`; `split` undoes that."""
     pattern: str
     into: str | None = None
     at: int = 0
-    """When, by the clock of who decides: a failure that began later reopens what was resolved."""
+    """When, by the clock of the caller. A failure that began later reopens a resolved pattern."""
 
 
 class Retention(Record, frozen=True):
-    """How long what is kept. Age counts from when a record came into the store. None is for ever."""
+    """Retention policy. Age counts from when a record was stored; None means forever."""
 
     failures: int | None = 90 * DAY
-    """Runs in which something failed."""
+    """Maximum age of runs with a failure."""
     successes: int | None = 30 * DAY
-    """Runs in which nothing did."""
+    """Maximum age of runs without a failure."""
     hours: int | None = 35 * DAY
-    """Counters by the hour, four days at least; those by the day stay."""
+    """Maximum age of hourly counters, at least four days. Daily counters are retained."""
     size: int | None = None
-    """Bytes of the file: beyond it the oldest runs go, those that worked first."""
+    """Maximum size of the store in bytes. Beyond it, the oldest runs are deleted, successful ones first."""
     sample: float = 1.0
-    """The share of plain successes that stays once they are older than `sample_after`. Figures were counted before."""
+    """The share of simple successes to retain after `sample_after`. Metrics are not affected."""
     sample_after: int = 7 * DAY
     compress_after: int | None = 7 * DAY
     imports: bool = False
-    """Whether what was imported is pruned too."""
+    """Whether imported runs are pruned, too."""
 
 
 class Pruned(Record, frozen=True):
-    """What retention removed, or would remove."""
+    """What retention removed, or would remove in a dry run."""
 
     runs: int = 0
     steps: int = 0
     sampled: int = 0
-    """Steps of plain successes that others now stand for."""
+    """Simple successes that sampling removed."""
     compressed: int = 0
     counters: int = 0
     before: int = 0
     after: int = 0
-    """Bytes of the file. What a rehearsal would free is not known beforehand."""
+    """Size of the store in bytes. Equal in a dry run, which cannot predict it."""
 
 
 class Forget(Record, frozen=True):
-    """What is to be as if it had never been: one of these."""
+    """What to erase permanently; exactly one field is set."""
 
     run: str | None = None
     tool: str | None = None
-    """Every step of this name."""
+    """All steps of this name."""
     session: str | None = None
     text: str | None = None
-    """Wherever it stands: a record stays without it."""
+    """All occurrences of this text. The records remain without it."""
     learned: int | None = None
-    """What was learned from runs that began before this time, in UTC milliseconds. The runs themselves stay."""
+    """Everything learned from runs that began before this time, in UTC milliseconds. The runs remain."""
 
 
 class Forgotten(Record, frozen=True):
-    """How much was removed, or changed because a text was taken out of it."""
+    """How many records were removed or changed by erasing."""
 
     runs: int = 0
     steps: int = 0
@@ -184,22 +184,22 @@ class Forgotten(Record, frozen=True):
 
 
 class Question(Record, frozen=True):
-    """What is known about a failure of this tool with this fingerprint?"""
+    """Query for precedents of a failure, by tool and fingerprint."""
 
     tool: str
     fingerprint: str
     run: str = ""
-    """The run that asks: that it met the failure just now says nothing about what helps."""
+    """The querying run. Its own occurrence of the failure does not count against precedents."""
     limit: int = 5
 
 
 Shape = tuple[tuple[str, str], ...]
-"""The names of a call's arguments and their JSON types, in the order of the names."""
+"""The argument names of a call with their JSON types, sorted by name."""
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
 
 def shape_of(arguments: Any) -> Shape:
-    """What a call looks like, without any of its values."""
+    """Return the types of a call's arguments, without values."""
     if not isinstance(arguments, Mapping):
         return ()
     named = ((str(name)[:200], _TYPES.get(type(value), "null")) for name, value in list(arguments.items())[:50])
@@ -207,41 +207,41 @@ def shape_of(arguments: Any) -> Shape:
 
 
 class FixQuery(Record, frozen=True):
-    """Which fixes: of one failure (tool and fingerprint), of a tool, or all."""
+    """Filters for fixes: of one failure (tool and fingerprint), of a tool, or all."""
 
     tool: str | None = None
     key: str = ""
-    """Identity of the tool: fixes of another tool of the same name are left out."""
+    """Identity of the tool. Fixes of another tool with the same name are excluded."""
     tellable: bool = False
-    """Only those that a model may be told about."""
+    """Only fixes that the model may see."""
     fingerprint: str | None = None
     text: str = ""
-    """The failure's message with what varies masked: where its own pattern has no fix, those like it are asked."""
+    """The message template of the failure. If its own pattern has no fix, similar patterns are searched."""
     kind: str = ""
-    """The failure's: one that is worded alike and of another kind is another failure."""
+    """The kind of the failure. Similar texts of another kind are other failures."""
     shape: Shape = ()
-    """What the call looks like: where nothing like its failure was ever overcome, calls that worked are asked."""
+    """The types of the call's arguments, which select exemplars if no similar failure has a fix."""
     agent: str = ""
-    """Who asks: what helped the same agent comes first."""
+    """The querying agent. Fixes that helped the same agent come first."""
     schema: str = ""
-    """The digest of the tool's schema as who asks knows it: what was proven under another one is not proven."""
+    """The tool's current schema digest. Promotions under another schema do not count."""
     without: str = ""
-    """A run that teaches nothing here, because it is the one that is asked about."""
+    """A run whose trials are excluded, because the query is about it."""
     state: FixState | None = None
     now: int = 0
-    """By the clock of who asks: whether a fix is proven depends on it."""
+    """The time of the query by the caller's clock. The state of a fix depends on it."""
     within: float = 0.0
-    """Seconds, after which what has been found so far is the answer; 0 for as long as it takes."""
+    """Time limit, after which the fixes found so far are returned; 0 means no limit."""
     limit: int = 5
 
     @property
     def is_question(self) -> bool:
-        """Whether it is about a failure that is waiting for an answer."""
+        """Whether the query is about one failure that needs a fix."""
         return bool(self.fingerprint)
 
     @classmethod
     def about(cls, tool: str, failure: Failure, arguments: Mapping[str, Any] | None = None, **asked: Any) -> FixQuery:
-        """What helps against this failure? Without the call's arguments only the very same pattern is asked."""
+        """Build the query for a failure. Without the call's arguments, only the failure's own pattern is searched."""
         text = template(failure.message, arguments) if arguments is not None else ""
         shape = shape_of(arguments)
         return cls(
@@ -250,7 +250,7 @@ class FixQuery(Record, frozen=True):
 
 
 class Revocation(Record, frozen=True):
-    """Whose and which records memory must not rest on: by who wrote them, by tool, by when their run began."""
+    """Records to exclude from learning: by author, by tool, by the start of their run."""
 
     principal: str | None = None
     tool: str | None = None
@@ -259,7 +259,7 @@ class Revocation(Record, frozen=True):
 
 
 class Revoked(Record, frozen=True):
-    """How much rested on what was revoked."""
+    """How much was learned from the revoked records."""
 
     runs: int = 0
     votes: int = 0
@@ -278,37 +278,37 @@ class Evidence(Record, frozen=True):
 
 
 class LessonQuery(Record, frozen=True):
-    """Which lessons, the best proven first. What is in force comes before what is not."""
+    """Filters for lessons, active ones first, then by evidence."""
 
     tool: str | None = None
     fingerprint: str | None = None
-    """Of one failure of the tool."""
+    """Only lessons for one failure of the tool."""
     text: str = ""
-    """In its tool, its kind or its words, in any case; or a message that looks like the one it is about."""
+    """Part of the tool name, kind or text, ignoring case; or a message similar to the one of the lesson."""
     kind: str | None = None
-    """`tool/timeout`, or `tool/` for all of a source."""
+    """`tool/timeout`, or `tool/` for all kinds of a type."""
     agent: str = ""
-    """Who asks: what helped the same agent comes first."""
+    """The querying agent. Lessons that helped the same agent come first."""
     state: LessonState | None = None
     source: LessonSource | None = None
     now: int = 0
-    """By the clock of who asks: whether a lesson is proven depends on it."""
+    """The time of the query by the caller's clock. The state of a lesson depends on it."""
     limit: int = 20
 
 
 class Consolidated(Record, frozen=True):
-    """What became of fixes and recipes that have changed since the last time."""
+    """The result of a consolidation of changed fixes and prerequisites."""
 
     patterns: int = 0
-    """Looked at."""
+    """Patterns that were consolidated."""
     left: int = 0
-    """Still to be looked at, where that was bounded."""
+    """Patterns that still need consolidation, if their number was limited."""
     lessons: tuple[Lesson, ...] = ()
-    """Those that are new, have other words, or came into force."""
+    """Lessons that are new, have a new text, or became active."""
 
 
 class Health(Record, frozen=True):
-    """Whether a store can be used, and how much is in it."""
+    """Whether a store is usable, and how much it contains."""
 
     where: str
     sound: bool
@@ -318,7 +318,7 @@ class Health(Record, frozen=True):
 
 
 class Batch(NamedTuple):
-    """What is appended at once; the fields are those of `append`."""
+    """The arguments of one `append`."""
 
     tenant: str
     events: Sequence[AnyEvent]
@@ -328,62 +328,63 @@ class Batch(NamedTuple):
 
 
 Progress = Callable[[int, int], None]
-"""Told how much of how much is done, now and then."""
+"""Called now and then with the completed and the total amount of work."""
 
 
 class Records(Protocol):
     def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
-        """Keeps a batch and answers how many of its records were new.
+        """Store a batch. Return how many of its records were new.
 
-        `principal` is who wrote it, where several do: what is learned from it is that one's vote (SAFETY S3).
+        `principal` is the author of the batch, if a store has several: what the records teach counts as the author's
+        vote (SAFETY S3).
 
-        A batch is known by its journal and the offset at its end: one that was kept before changes nothing.
+        Journal and end offset identify a batch; storing it again has no effect.
         """
 
     def append_all(self, batches: Sequence[Batch]) -> list[int]:
-        """Keeps several batches, all of them or none; of each how many of its records were new."""
+        """Store several batches in one transaction. Return the number of new records of each."""
 
     def offset(self, tenant: str, journal: str) -> int:
-        """Up to where this journal is kept; 0 if nothing of it is."""
+        """Return the offset up to which a journal is stored; 0 if nothing is."""
 
     def journals(self, tenant: str) -> list[str]:
-        """The journals of which anything is kept."""
+        """Return the names of the journals with stored records."""
 
     def release(self, tenant: str, journals: Sequence[str]) -> None:
-        """Forgets up to where these journals are kept: they are gone, and nothing of them will come again."""
+        """Delete the offsets of journals that no longer exist."""
 
     def runs(self, tenant: str, query: RunQuery) -> list[History]: ...
 
     def run(self, tenant: str, id: str) -> History | None: ...
 
     def known(self, tenant: str, ids: Sequence[str]) -> set[str]:
-        """Which of these runs there are."""
+        """Return which of these runs exist."""
 
     def ended(self, tenant: str, ids: Sequence[str]) -> set[str]:
-        """Which of these runs have ended. Whoever may only write asks it too: nothing of a run is in the answer."""
+        """Return which of these runs have ended. The answer contains no run data, so write-only callers may use it."""
 
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
-        """The runs whose id starts so, the newest first."""
+        """Return the runs whose id starts with the prefix, the newest first."""
 
     def export(self, tenant: str, since: int = 0) -> Iterator[History]:
-        """Every run begun since then, the oldest first."""
+        """Yield every run that began since then, the oldest first."""
 
     def prune(
         self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
     ) -> Pruned:
-        """Removes what is older than it should be; with `dry_run` only says what that is."""
+        """Delete records beyond the retention limits. With `dry_run`, only report them."""
 
     def forget(self, tenant: str, what: Forget) -> Forgotten:
-        """Removes it everywhere: from rows, patterns, links, figures, shelf and the free space of the file."""
+        """Erase records from rows, patterns, links, metrics, key-value entries and the free space of the file."""
 
     def erase(self, tenant: str) -> int:
-        """Removes everything of a tenant, whatever it is, but the audit log; how many rows that were."""
+        """Delete all data of a tenant except the audit log. Return the number of rows."""
 
     def audit(self, tenant: str, query: AuditQuery) -> list[Act]:
-        """What people changed, the newest first. Every method here that a person decides by adds an entry to it."""
+        """Return audit entries, the newest first. Every method that applies a person's decision adds one."""
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
-        """A copy of everything, of one moment, while others write; and whether the copy is sound."""
+        """Copy the store consistently while others write. Return the health of the copy."""
 
     def health(self, tenant: str) -> Health: ...
 
@@ -392,63 +393,63 @@ class Records(Protocol):
 
 class Memory(Protocol):
     def recall(self, tenant: str, question: Question) -> list[Precedent]:
-        """What overcame the same failure before, the most often first. Nothing is a good answer."""
+        """Return what recovered the same failure in earlier runs, the most frequent first; possibly nothing."""
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
-        """What turned failures into successes, with its record; the likeliest first."""
+        """Return fixes with their counts, the most likely first."""
 
     def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
-        """What a fix rests on, the newest first."""
+        """Return the trials of a fix, the newest first."""
 
     def outcome(self, tenant: str, fix: str, report: Evidence) -> bool:
-        """Whether a fix worked for somebody whose calls are not kept here; False where there is no such fix."""
+        """Record a trial whose calls are not in this store. Return False if the fix does not exist."""
 
     def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
-        """Approves a fix, or takes it back; False where there is none of this id."""
+        """Approve or revoke a fix. Return False if the fix does not exist."""
 
     def revoke(self, tenant: str, what: Revocation) -> Revoked:
-        """From now on `recall` and `fixes` answer as if these records had never been seen."""
+        """Exclude records from learning: `recall` and `fixes` then answer as if they did not exist."""
 
     def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
-        """What overcomes patterns, in words, with its evidence; the best proven first."""
+        """Return lessons with their evidence, the best first."""
 
     def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
-        """One, by its id or any unambiguous beginning of it; as it is by this clock, else by the store's."""
+        """Return the lesson with this id or unique id prefix, with its state at `now`, or at the store's time if 0."""
 
     def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
-        """Takes the words of a lesson that a person wrote; whether anything changed.
+        """Save the text of a lesson that a person wrote. Return whether anything changed.
 
-        Of one that is known its words alone are taken, and from then on they are a person's. One that is not known is
-        a proposal. Figures, state and verdicts are never taken: a file proves nothing.
+        For an existing lesson, only the text is taken, and it counts as edited from then on. A new lesson becomes a
+        proposal. Counts, state and decisions are ignored, because a file is no evidence.
         """
 
     def keep_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
-        """The same of several at once, with one entry in the audit log for all of them."""
+        """Save several lessons, with one audit entry for all."""
 
     def remove_lessons(self, tenant: str, source: LessonSource) -> int:
-        """Takes out all lessons that came from there, and what was said of them; how many those were."""
+        """Delete all lessons of a source with the decisions about them. Return their number."""
 
     def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
-        """The lesson after what a person said of it; None where there is none of this id."""
+        """Apply a decision to a lesson. Return the lesson, or None if it does not exist."""
 
     def consolidate(
         self, tenant: str, now: int, progress: Progress | None = None, most: int | None = None
     ) -> Consolidated:
-        """Makes lessons of the fixes and recipes that have changed since the last time; of so many patterns at most."""
+        """Turn changed fixes and prerequisites into lessons, for at most `max_patterns` patterns."""
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
-        """In the order asked for, without examples."""
+        """Return patterns in the requested order, without examples."""
 
     def pattern(self, tenant: str, id: str) -> Pattern | None:
-        """One with everything known about it, by its id, any unambiguous beginning of it, or one merged into it."""
+        """Return a pattern with all details, by id, unique id prefix, or the id of a pattern merged into it."""
 
     def change(self, tenant: str, command: Command) -> Pattern | None:
-        """The pattern as it is after the decision; None where there is none of this id."""
+        """Apply a command to a pattern. Return the pattern, or None if it does not exist."""
 
 
 class Figures(Protocol):
     def stats(self, tenant: str, query: StatsQuery) -> Stats:
-        """What `figures.stats` would answer of everything that was ever kept, and not forgotten."""
+        """Return what `figures.stats` computes from everything that was ever stored and not erased."""
 
 
 class Shelf(Protocol):
@@ -459,15 +460,15 @@ class Shelf(Protocol):
     def swap(
         self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes, noted: Noted | None = None
     ) -> bool:
-        """Puts it if what is there is still what the caller knows, None for nothing; whether it was.
+        """Write the value if the current value equals `expected`, None for no value. Return whether it was written.
 
-        With `noted` the audit log has an entry together with it, or neither is there.
+        With `audit_note`, the audit entry is written in the same transaction.
         """
 
     def keys(self, tenant: str, kind: str) -> list[str]:
-        """What is there of this kind, in order."""
+        """Return the keys of a kind in order."""
 
 
 @runtime_checkable
 class Store(Records, Memory, Figures, Shelf, Protocol):
-    """Everything a place to keep failures must do; `tests/contract/test_store.py` says it in tests."""
+    """The complete store interface. `tests/contract/test_store.py` tests every implementation."""

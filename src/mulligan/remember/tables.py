@@ -1,4 +1,4 @@
-"""Tables and migrations, written once for all databases. A migration that has landed is never edited."""
+"""Tables and migrations for all databases. Migrations that have landed are never edited."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
     ),
     (
-        # Runs by what people ask for. `kept` is when a run came; what is older than this column came when it began.
+        # Columns and indexes for run queries. `kept` is when a run was stored; for runs older than this column, when it
+        # began.
         "ALTER TABLE runs ADD COLUMN version TEXT",
         "ALTER TABLE runs ADD COLUMN environment TEXT",
         "ALTER TABLE runs ADD COLUMN status TEXT NOT NULL DEFAULT 'success'",
         "ALTER TABLE runs ADD COLUMN kept BIGINT NOT NULL DEFAULT 0",
         "ALTER TABLE runs ADD COLUMN imported INTEGER NOT NULL DEFAULT 0",
-        # Whether every call of it worked at its first attempt.
+        # Whether every call succeeded at its first attempt.
         "ALTER TABLE runs ADD COLUMN plain INTEGER NOT NULL DEFAULT 1",
         "UPDATE runs SET kept = started",
         "DROP INDEX runs_by_time",
@@ -50,20 +51,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX runs_by_version ON runs (tenant, version, started, id) WHERE version IS NOT NULL",
         "CREATE INDEX runs_by_environment ON runs (tenant, environment, started, id) WHERE environment IS NOT NULL",
         "CREATE INDEX runs_by_status ON runs (tenant, status, started, id) WHERE status <> 'success'",
-        # Which runs used a tool or a model: `sort` says which of the two the name is of.
+        # Runs by tool and model: `sort` is the type of the name.
         """
         CREATE TABLE used (
             tenant TEXT NOT NULL, sort TEXT NOT NULL, name TEXT NOT NULL, started BIGINT NOT NULL, run TEXT NOT NULL,
             PRIMARY KEY (tenant, sort, name, started, run)) WITHOUT ROWID
         """,
-        # Which runs met a pattern, and how often; '' is the pattern of failures that have no fingerprint.
+        # Runs by pattern, with counts; '' stands for failures without a fingerprint.
         """
         CREATE TABLE met (
             tenant TEXT NOT NULL, pattern TEXT NOT NULL, started BIGINT NOT NULL, run TEXT NOT NULL,
             kind TEXT NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (tenant, pattern, started, run, kind)) WITHOUT ROWID
         """,
         "CREATE INDEX met_by_kind ON met (tenant, kind, started, run)",
-        # Runs of which steps came, and nothing else yet.
+        # Runs of which only steps have arrived so far.
         "CREATE TABLE orphans (tenant TEXT NOT NULL, run TEXT NOT NULL, PRIMARY KEY (tenant, run)) WITHOUT ROWID",
         """
         CREATE TABLE compactions (
@@ -73,7 +74,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "DROP INDEX steps_by_fingerprint",
         "CREATE INDEX steps_failed ON steps (tenant, name, fingerprint, started) WHERE fingerprint IS NOT NULL",
         "ALTER TABLE links ADD COLUMN overcame INTEGER NOT NULL DEFAULT 0",
-        # Patterns: their sums, which can be counted anew, and what people decided, which cannot.
+        # Patterns: counters, which can be recomputed, and decisions of people, which cannot.
         """
         CREATE TABLE patterns (
             tenant TEXT NOT NULL, id TEXT NOT NULL, tool TEXT NOT NULL, fingerprint TEXT NOT NULL, kind TEXT NOT NULL,
@@ -99,22 +100,22 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         CREATE TABLE decisions (
             tenant TEXT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (tenant, id))
         """,
-        # Sums by hour and by day, each packed into one value.
+        # Counters per hour and per day, each packed into one value.
         """
         CREATE TABLE rollups (
             tenant TEXT NOT NULL, grain TEXT NOT NULL, slice TEXT NOT NULL, bucket BIGINT NOT NULL,
             value TEXT NOT NULL, cell BLOB NOT NULL, PRIMARY KEY (tenant, grain, slice, bucket, value)) WITHOUT ROWID
         """,
-        # What the store knows about itself: how often something was forgotten, until when something was pruned.
+        # State of the store: number of erasures, time of pruning.
         "CREATE TABLE meta (tenant TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (tenant, key))",
     ),
     (
-        # Who wrote a run: what it teaches is one vote of that one.
+        # The author of a run: what the run teaches is one vote of the author.
         "ALTER TABLE runs ADD COLUMN principal TEXT NOT NULL DEFAULT ''",
         "UPDATE runs SET principal = 'import' WHERE imported = 1",
         "CREATE TABLE principals (tenant TEXT NOT NULL, principal TEXT NOT NULL, last BIGINT NOT NULL, "
         "PRIMARY KEY (tenant, principal)) WITHOUT ROWID",
-        # What was tried after a failure: `failed` and `tried` are calls or attempts of the run.
+        # Trials after a failure: `failed` and `tried` are calls or attempts of the run.
         """
         CREATE TABLE votes (
             tenant TEXT NOT NULL, run TEXT NOT NULL, tried BIGINT NOT NULL, failed BIGINT NOT NULL, fix TEXT NOT NULL,
@@ -122,7 +123,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             automatic INTEGER NOT NULL, body BLOB, PRIMARY KEY (tenant, run, tried, failed, fix)) WITHOUT ROWID
         """,
         "CREATE INDEX votes_by_fix ON votes (tenant, fix, at, run)",
-        # What the votes for each fix come to, which can be counted anew.
+        # Vote counts of each fix, which can be recomputed.
         """
         CREATE TABLE fixes (
             tenant TEXT NOT NULL, id TEXT NOT NULL, tool TEXT NOT NULL, pattern TEXT NOT NULL, last BIGINT NOT NULL,
@@ -130,25 +131,25 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         "CREATE INDEX fixes_by_pattern ON fixes (tenant, pattern, last)",
         "CREATE INDEX fixes_by_tool ON fixes (tenant, tool, last)",
-        # Patterns that have a fix, in short, so that others like them are found.
+        # Sketches of patterns that have a fix, for similarity search.
         "CREATE TABLE fixed (tenant TEXT NOT NULL, tool TEXT NOT NULL, pattern TEXT NOT NULL, sketch BLOB NOT NULL, "
         "PRIMARY KEY (tenant, tool, pattern)) WITHOUT ROWID",
-        # What operators said, which cannot be counted anew.
+        # Decisions of operators, which cannot be recomputed.
         "CREATE TABLE verdicts (tenant TEXT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (tenant, id))",
         "CREATE TABLE revocations (tenant TEXT NOT NULL, principal TEXT, tool TEXT, since BIGINT, until BIGINT)",
         "CREATE INDEX revocations_by_tenant ON revocations (tenant)",
     ),
     (
-        # Of a sum `cell` is the outline now, and the rest of it is read only where it is asked for.
+        # `cell` now contains the summary of a rollup; `rest` is read only if needed.
         "ALTER TABLE rollups ADD COLUMN rest BLOB",
-        # The patterns of a day by how often they were met, roughly, so that the most frequent are found at once.
+        # Size classes of the patterns of a day, for a fast search of the most frequent ones.
         "ALTER TABLE pattern_days ADD COLUMN size INTEGER NOT NULL DEFAULT 0",
         "UPDATE pattern_days SET size = 10 * length(CAST(count AS TEXT)) "
         "+ CAST(substr(CAST(count AS TEXT), 1, 1) AS INTEGER)",
         "CREATE INDEX pattern_days_by_size ON pattern_days (tenant, day, size)",
     ),
     (
-        # Lessons: their words, and what people said of them. Their figures are those of fixes and patterns.
+        # Lessons: texts and decisions of people. Their counts come from fixes and patterns.
         """
         CREATE TABLE lessons (
             tenant TEXT NOT NULL, id TEXT NOT NULL, tool TEXT NOT NULL, pattern TEXT NOT NULL, source TEXT NOT NULL,
@@ -156,59 +157,59 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         "CREATE INDEX lessons_by_tool ON lessons (tenant, tool)",
         "CREATE INDEX lessons_by_pattern ON lessons (tenant, pattern)",
-        # Patterns of which fixes have changed since lessons were made of them.
+        # Patterns with changed fixes, which need consolidation.
         "CREATE TABLE unlearned (tenant TEXT NOT NULL, pattern TEXT NOT NULL, PRIMARY KEY (tenant, pattern)) "
         "WITHOUT ROWID",
         "INSERT INTO unlearned SELECT DISTINCT tenant, pattern FROM fixes",
     ),
     (
-        # What people changed.
+        # The audit log.
         "CREATE TABLE audit (tenant TEXT NOT NULL, at BIGINT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, "
         "PRIMARY KEY (tenant, at, id)) WITHOUT ROWID",
     ),
     (
-        # When the first of a run came, where that was a step: what PostgreSQL keeps by day is of that day.
+        # When a run's first record was stored, if that was a step: PostgreSQL partitions steps by that day.
         "ALTER TABLE orphans ADD COLUMN kept BIGINT NOT NULL DEFAULT 0",
-        # The words of patterns that have a fix, by which PostgreSQL finds the most alike of very many.
+        # Texts of patterns that have a fix, for the similarity index of PostgreSQL.
         "ALTER TABLE fixed ADD COLUMN words TEXT NOT NULL DEFAULT ''",
         "UPDATE fixed SET words = coalesce((SELECT substr(p.template, 1, 400) FROM patterns p "
         "WHERE p.tenant = fixed.tenant AND p.id = fixed.pattern), '')",
     ),
     (
-        # The patterns of a tool that have a fix, packed together: a new failure is compared with all of them.
+        # The sketches of a tool, packed together: a new failure is compared with all of them.
         "CREATE TABLE sketches (tenant TEXT NOT NULL, tool TEXT NOT NULL, stamp BIGINT NOT NULL, body BLOB NOT NULL, "
         "PRIMARY KEY (tenant, tool))",
     ),
-    # More of them are packed together than before: those that had no room are taken in (`PACKED_AT`).
+    # The limit of packed sketches was raised; `PACKED_AT` packs those that were left out.
     (),
-    # Of a call that worked at once, the body of its step leaves out what the columns say (`bodies.Rest`). What was kept
-    # before stays as it is; a number of its own, so that no earlier version reads what it does not understand.
+    # The step body of a simple success omits what the columns contain (`CompactStep`). Older rows remain as they are.
+    # The version number prevents earlier programs from reading the new format.
     (),
     (
-        # What tells equal trials apart, and a setting from a coincidence: hashes of stored values.
+        # Hashes of stored values: they tell equal trials apart, and settings from coincidences.
         "ALTER TABLE votes ADD COLUMN content TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE votes ADD COLUMN old_value TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE votes ADD COLUMN other_values TEXT NOT NULL DEFAULT ''",
-        # Runs that have not ended and hold provisional links: they are judged when they have been idle for a while.
+        # Unfinished runs with provisional links, which are decided after an idle time.
         "CREATE TABLE provisional (tenant TEXT NOT NULL, run TEXT NOT NULL, at BIGINT NOT NULL, "
         "PRIMARY KEY (tenant, run)) WITHOUT ROWID",
     ),
 )
 
 RECOUNTED_AT = 3
-"""Stores of an earlier schema are counted anew when they are opened: sums are never migrated from nothing."""
+"""Stores of an earlier schema are recounted when they are opened, because they had no counters."""
 
 REPACKED_AT = 4
-"""In stores of an earlier schema the sums were packed in another way."""
+"""Stores of an earlier schema packed rollups differently."""
 
 PACKED_AT = 9
-"""In stores of an earlier schema the patterns of a tool were not packed together, or fewer of them."""
+"""Stores of an earlier schema packed fewer sketches of a tool, or none."""
 
 APPLICATION = 0x6D756C67
-"""Marks an SQLite file as ours ("mulg"), so that we never write into somebody else's database."""
+"""Marks an SQLite file as a mulligan store ("mulg"), so that databases of other programs are never changed."""
 
 HALF = 0x6D756C68
-"""Marks one into which a copy is being made, or was begun and not ended ("mulh"): nobody else opens it."""
+"""Marks the file of an unfinished copy ("mulh"), which only `mulligan copy` opens."""
 
 ORDERED = ("links", "runs")
-"""Tables of which it counts in which order their rows came."""
+"""Tables whose row order matters."""

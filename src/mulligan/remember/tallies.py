@@ -1,4 +1,4 @@
-"""The sums of patterns in a database: added to by what has changed, so that none is ever counted anew."""
+"""Pattern counters in a database, updated incrementally by the changes of each batch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ id_of = functools.lru_cache(maxsize=10_000)(pattern_id)
 
 
 def size_of(count: int) -> int:
-    """How large a number is, roughly: how many digits it has, and the first of them. Never less for a larger one."""
+    """Return the size class of a number: its digit count and first digit. It never decreases as the number grows."""
     digits = str(max(count, 0))
     return 10 * len(digits) + int(digits[0])
 
 
 SIZE = "10 * length(CAST(count AS TEXT)) + CAST(substr(CAST(count AS TEXT), 1, 1) AS INTEGER)"
-"""The same in a database."""
+"""The same as an SQL expression."""
 
 AGENT = Insert.of(
     "pattern_agents",
@@ -45,11 +45,11 @@ _KNOWN_MET = Lookup.of("met", "tenant pattern started run", "kind count")
 _KNOWN = Lookup.of("patterns", "tenant id", "first first_run first_seq count")
 
 Met = dict[tuple[str, int, str, str], int]
-"""How often a run met a pattern, by the pattern, when the run began, its id and the kind of the failure."""
+"""Occurrences of a pattern in a run, by pattern id, start of the run, run id and kind of the failure."""
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A failed attempt that is counted, or no longer is."""
+    """A failed attempt to add to the counters, or to subtract."""
 
     run: Run
     step: Step
@@ -58,7 +58,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Sum:
-    """What becomes of one pattern."""
+    """The change of one pattern's counters."""
 
     def __init__(self, first: Step) -> None:
         self.count = self.overcome = 0
@@ -84,7 +84,7 @@ class Sum:
 
 
 def add(writer: Connection, tenant: str, changes: Iterable[Seen], begun: Container[str] = frozenset()) -> set[str]:
-    """Adds and takes back; the ids of the patterns of which nothing is left. Of runs begun nothing was kept before."""
+    """Apply changes. Return the ids of patterns without remaining occurrences. `new_runs` have no stored rows yet."""
     sums, met = summed(changes)
     fresh = {place: count for place, count in met.items() if count > 0 and place[2] in begun}
     runs = _add_met(writer, tenant, {place: count for place, count in met.items() if place not in fresh})
@@ -95,7 +95,7 @@ def add(writer: Connection, tenant: str, changes: Iterable[Seen], begun: Contain
 
 
 def summed(changes: Iterable[Seen]) -> tuple[dict[str, Sum], Met]:
-    """What becomes of each pattern, and which runs met it."""
+    """Return the change of each pattern, and the change of its occurrences by run."""
     sums: dict[str, Sum] = {}
     met: Met = {}
     for seen in changes:
@@ -112,7 +112,7 @@ def summed(changes: Iterable[Seen]) -> tuple[dict[str, Sum], Met]:
 
 
 def keep(writer: Connection, tenant: str, sums: dict[str, Sum], runs: dict[str, int]) -> set[str]:
-    """Adds sums, and how many more runs met each pattern; the patterns of which nothing is left."""
+    """Add changes to the pattern rows, and to their run counts. Return the ids of patterns without occurrences."""
     known = {id: kept for _, id, *kept in writer.look_up(_KNOWN, [(tenant, id) for id in sums])}
     new: list[tuple[Any, ...]] = []
     more: list[tuple[Any, ...]] = []
@@ -144,7 +144,7 @@ def keep(writer: Connection, tenant: str, sums: dict[str, Sum], runs: dict[str, 
 
 
 def _add_met(writer: Connection, tenant: str, met: Met) -> dict[str, int]:
-    """Which runs met what; how many more runs each pattern was met in."""
+    """Add occurrences by run. Return the change of each pattern's run count."""
     more: dict[str, int] = {}
     changed = {place: count for place, count in met.items() if count}
     known: dict[tuple[str, int, str], dict[str, int]] = {place[:3]: {} for place in changed}
@@ -172,7 +172,7 @@ def _add_met(writer: Connection, tenant: str, met: Met) -> dict[str, int]:
 
 
 def _about(first: Step) -> tuple[Any, ...]:
-    """What is told of a pattern by its first failure: kind, server, message, template, and where that is."""
+    """Return the columns that describe a pattern by its first failure: kind, server, message, template and position."""
     return (str(first.failure.kind) if first.failure else "", first.server, *worded(first), *order_of(first))
 
 
@@ -200,7 +200,7 @@ def _add_days(writer: Connection, tenant: str, sums: dict[str, Sum]) -> None:
         if count or overcome
     ]
     writer.put(_DAY, [(*day, size_of(day[3])) for day in days])
-    # By itself, because it seldom changes: then the index by size is not written either.
+    # A separate statement, because the size class rarely changes: then its index is not written.
     writer.executemany(
         f"UPDATE pattern_days SET size = {SIZE} WHERE tenant = ? AND day = ? AND id = ? AND size <> {SIZE}",
         [day[:3] for day in days],
@@ -210,7 +210,7 @@ def _add_days(writer: Connection, tenant: str, sums: dict[str, Sum]) -> None:
 
 
 def add_days(writer: Connection, tenant: str, changes: Iterable[Seen]) -> None:
-    """Adds to the days of patterns alone: all else about them is known better than the rows can tell."""
+    """Add to the daily counters only. All other pattern data covers pruned rows, too, and is more complete."""
     sums: dict[str, Sum] = {}
     for seen in changes:
         if seen.step.failure is not None and seen.step.failure.fingerprint:
@@ -220,7 +220,7 @@ def add_days(writer: Connection, tenant: str, changes: Iterable[Seen]) -> None:
 
 
 def sum_days(writer: Connection, tenant: str) -> None:
-    """Patterns count what their days come to."""
+    """Set the total counts of patterns to the sums of their days."""
     for column in ("count", "overcome"):
         writer.execute(
             f"UPDATE patterns SET {column} = (SELECT coalesce(sum(d.{column}), 0) FROM pattern_days d "
@@ -230,7 +230,7 @@ def sum_days(writer: Connection, tenant: str) -> None:
 
 
 def refresh(writer: Connection, tenant: str, id: str) -> None:
-    """Finds the first and the last failure of a pattern anew, after some of it was taken back or changed."""
+    """Find the first and last failure of a pattern again, after some of its failures were removed or changed."""
     known = writer.execute(
         "SELECT tool, fingerprint FROM patterns WHERE tenant = ? AND id = ?", (tenant, id)
     ).fetchone()
@@ -239,7 +239,7 @@ def refresh(writer: Connection, tenant: str, id: str) -> None:
     where = "FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ?"
     (first, last) = writer.execute(f"SELECT min(started), max(started) {where}", (tenant, *known)).fetchone()
     if first is None:
-        return  # what is left of it is older than the rows
+        return  # the remaining occurrences are older than the rows
     rows = writer.execute(f"SELECT body {where} AND started = ?", (tenant, *known, first))
     steps = [bodies.read(body, Step) for (body,) in rows]
     writer.execute("UPDATE patterns SET last = ? WHERE tenant = ? AND id = ?", (last, tenant, id))

@@ -1,7 +1,8 @@
-"""Which fixes a model may be told about (LEARNING.md, "Telling"). Plain functions of tallies and profiles.
+"""Rules for which fixes a model may see (LEARNING.md, "Telling"). Plain functions of fix records and profiles.
 
-A form change (cast, rename, trim) and a prerequisite may be told once they worked in two runs. A concrete value is told
-only if it is a setting: it replaced different values, or one value in different calls, and the old one never worked.
+A change of form (cast, rename, trim) and a prerequisite may be shown after they succeeded in two runs. A concrete value
+is shown only if it is a setting: it replaced different values, or one value in different calls, and the old value never
+succeeded.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from mulligan.remember.fixes import RETRY, Tally, hash_value
 
 MIN_TOLD_CONFIDENCE = 0.5
 MAX_SETTING_VALUES = 8
-"""Different values of an argument among the successes of its tool, up to which it is a setting."""
+"""Maximum number of different values in successful calls for an argument to count as a setting."""
 MIN_PROFILED_CALLS = 4
-"""Successes from which on a setting must also repeat its values."""
+"""From this number of successful calls on, a setting must also repeat its values."""
 LAST_CORRECTIONS = 3
 _FORMS = frozenset({"cast", "rename", "parse", "wrap", "trim", "drop"})
 
@@ -32,11 +33,11 @@ class ArgumentProfile(msgspec.Struct):
     hashes: dict[str, int] = {}
     """Different values, with how often each occurred."""
     last_uses: dict[str, int] = {}
-    """Of each value, when the latest run with it began."""
+    """When the latest run with each value began."""
 
     @property
     def is_setting(self) -> bool:
-        """Whether it takes few values, each of them again and again."""
+        """Whether the argument takes few values and repeats them."""
         few = len(self.hashes) <= MAX_SETTING_VALUES
         return few and (self.count < MIN_PROFILED_CALLS or 2 * len(self.hashes) <= self.count)
 
@@ -69,11 +70,10 @@ def why_untold(
     profile: Callable[[], Profile],
     items: Callable[[], Collection[str]] = tuple,
 ) -> str:
-    """Return why a model is not told about a fix; empty where it may be.
+    """Return why a fix is hidden from the model; empty if it may be shown.
 
     `peers` are the fixes of the same pattern and tool that change one of its arguments, or for a prerequisite those
-    that change nothing. `profile` and `items`, the arguments that name items, are asked for only where a concrete
-    value is at stake.
+    that change nothing. `profile` and `items`, the arguments that name items, are called only for a concrete value.
     """
     if wilson(tally.worked, tally.tried) < MIN_TOLD_CONFIDENCE:
         return f"it worked in {tally.worked} of {tally.tried} runs, which is not sure enough to tell a model"
@@ -81,7 +81,7 @@ def why_untold(
         return "it failed twice in a row"
     if tally.form.sort == "recipe" and any(peer.form == RETRY and peer.worked for peer in peers):
         return "the same call worked again without it"
-    # Of a prerequisite that supplies the value, the call is told and no value.
+    # A prerequisite that supplies the value is shown as a call, without the value.
     for change in tally.form.changes if not tally.form.names else ():
         if change.path != TOOL and is_privileged(change.path):
             return f"{change.path} is a privileged argument"
@@ -109,7 +109,7 @@ def why_untold(
             return f"{root} names items"
         rivals = [peer for peer in peers if _changes_path(peer, change)]
         if _is_latest(tally, rivals) and not _has_worked_since(tally, argument):
-            continue  # the last corrections all led to it, whatever was right before
+            continue  # all of the last corrections led to it, so earlier values do not matter
         if not tally.old_values.keys().isdisjoint(argument.hashes):
             return f"the value of {change.path} that it replaces has worked, too"
         if not argument.is_setting:
@@ -118,13 +118,13 @@ def why_untold(
 
 
 def _has_worked_since(tally: Tally, argument: ArgumentProfile) -> bool:
-    """Return whether a value that a fix replaces has worked since the fix did: then the value is not what is wrong."""
+    """Return whether a replaced value has succeeded since the fix did, so that the value was not the cause."""
     first = min((vote[0] for vote in tally.recent if vote[2]), default=0)
     return any(argument.last_uses.get(value, 0) > first for value in tally.old_values)
 
 
 def is_concrete(change: Change) -> bool:
-    """Return whether a change sets a value, and does not only give the call's own value another form."""
+    """Return whether a change sets a value, instead of converting the form of the call's own value."""
     return change.how not in _FORMS and change.how != "enum" and change.after not in (OPEN, LAST_PART, REQUOTED)
 
 
@@ -143,7 +143,7 @@ def _contradicts(tally: Tally, change: Change) -> bool:
 
 
 def _result_of(change: Change) -> tuple[str, str]:
-    """What a change comes to: one value is the same, whether it was clamped or chosen."""
+    """Return the result of a change. Equal values are equal results, whether clamped or substituted."""
     return "value" if is_concrete(change) else change.how, hash_value(change.after)
 
 

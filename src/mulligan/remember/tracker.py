@@ -1,6 +1,7 @@
-"""What a session keeps of its failures, and what it says of them: plain decisions about plain data.
+"""The failures of a session: which are retained, and what the reminder says.
 
-No clock, no lock, no listener: those are in session.py. A tracker is JSON and back without loss.
+Pure functions of data, without clock, lock or listener: those are in `session.py`. A tracker can be converted to JSON
+and back without loss.
 """
 
 from __future__ import annotations
@@ -20,48 +21,48 @@ from mulligan.remember import lookups
 
 CAPACITY = 10
 RECENT = 2
-"""Turns within which the same failure only raises a count."""
+"""Turns within which a repeated failure continues the same count."""
 PENDING = 100
-"""Calls of one turn that may still be overcome in it."""
+"""Limit of failed calls per turn that may still recover within it."""
 RUNS = 100
-"""Runs of a session whose steps are listened to: the newest."""
+"""Limit of runs whose steps are observed, the newest."""
 STRETCHES = 50
-"""Times between two compactions whose figures are kept: the newest."""
+"""Limit of intervals between compactions, the newest."""
 ENOUGH = 10
-"""Calls before and after a compaction without which their rates are not compared."""
+"""Minimum number of calls before and after a compaction for comparing their failure rates."""
 SURE = 1.64
-"""Standard errors by which a rate must be higher: chance alone does it once in twenty times."""
+"""Standard errors by which a rate must be higher; chance alone exceeds that in one of twenty cases."""
 
 
 _WORDS = Prompt()
-"""For names and numbers of steps that have passed redaction. What is told is looked through once more."""
+"""For names and numbers of redacted steps. The output is sanitized again."""
 
 
 class Remembered(msgspec.Struct, omit_defaults=True):
-    """One failure of this session."""
+    """One failure of a session."""
 
     step: Step
-    """The attempt that failed last."""
+    """The last failed attempt."""
     turn: int
-    """When that was."""
+    """The turn of that attempt."""
     count: int = 1
-    """How often it was met without a pause of more than `RECENT` turns."""
+    """Occurrences without a gap of more than `REPEAT_WINDOW_TURNS` turns."""
     total: int = 1
-    """How often it was met in this session."""
+    """Occurrences in this session."""
     about: str = ""
-    """The file, the test or the code."""
+    """The file, test or error code that the failure is about."""
     worked: dict[str, int] = {}
-    """What overcame it, and how often."""
+    """Descriptions of what recovered it, with counts."""
     is_open: bool = True
-    """Whether nothing has overcome it since it was met last."""
+    """Whether it has not recovered since its last occurrence."""
     since: list[str] = []
-    """The names of what has succeeded since."""
+    """Names of the calls that have succeeded since."""
     was_reread: bool = False
     """Whether its file was read since."""
 
     @property
     def is_of(self) -> tuple[str, str | None, str]:
-        """What makes it the same failure again."""
+        """Failures with the same identity are the same failure."""
         failure = self.step.failure
         return self.step.name, self.step.server, (failure.fingerprint or str(failure.kind)) if failure else ""
 
@@ -75,44 +76,44 @@ class Remembered(msgspec.Struct, omit_defaults=True):
 
 
 class Stretch(msgspec.Struct, omit_defaults=True):
-    """The calls between two compactions, and how many of them failed at the first attempt."""
+    """Calls between two compactions, and how many of them failed at the first attempt."""
 
     calls: int = 0
     failed: int = 0
 
     @property
     def rate(self) -> float | None:
-        """None where nothing was called."""
+        """The share of failed calls; None without calls."""
         return self.failed / self.calls if self.calls else None
 
 
 class Tracker(msgspec.Struct, omit_defaults=True):
-    """The failures of one session: at most `CAPACITY`, in the order in which they were met last."""
+    """The failures of one session: at most `MAX_TRACKED_FAILURES`, in the order of their last occurrence."""
 
     turns: int = 0
     failures: list[Remembered] = []
     pending: list[Remembered] = []
-    """Calls that failed in this turn. One that is overcome before the turn ends taught nobody anything."""
+    """Calls that failed in this turn. A call that recovers within its turn is not retained."""
     runs: list[str] = []
     stretches: list[Stretch] = msgspec.field(default_factory=lambda: [Stretch()])
     reminder: str = ""
-    """Fixed at a compaction, and unchanged until the next, so that the prompt's cache holds."""
+    """Set at a compaction and constant until the next one, so that the prompt cache remains valid."""
     known: tuple[str, ...] = ()
-    """What had failed before that compaction, as `repeated_id` names it."""
+    """Identities of the failures before that compaction, as built by `failure_identity`."""
     is_told: bool = True
-    """Whether the reminder was handed to somebody who can only append it."""
+    """Whether a host that can only append messages has received the reminder."""
     has_warned: bool = False
-    """Whether it was said that failures rose after the last compaction."""
+    """Whether the increase of failures after the last compaction was reported."""
     is_counted: bool = False
-    """Whether the answer that the next tools are asked for in was heard of, and is a turn already."""
+    """Whether the model response that requests the next tools was already counted as a turn."""
 
     def begin(self, run: str) -> None:
-        """A run of the session has begun."""
+        """Add a run of the session."""
         if run not in self.runs:
             self.runs = [*self.runs[1 - RUNS :], run]
 
     def hear(self, step: Step) -> None:
-        """An attempt of one of its runs has ended."""
+        """Process a finished attempt of one of the runs."""
         if step.type == "run":
             return
         has_failed = step.has_failed and step.failure is not None
@@ -128,12 +129,12 @@ class Tracker(msgspec.Struct, omit_defaults=True):
             self._failed(step)
 
     def turn(self) -> None:
-        """The model has answered."""
+        """Count a model response."""
         self._settle()
         self.turns += 1
 
     def answered(self) -> None:
-        """The model asks for tools, so that it has answered, whether or not its answer was heard of."""
+        """Count the model response that requested tools, unless it was already counted."""
         if not self.is_counted:
             self.turn()
         self.is_counted = False
@@ -142,12 +143,12 @@ class Tracker(msgspec.Struct, omit_defaults=True):
         self.has_warned = True
 
     def become(self, other: Tracker) -> None:
-        """From now on it is what the other is."""
+        """Copy all fields from another tracker."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(other, name))
 
     def compact(self, words: Prompt = _WORDS) -> None:
-        """The conversation was made shorter: from now on the reminder speaks of what came before."""
+        """Record a compaction. The reminder lists the failures before it from now on."""
         self._settle()
         self.known = tuple(repeated_id(each.step) for each in self.failures)
         self.reminder = words.reminder([_told(each) for each in self.failures])
@@ -156,18 +157,18 @@ class Tracker(msgspec.Struct, omit_defaults=True):
         self.has_warned = False
 
     def injection(self) -> str:
-        """The reminder, once for each compaction."""
+        """Return the reminder once per compaction."""
         said = "" if self.is_told else self.reminder
         self.is_told = True
         return said
 
     def note(self, words: Prompt = _WORDS) -> str:
-        """What a summariser need not write down, because the reminder will say it."""
+        """Return what a summarizer can omit, because the reminder will contain it."""
         known = [*self.failures, *self.pending]
         return words.kept_elsewhere([(each.kind, each.step.name) for each in known])
 
     def rise(self) -> str:
-        """Says that more calls fail since the last compaction than before it; empty where that may be chance."""
+        """Return a warning if more calls fail since the last compaction than before; empty if that may be chance."""
         if len(self.stretches) < 2:
             return ""
         before, after = self.stretches[-2:]
@@ -198,7 +199,7 @@ class Tracker(msgspec.Struct, omit_defaults=True):
     def _remember(self, new: Remembered) -> None:
         known = next((each for each in self.failures if each.is_of == new.is_of), None)
         if known is not None:
-            is_again = not _is_same_call(known.step, new.step)  # else one more attempt at what is known to have failed
+            is_again = not _is_same_call(known.step, new.step)  # otherwise another attempt of the same call
             is_recent = new.turn - known.turn <= RECENT
             new.count = known.count + is_again if is_recent else 1
             new.total = known.total + is_again
@@ -209,7 +210,7 @@ class Tracker(msgspec.Struct, omit_defaults=True):
         self.failures.append(new)
 
     def _least(self, new: Remembered) -> Remembered:
-        """What makes way: the oldest like it, else the oldest; what may have changed something only if all may have."""
+        """Return the failure to drop: the oldest similar one, else the oldest without side effects, else the oldest."""
         alike = [each for each in self.failures if each.sort == new.sort]
         harmless = [each for each in self.failures if lookups.only_looks(each.step)]
         return (alike or harmless or self.failures)[0]
@@ -228,7 +229,7 @@ class Tracker(msgspec.Struct, omit_defaults=True):
 
 
 def restored(data: bytes) -> Tracker:
-    """A tracker from what `kept` made of it; raises `msgspec.MsgspecError` for anything else."""
+    """Parse the result of `to_json`. Raise `msgspec.MsgspecError` for anything else."""
     tracker = decode(data, Tracker)
     if not tracker.stretches:
         raise msgspec.ValidationError("there is always a stretch that has begun")
@@ -236,12 +237,12 @@ def restored(data: bytes) -> Tracker:
 
 
 def kept(tracker: Tracker) -> bytes:
-    """A tracker as JSON."""
+    """Return a tracker as JSON."""
     return encode(tracker)
 
 
 def _kept(step: Step) -> Step:
-    """As much of a failed attempt as its correction is known by, and a line can tell."""
+    """Return a failed attempt without the data that neither linking nor the reminder needs."""
     failure = step.failure
     assert failure is not None
     return msgspec.structs.replace(
@@ -272,9 +273,9 @@ def _is_same_call(one: Step, other: Step) -> bool:
 
 
 def _link(each: Remembered, success: Step) -> Link | None:
-    """Return the link from a remembered failure to a success, if that recovered it.
+    """Return the link from a tracked failure to a success, if that recovered it.
 
-    The process that recorded both has judged by all calls of the run. Where it has not, only the same arguments link.
+    The process that recorded both has linked them by all calls of the run. Otherwise only equal arguments link.
     """
     failed = each.step
     if _is_same_call(failed, success):
@@ -284,7 +285,7 @@ def _link(each: Remembered, success: Step) -> Link | None:
         linked = next((link for link in success.links if link.failed == failed.call), None)
         if linked is not None or failed.judged:
             return linked
-    else:  # another run of the session counts its steps for itself
+    else:  # another run numbers its steps separately
         success = msgspec.structs.replace(success, run=failed.run, seq=failed.seq + 1, call=failed.seq + 1, after=None)
     progress = RunProgress((OpenFailure(Call(steps=(failed,)), SAME_ARGUMENTS_ONLY, 0, tools_since=tuple(each.since)),))
     _, links = progress.after(Call(steps=(success,)), SAME_ARGUMENTS_ONLY)
@@ -311,7 +312,7 @@ def _path(arguments: object) -> str:
     return next((value for value in named if isinstance(value, str) and value), "")
 
 
-# What test runners and compilers call what went wrong. Their words are in the message or in the rest of the output.
+# Names that test runners and compilers print, in the message or the detail of a failure.
 _TESTS = Expression(
     r"^(?:FAILED|ERROR) (\S{1,200}::\S{1,200})"  # pytest
     r"|^\s{0,12}--- FAIL: (\S{1,200})"  # go test
@@ -322,11 +323,11 @@ _TESTS = Expression(
 _CODE = Expression(r"\b(?:error(?:\[|:? )|fatal error )?((?:TS|CS|E|C|LNK|F)\d{3,5})\b")
 _PLACE = Expression(r"(?<![\w./-])((?:[\w.-]{1,80}/){0,12}[\w.-]{1,80}\.[a-zA-Z]\w{0,9}):\d{1,7}\b")
 READ = 8000
-"""Characters of an output in which a name is looked for."""
+"""Characters of an output that are searched for a name."""
 
 
 def about(step: Step) -> str:
-    """The file, the test or the code that a failure is about, where it can be told."""
+    """Return the file, test or error code that a failure is about; empty if unknown."""
     failure = step.failure
     if failure is None:
         return ""

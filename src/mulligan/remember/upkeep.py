@@ -1,4 +1,4 @@
-"""What is done to a database now and then: something is forgotten, or everything counted anew."""
+"""Maintenance of a database: erasing records, and recounting everything derived from the rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from mulligan.remember.tables import RECOUNTED_AT
 
 
 def told(forgotten: Forgotten) -> str:
-    """How much was forgotten, for the audit log: never what."""
+    """Return how much was erased, for the audit log. It never contains what was erased."""
     return audit.counted(
         runs=forgotten.runs, steps=forgotten.steps, patterns=forgotten.patterns, notes=forgotten.shelf,
         fixes=forgotten.fixes, lessons=forgotten.lessons,
@@ -45,14 +45,14 @@ def told(forgotten: Forgotten) -> str:
 
 
 class Forgetting:
-    """Takes something out of everything that is kept, in one transaction."""
+    """Erases a run, tool, session or text from all tables in one transaction."""
 
     def __init__(self, writer: Connection, ledger: Ledger, tenant: str, what: Forget) -> None:
         self._writer, self._ledger, self._tenant, self._what = writer, ledger, tenant, what
         self._account = Account()
         self.runs = self.steps = 0
         self.gone: set[str] = {what.run} if what.run is not None else set()
-        """The runs that are forgotten as a whole."""
+        """Runs that are erased completely."""
 
     def _is_held(self, body: Any) -> bool:
         if self._what.text is None or body is None:
@@ -61,7 +61,7 @@ class Forgetting:
         return forgetting.holds(data, self._what.text)
 
     def _holding(self, sql: str, *places: int) -> list[Any]:
-        """The rows that hold the text in one of these places. Whoever asks may change them: none is being read then."""
+        """Return the rows that contain the text in one of these columns. Reads all before the caller changes any."""
         rows = self._writer.stream(sql, (self._tenant,))
         return [row for row in rows if any(self._is_held(row[place]) for place in places)]
 
@@ -88,7 +88,7 @@ class Forgetting:
             self._forget_pattern(id)
         shelf = self._forget_shelf()
         forgotten = Forgotten(runs=self.runs, steps=self.steps, patterns=len(gone) + counted, shelf=shelf)
-        # Whoever has something of it in hand lets go of it before the next batch.
+        # Other processes drop their caches before the next batch.
         note(self._writer, "", "forgotten", str(int(noted(self._writer, "", "forgotten") or 0) + 1))
         self._ledger.let_go()
         return forgotten
@@ -147,7 +147,7 @@ class Forgetting:
             self._account.add_run(known, None, known.status)
 
     def _change(self, known: Known | None, before: History, run: Run, steps: tuple[Step, ...]) -> None:
-        """The same run with other steps, or with fewer."""
+        """Replace a run and its steps by changed or fewer ones."""
         place = (self._writer, self._tenant)
         kept = {step.seq: step for step in steps}
         self.steps += sum(kept.get(step.seq) != step for step in before.steps)
@@ -170,7 +170,7 @@ class Forgetting:
         self._account.add_used(run, steps, set())
 
     def _forget_fixes(self) -> None:
-        """What was learned from rows that are gone, where it names the tool or holds the text."""
+        """Erase learned fixes that name the tool or contain the text, and the text from votes."""
         tool, text = self._what.tool, self._what.text
         if tool is not None:
             learning.forget_where(
@@ -194,7 +194,7 @@ class Forgetting:
             )
 
     def _forget_lessons(self, patterns: set[str]) -> None:
-        """Words that were made of what is gone, and those of people where they name the tool or hold the text."""
+        """Erase lessons of changed patterns, and lessons that name the tool or contain the text."""
         tool, text = self._what.tool, self._what.text
         place = (self._writer, self._tenant)
         lesson_rows.forget_patterns(*place, sorted(patterns))
@@ -212,7 +212,7 @@ class Forgetting:
                 self._writer.execute("DELETE FROM decisions WHERE tenant = ? AND id = ?", (self._tenant, other))
 
     def _forget_counted_tool(self, tool: str) -> set[str]:
-        """What is still counted of a tool, after its rows are gone or were gone before."""
+        """Subtract the remaining counters of a tool, whose rows may have been pruned. Return its patterns."""
         rows = self._ask("SELECT grain, bucket, value, cell, rest FROM rollups WHERE tenant = ? AND slice = 'place'")
         for grain, bucket, value, cell, rest in rows:
             place = place_of(bucket, value)
@@ -223,7 +223,7 @@ class Forgetting:
         return {id for (id,) in self._ask("SELECT id FROM patterns WHERE tenant = ? AND tool = ?", tool)}
 
     def _forget_counted_text(self, text: str) -> int:
-        """Names and messages that outlived their rows; how many patterns had it."""
+        """Erase a text from counters and patterns, also of pruned rows. Return the number of changed patterns."""
         columns = ("tool", "kind", "server", "message", "template")
         patterns = self._holding(f"SELECT id, {', '.join(columns)} FROM patterns WHERE tenant = ?", 1, 2, 3, 4, 5)
         for id, *values in patterns:
@@ -282,7 +282,7 @@ def _negative(cells: Cells) -> Cells:
 
 
 def _without(cell: Cell, text: str) -> Cell:
-    """Counters whose names do not hold the text."""
+    """Return a copy of counters with the text erased from their names."""
     clean = Cell()
     figures.merge(clean, cell)
     clean.wrong = {name.replace(text, forgetting.FORGOTTEN): count for name, count in clean.wrong.items()}
@@ -290,7 +290,7 @@ def _without(cell: Cell, text: str) -> Cell:
     return clean
 
 
-# Counting anew
+# Recounting
 
 
 def relinked(writer: Connection, tenant: str, run: Run, steps: Iterable[Step]) -> dict[int, Any]:
@@ -302,9 +302,9 @@ def relinked(writer: Connection, tenant: str, run: Run, steps: Iterable[Step]) -
 
 
 def rebuild(writer: Connection, tenant: str, done: Callable[[int], None] = lambda runs: None) -> None:
-    """Counts links, statuses, patterns and sums anew from the rows.
+    """Recount links, statuses, patterns and rollups from the rows.
 
-    Where rows were pruned, the sums of those days are more than rows can tell: they stay.
+    Counters of days with pruned rows are retained: the rows are incomplete.
     """
     pruned = noted(writer, tenant, "pruned")
     horizon = day_of(int(pruned)) + DAY if pruned else FIRST
@@ -350,7 +350,7 @@ def _count_anew(writer: Connection, tenant: str, known: Known, account: Account)
 
 
 def rebuild_all(writer: Connection, done: Callable[[int], None] = lambda runs: None) -> None:
-    """For a store of an earlier schema, which had none of it."""
+    """Recount all tenants of a store whose earlier schema had no counters."""
     writer.execute(
         "INSERT INTO orphans (tenant, run) SELECT DISTINCT tenant, run FROM steps s "
         "WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.tenant = s.tenant AND r.id = s.run) ON CONFLICT DO NOTHING"
@@ -360,7 +360,7 @@ def rebuild_all(writer: Connection, done: Callable[[int], None] = lambda runs: N
 
 
 def count_anew(writer: Connection, version: int, progress: Progress | None) -> None:
-    """What migrations cannot say in SQL, for a store that had this schema."""
+    """Complete the migration from this schema version with steps that SQL cannot express."""
     ((sums,),) = writer.execute("SELECT count(*) FROM rollups").fetchall()
     ((runs,),) = writer.execute("SELECT count(*) FROM runs").fetchall()
     so_far, of = 0, sums + (runs if version < RECOUNTED_AT else 0)

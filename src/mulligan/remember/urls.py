@@ -1,4 +1,4 @@
-"""From a URL to a Store."""
+"""Store URLs: parsing, and opening the store of a URL."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ SCHEMES = "memory:, sqlite:///PATH, a path, postgresql://HOST/DATABASE, or the h
 
 
 def is_remote(url: str) -> bool:
-    """Whether the store is behind a server."""
+    """Return whether the store is behind a mulligan server."""
     return url.lower().startswith(("http://", "https://"))
 
 
 def is_postgres(url: str) -> bool:
-    """Whether the store is a database of PostgreSQL."""
+    """Return whether the store is a PostgreSQL database."""
     return url.lower().startswith(("postgresql://", "postgres://"))
 
 
 def is_elsewhere(url: str) -> bool:
-    """Whether the store is no file of this machine, and may be away."""
+    """Return whether the store is reached over the network and may be unavailable."""
     return is_remote(url) or is_postgres(url)
 
 
 def is_begun(url: str) -> bool:
-    """Whether anything may ever have been kept there; what is not here is taken to be so."""
+    """Return whether the store may contain records. A networked store is assumed to."""
     return is_elsewhere(url) or sqlite_path(url).exists()
 
 
 def shown(url: str) -> str:
-    """The URL for people: without a password."""
+    """Return the URL without password and parameters, for display."""
     if not is_elsewhere(url):
         return url
     scheme, _, rest = url.partition("://")
@@ -44,10 +44,10 @@ def shown(url: str) -> str:
 
 
 def place_of(url: str, home: Path) -> Path:
-    """The file of a store; of one that is elsewhere the name beside which its journals wait."""
+    """Return the file of a store; for a networked store, the local path next to which its journals are stored."""
     if not is_elsewhere(url):
         return sqlite_path(url)
-    from hashlib import blake2b  # those who have a server come here
+    from hashlib import blake2b  # only for networked stores
 
     if is_postgres(url):
         need_psycopg()
@@ -56,8 +56,8 @@ def place_of(url: str, home: Path) -> Path:
 
 
 def need_psycopg() -> None:
-    """Says what to install, before an import would say what is missing."""
-    from importlib.util import find_spec  # those who have a database of PostgreSQL come here
+    """Raise an error that names the package to install, if psycopg is missing."""
+    from importlib.util import find_spec  # only for PostgreSQL
 
     if find_spec("psycopg") is None:
         raise MissingExtra("PostgreSQL storage needs psycopg: pip install 'mulligan[postgres]'")
@@ -66,12 +66,12 @@ def need_psycopg() -> None:
 def open_store(
     url: str, fsync: bool = False, token: str = "", spool: Path | None = None, progress: Progress | None = None
 ) -> Store:
-    """The store at this URL; with `fsync`, what it keeps survives the machine.
+    """Open the store of a URL. With `fsync`, commits survive a crash of the machine.
 
-    `token` is for a store behind a server, `spool`, the folder of the journals that wait, for any that is elsewhere.
-    `progress` is told how far a store of an earlier version is brought up to date.
+    `token` authenticates at a mulligan server. `spool` is the folder of the journals of a networked store. `progress`
+    is called while a store of an earlier version is migrated.
 
-    Each is imported when it is named, so that nobody pays for the others.
+    Each implementation is imported on demand, to keep the start fast.
     """
     if url in ("memory:", "memory://"):
         from mulligan.remember.memory import MemoryStore
@@ -103,7 +103,7 @@ def sqlite_path(url: str) -> Path:
         path = rest.removeprefix("/") if rest.startswith("//") else rest
     else:
         raise SettingsError(f"there is no store of the sort {scheme!r}. Known are {SCHEMES}.")
-    if not path.strip("/") or path == ":memory:":  # the latter would be another database for each connection
+    if not path.strip("/") or path == ":memory:":  # :memory: would be a separate database per connection
         raise SettingsError(f"the store {url!r} names no file. Known are {SCHEMES}.")
     try:
         return Path(path).expanduser()
@@ -112,13 +112,13 @@ def sqlite_path(url: str) -> Path:
 
 
 def refuge() -> Path:
-    """A file of our own in the temporary folder, for when the real store cannot be used."""
-    import tempfile  # hooks come by here at every failure, and it brings half a dozen modules
+    """Return a private file in the temporary folder, for when the configured store cannot be used."""
+    import tempfile  # slow to import, and every failing hook gets here
 
     folder = Path(tempfile.gettempdir()) / f"mulligan-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
-    # The temporary folder belongs to everybody: a folder or link laid there by another user is not ours to write to.
+    # The temporary folder is shared: never write to a folder or link that another user created there.
     if folder.is_symlink() or (hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o077)):
         raise StoreError(f"{folder} belongs to somebody else. Set MULLIGAN_HOME to a folder you can write to.")
     return folder / "mulligan.db"

@@ -1,4 +1,4 @@
-"""Votes for fixes as a batch brings them: what is known is read together, and what they come to is kept together."""
+"""Votes for fixes: stored batch by batch, with one lookup per table, and counted into fix records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mulligan.remember.store import Revocation
 from mulligan.remember.tallies import id_of
 
 REPORTED = -1
-"""Stands for the failed call in a vote that somebody reported."""
+"""Replaces the failed call in a vote that was reported from outside."""
 
 Read = Callable[..., list[Any]]
 VOTE = Insert.instead(
@@ -36,7 +36,7 @@ _TEMPLATE = Lookup.of("patterns", "tenant id", "template")
 
 
 class News(msgspec.Struct, frozen=True):
-    """What a batch says about fixes in one run: all trials from this call on."""
+    """All trials of fixes in one run, from this call on."""
 
     run: Run
     start: int
@@ -44,7 +44,7 @@ class News(msgspec.Struct, frozen=True):
 
 
 def add(writer: Connection, tenant: str, news: Sequence[News], principal: str | None = None) -> None:
-    """Takes the votes of some runs; those of the same calls that are no longer true are taken back."""
+    """Replace the votes of some runs, from their first changed call on."""
     known = _known(writer, tenant, news)
     told = [about for about in news if about.trials or about.run.id in known]
     if not told:
@@ -81,7 +81,7 @@ def add(writer: Connection, tenant: str, news: Sequence[News], principal: str | 
 def _known(
     writer: Connection, tenant: str, news: Sequence[News]
 ) -> dict[str, dict[tuple[int, int], tuple[str, bool, int]]]:
-    """The votes there are of these calls, by their run and by what failed and what was tried."""
+    """Return the stored votes of these calls, by run and by failed and tried call."""
     found: dict[str, dict[tuple[int, int], tuple[str, bool, int]]] = {}
     places = [(tenant, about.run.id, about.start) for about in news]
     for _, run, _, failed, tried, fix, worked, at in writer.look_up(_OF_RUN, places):
@@ -96,7 +96,7 @@ def _principal(writer: Connection, tenant: str, run: str) -> str:
 
 
 def _count(writer: Connection, tenant: str, heard: Sequence[tuple[Trial, Vote]]) -> None:
-    """Keeps votes, and adds each to what those for its fix come to."""
+    """Store votes and count each for its fix."""
     earlier: dict[tuple[str, str, str], tuple[bool, int]] = {}
 
     def note(fix: str, run: str, who: str, worked: bool, at: int) -> None:
@@ -144,7 +144,7 @@ def vote_row(tenant: str, tried: int, failed: int, fix: str, vote: Vote, trial: 
 
 
 def _weight(tally: Tally) -> tuple[int | bool, ...]:
-    """What of a record may make another lesson of it, roughly: one more of a thousand does not."""
+    """Return the values whose change may change a lesson, rounded: one more of a thousand does not."""
     is_sure = wilson(tally.worked, tally.tried) >= fixes.SURE
     return (*map(_roughly, (tally.worked, tally.tried, len(tally.principals))), min(len(tally.days), 2), is_sure)
 
@@ -161,12 +161,12 @@ def _put(writer: Connection, tenant: str, tallies: Sequence[Tally], news: set[st
 
 
 def note_news(writer: Connection, tenant: str, pattern: str) -> None:
-    """What there is to learn of a pattern has changed: consolidation looks at it when there is time."""
+    """Mark a pattern whose fixes have changed for the next consolidation."""
     writer.put(_UNLEARNED, [(tenant, pattern)])
 
 
 def _note_patterns(writer: Connection, tenant: str, trials: Iterable[Trial]) -> None:
-    """What the patterns of new fixes look like, so that others like them find the way here."""
+    """Store sketches of the patterns of new fixes, so that similar failures find them."""
     steps = {(tenant, trial.step.name, id_of(trial.step.name, trial.fingerprint)): trial.step for trial in trials}
     for _, tool, pattern, _ in writer.look_up(_KNOWN, list(steps)):
         steps.pop((tenant, tool, pattern), None)
@@ -180,7 +180,7 @@ def _note_patterns(writer: Connection, tenant: str, trials: Iterable[Trial]) -> 
 
 
 def refresh(writer: Connection, tenant: str, fix: str) -> None:
-    """Counts a fix anew from its votes."""
+    """Recount a fix from its votes."""
     row = writer.execute("SELECT body FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
     if row is None:
         return
@@ -199,7 +199,7 @@ def refresh(writer: Connection, tenant: str, fix: str) -> None:
 
 
 def votes(read: Read, tenant: str, fix: str, since: int = FIRST, without: str = "", most: int = 2**62) -> list[Vote]:
-    """The votes for a fix that count, in the order of their time; of very many the latest."""
+    """Return the counted votes for a fix in the order of time, the newest if limited."""
     rows = read(
         "SELECT tried, run, principal, agent, at, worked, automatic, content, old_value, other_values FROM votes "
         "WHERE tenant = ? AND fix = ? AND at >= ? AND run <> ? ORDER BY at DESC LIMIT ?",
@@ -211,7 +211,7 @@ def votes(read: Read, tenant: str, fix: str, since: int = FIRST, without: str = 
     )
 
 
-# What was taken back
+# Revocations
 
 
 def revocations(read: Read, tenant: str) -> list[Revocation]:

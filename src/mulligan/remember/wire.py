@@ -1,4 +1,4 @@
-"""How a store is asked over a wire: which questions there are, who may ask them, and how both sides write them."""
+"""Wire protocol of the HTTP store: its methods, the roles they require, and the JSON encoding of both sides."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from mulligan.remember.store import (
 T = TypeVar("T")
 TYPE = "application/json"
 REMOTE = "remote:"
-"""How the names of journals begin that are somewhere else."""
+"""Prefix of journals on other machines."""
 KEPT_BACK = frozenset({"key", "server"})
-"""What is on the shelf for the server alone: keys and tokens."""
+"""Kinds of key-value entries that the server never returns: keys and tokens."""
 
 
 class Method(NamedTuple):
-    """A question, what it takes after the tenant, which the server knows, and what is answered."""
+    """A store method: the required role, the types of its arguments after the tenant, and the type of its result."""
 
     needs: Literal["ingest", "read", "admin"]
     takes: tuple[Any, ...]
@@ -82,7 +82,7 @@ METHODS: dict[str, Method] = {
 
 
 class Asked(Record, frozen=True):
-    """What is known about a failure? By its fingerprint, and by what helped others."""
+    """Query for precedents of a failure and for fixes."""
 
     question: Question | None = None
     fixes: FixQuery | None = None
@@ -94,7 +94,7 @@ class Known(Record, frozen=True):
 
 
 class Report(Record, frozen=True):
-    """Whether a fix worked, somewhere whose calls are not kept here. Who says so is known by the token."""
+    """The outcome of a fix whose calls are not in this store. The token identifies the author."""
 
     fix: str
     run: str
@@ -120,7 +120,7 @@ packed = msgspec.json.Encoder(enc_hook=_out).encode
 
 
 def arguments(method: str, data: bytes) -> tuple[Any, ...]:
-    """What a method is asked with."""
+    """Decode the arguments of a method."""
     takes: Any = METHODS[method].takes
     found: tuple[Any, ...] = unpacked(data, tuple.__class_getitem__(takes or ((),)))
     return found

@@ -1,1 +1,1 @@
-"""A store for a team (extra `postgres`): one database, many processes, tenants that never meet."""
+"""PostgreSQL store for teams (extra `postgres`): one database, many processes, isolated tenants."""

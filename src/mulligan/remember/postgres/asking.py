@@ -1,7 +1,7 @@
-"""What a question about a failure asks of PostgreSQL: of many rows at once, in as few ways there and back as can be.
+"""Fix lookups in PostgreSQL: many rows per statement, to save round trips.
 
-Of several patterns or fixes each is looked up by itself within one statement (LATERAL). To put one question behind
-another, as SQLite has it, costs more here: every table is looked at anew in each of them, and so is who may see it.
+Several patterns or fixes are looked up in one statement by a LATERAL join. A UNION of single queries, as used for
+SQLite, is slower here: it plans every table and checks row security again for each part.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from mulligan.remember.postgres.values import Texts
 from mulligan.remember.store import DAY
 
 FEW_PATTERNS = 64
-"""Of very many, by their words: how alike they are is then told as everywhere."""
+"""Limit of candidates from the similarity index. They are then compared by sketch, as in other stores."""
 ENOUGH = 2 * exemplars.MOST
-"""Calls of the latest runs that used a tool that are read at first: mostly they say enough."""
+"""Calls of the latest runs of a tool that are read first. Usually they are sufficient."""
 _LATEST = f"""
     WITH latest AS (
         SELECT u.run, u.started AS began, r.kept / {DAY} AS day FROM used u
@@ -47,7 +47,7 @@ _SAMPLES = """
 
 
 def near(read: Read, tenant: str, tool: str, text: str) -> list[tuple[float, str]]:
-    """The patterns of a tool that are the most alike, of those whose words are."""
+    """Return the most similar patterns of a tool, from the candidates of the similarity index."""
     rows = read(
         "SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? ORDER BY words <-> ? LIMIT ?",
         (tenant, tool, text, FEW_PATTERNS),
@@ -56,7 +56,7 @@ def near(read: Read, tenant: str, tool: str, text: str) -> list[tuple[float, str
 
 
 def latest(read: Read, tenant: str, tool: str) -> Iterator[Latest]:
-    """Runs with what is asked of them: to ask of each by itself takes longer than to find it."""
+    """Yield the latest runs of a tool with their calls. Reading each run separately is slower."""
     start = 0
     within = (tenant, tenant, exemplars.SCANNED, tool, exemplars.LARGEST, exemplars.MOST)
     for most in (ENOUGH, 2**31):
@@ -65,7 +65,7 @@ def latest(read: Read, tenant: str, tool: str) -> Iterator[Latest]:
         for run, started, last, seq, body in rows:
             runs.setdefault((run, started, last), []).extend([] if seq is None else [(seq, body)])
         if len(rows) == most:
-            runs.popitem()  # of which there may be more
+            runs.popitem()  # its calls may be incomplete
         for (run, started, last), calls in runs.items():
             yield Latest(
                 run, started, last,
@@ -77,12 +77,12 @@ def latest(read: Read, tenant: str, tool: str) -> Iterator[Latest]:
 
 
 def fixes_of(read: Read, tenant: str, patterns: Sequence[str], kind: str) -> list[Any]:
-    """As in `learning`."""
+    """Return the newest fixes of each pattern, like `find_pattern_fixes` for SQLite."""
     chosen = (Texts(patterns), tenant, kind, kind, tenant, recipes.ALIKE)
     rows = read(_FIXES, (*chosen, tenant, learning.TALLIES))
     return [(patterns[place - 1], last, body) for place, last, body in rows]
 
 
 def samples(read: Read, tenant: str, ids: Sequence[str], without: str) -> list[Any]:
-    """As in `learning`."""
+    """Return the newest successful votes of each fix, like `find_successful_votes` for SQLite."""
     return read(_SAMPLES, (Texts(ids), tenant, without, recipes.EACH)) if ids else []

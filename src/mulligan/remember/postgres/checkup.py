@@ -1,4 +1,4 @@
-"""What a PostgreSQL says about itself as a store: sizes, parts of days, extensions, time-outs, replicas, tenants."""
+"""Diagnostics of a PostgreSQL store: sizes, partitions, extensions, timeouts, replicas and tenant isolation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mulligan.remember.store import DAY
 from mulligan.remember.tables import MIGRATIONS
 
 LAG = 60.0
-"""Seconds that a replica may be behind."""
+"""Maximum delay of a replica."""
 NEARLY = 0.9
-"""The share of all connections from which on there are too few left."""
+"""Share of used connections that is reported as a problem."""
 EXTENSIONS = ("pg_trgm", "btree_gist")
 SETTINGS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
-"""As they are for our own sessions."""
+"""As set for the store's own sessions."""
 DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 
 _TABLES = (
@@ -30,7 +30,7 @@ _TABLES = (
 
 
 def of_postgres(url: str, now: int) -> Checkup:
-    """Changes nothing: a store of an earlier version stays one."""
+    """Check a PostgreSQL store without changing it: an outdated schema is not migrated."""
     plain, replica, most = parts_of(url)
     where = shown(plain)
     pool = Pool(plain, 1)
@@ -56,7 +56,7 @@ def of_postgres(url: str, now: int) -> Checkup:
 
 
 def schema_at(url: str) -> int:
-    """How many migrations a database has had, with nothing changed."""
+    """Return the schema version of a database without changing it."""
     pool = Pool(parts_of(url)[0], 1)
     try:
         with told(pool.where), pool.using() as connection:
@@ -82,7 +82,7 @@ def _server(made: psycopg.Connection[Any]) -> dict[str, Any]:
         "max_connections": int(_one(made, "SHOW max_connections")),
         "timeouts": {name: _one(made, f"SHOW {name}") for name in SETTINGS},
         "durable": {name: _one(made, f"SHOW {name}") for name in DURABLE},
-        # A dump leaves no trace in the database that it is of: whether there is one, only its makers know.
+        # A dump leaves no trace in the database, so the last backup is unknown.
         "last_backup": "unknown",
         "archived": _one(made, "SELECT extract(epoch FROM last_archived_time)::bigint * 1000 FROM pg_stat_archiver"),
     }
@@ -99,7 +99,7 @@ def _parts(made: psycopg.Connection[Any], now: int) -> dict[str, Any]:
 
 
 def _rights(made: psycopg.Connection[Any]) -> dict[str, Any]:
-    """Whether the database itself keeps tenants apart, whatever we ask it."""
+    """Return whether row security isolates tenants for this role."""
     rows = made.execute(f"SELECT c.relname, c.relrowsecurity AND c.relforcerowsecurity {_TABLES}").fetchall()
     guarded = {name: is_guarded for name, is_guarded in rows if name not in OWN_TABLES}
     passes = _one(made, "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user")
@@ -124,7 +124,7 @@ def _replication(made: psycopg.Connection[Any]) -> dict[str, Any]:
 
 
 def _sizes(made: psycopg.Connection[Any]) -> tuple[Size, ...]:
-    """Rows are what PostgreSQL believes to have; a partitioned table is as large as its parts."""
+    """Return table sizes. Row counts are PostgreSQL's estimates; a partitioned table counts all its partitions."""
     rows = made.execute(
         "SELECT c.relname, CASE c.relkind WHEN 'p' THEN (SELECT coalesce(sum(pg_total_relation_size(t.relid)), 0) "
         "FROM pg_partition_tree(c.oid) t WHERE t.isleaf) ELSE pg_total_relation_size(c.oid) END::bigint, "

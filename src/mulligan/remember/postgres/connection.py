@@ -1,7 +1,7 @@
-"""A connection to PostgreSQL that understands the SQL of `connection.Connection`.
+"""PostgreSQL connection that accepts the SQL of `connection.Connection`.
 
-Statements are translated once and kept. Rows that come in many go in by one statement, and so do questions about many:
-what a batch costs is not the way there and back for each.
+Statements are translated once and cached. Many rows or keys go into one statement, so that a batch does not cost a
+round trip per row.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from mulligan.remember.rows import STEP
 from mulligan.remember.store import DAY
 
 GROWTH = 4
-"""How many times as often a connection has been used when its plans are made anew."""
+"""Plans are discarded each time the use count has grown by this factor."""
 FETCHED = 2000
-"""Rows of a long answer that are read at a time."""
+"""Rows of a streamed result that are read at a time."""
 
 _EACH = re.compile(r"json_each\((\$\d+)\)(?: (?!CROSS|WHERE|ON|JOIN)(\w+))?")
 _NUMBER = re.compile(r"CAST\(((?:each_[ij]\.)?value) AS BIGINT\)")
@@ -38,12 +38,12 @@ _DAY = (
     "coalesce((SELECT kept FROM runs r WHERE r.tenant = n.tenant AND r.id = n.run), "
     f"(SELECT kept FROM orphans o WHERE o.tenant = n.tenant AND o.run = n.run), 0) / {DAY}"
 )
-"""What `run_day` tells, of many rows: a function is called for each, and this is looked up."""
+"""Equals `run_day` for many rows: a join is faster than a function call per row."""
 
 
 @functools.lru_cache(maxsize=2000)
 def translated(sql: str) -> str:
-    """A statement of ours in PostgreSQL's words. Its values are $1, $2 and so on."""
+    """Translate a statement to PostgreSQL. Its parameters become $1, $2 and so on."""
     numbers = itertools.count(1)
     if sql == STEP.one:
         marks = ", ".join(f"${place}" for place in range(1, len(STEP.columns) + 1))
@@ -53,16 +53,16 @@ def translated(sql: str) -> str:
     sql = re.sub(r"\b([ij])\.value\b", r"each_\1.value", _EACH.sub(partial(_members, sql), sql))
     sql = _NUMBER.sub(r"\1", sql)
     sql = _FORCED.sub(r"JOIN \1 ON", sql)
-    # Steps are kept by the day of their run: who names the run is spared the other days.
+    # Steps are partitioned by the day of their run: a condition on the day skips all other partitions.
     sql = _OF_RUN.sub(r"\1 AND day = run_day(\2, \3)", sql)
     return _OF_STEP.sub(rf"\1 AND s.day = r.kept / {DAY}", sql)
 
 
 def _members(sql: str, each: re.Match[str]) -> str:
-    """The members of a list, as texts, or as the numbers that the statement takes them for.
+    """Render the members of a JSON list as texts, or as numbers if the statement casts them.
 
-    Where rows are guarded by their tenant, PostgreSQL looks nothing up by what it must convert row by row: a conversion
-    that fails could tell of a row that is not to be seen.
+    With row security, PostgreSQL uses no index for a value that is converted per row: a failing conversion could reveal
+    a hidden row.
     """
     given, name = each[1], each[2] or ""
     kind = "BIGINT" if f"CAST({name}{'.' if name else ''}value AS BIGINT)" in sql else "TEXT"
@@ -71,10 +71,10 @@ def _members(sql: str, each: re.Match[str]) -> str:
 
 
 class _Many:
-    """A statement about many rows, each of whose values is a column of them."""
+    """A statement about many rows, with one array parameter per column."""
 
     def __init__(self, kinds: Sequence[tuple[type[Column], str]], names: Sequence[str], sql: str) -> None:
-        """`{}` in it stands for the rows, which are called `n` and have these names."""
+        """`{}` in `sql` stands for the rows, named `n` with these columns."""
         self._kinds = [kind for kind, _ in kinds]
         columns = ", ".join(f"CAST(${place} AS {named}[])" for place, (_, named) in enumerate(kinds, start=1))
         self.sql = sql.format(f"unnest({columns}) AS n ({', '.join(names)})")
@@ -84,14 +84,14 @@ class _Many:
 
 
 class PostgresConnection:
-    """One session, with what `connection.Connection` asks of every one.
+    """One session that implements `connection.Connection`.
 
-    Behind a pooler it is another one in each transaction. So there is no question outside of one, and each begins with
-    what holds in it: the settings that a session of our own has from its beginning.
+    Behind a pooler, each transaction may use another session. So all queries run in a transaction, which begins with
+    the settings that a direct session gets once.
     """
 
     def __init__(self, made: Connection[Any], settings: Mapping[str, Any] | None = None) -> None:
-        """With `settings` it is behind a pooler."""
+        """`settings` is given behind a pooler."""
         adapted(made)
         self.made = made
         self._settings = None if settings is None else dict(settings)
@@ -101,9 +101,9 @@ class PostgresConnection:
         self._uses, self._planned = 0, 0
 
     def plan_anew(self) -> None:
-        """At the beginning of a use, ever more seldom: a plan made for an empty table does not suit a full one.
+        """Discard cached plans at growing intervals: a plan for an empty table does not suit a full one.
 
-        PostgreSQL itself makes plans anew when it has counted a table, a minute later or an hour.
+        PostgreSQL itself replans only after it has analyzed a table, minutes or hours later.
         """
         self._uses += 1
         if self._uses >= GROWTH * self._planned:
@@ -115,29 +115,29 @@ class PostgresConnection:
         return self._settings is not None
 
     def set(self, name: str, value: str) -> None:
-        """For as long as the connection lasts."""
+        """Set a parameter for the lifetime of the connection."""
         if self._settings is None:
             self.made.execute(f"SET {name} = {value}")
         else:
             self._settings[name] = value
 
     def begin(self, *tenants: str) -> None:
-        """A transaction that means these tenants."""
+        """Begin a transaction for these tenants."""
         if self._settings is None:
             self.plan_anew()
             self.made.execute("BEGIN")
         else:
             local = "".join(f"; SET LOCAL {name} = '{value}'" for name, value in self._settings.items())
-            self.made.execute(f"BEGIN{local}")  # one way there and back
+            self.made.execute(f"BEGIN{local}")  # one round trip
         security.mean(self.made, tenants, is_local=True)
 
     @contextlib.contextmanager
     def asking(self, *tenants: str) -> Iterator[PostgresConnection]:
-        """Asks for these tenants; on the same session as before nothing has to be said of it again."""
+        """Query for these tenants. Set them only if they differ from the last ones of the session."""
         if self._settings is not None:
             self.begin(*tenants)
             yield self
-            self.made.execute("COMMIT")  # else it is rolled back when the connection is given back
+            self.made.execute("COMMIT")  # after an error the pool rolls back instead
             return
         self.plan_anew()
         if tenants != self._meant:
@@ -150,7 +150,7 @@ class PostgresConnection:
         return RawCursor(self.made).execute(translated(sql), values, binary=True)
 
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
-        """As many round trips as fit into one."""
+        """Execute a statement for many rows in pipelined round trips."""
         given = list(rows)
         if not given:
             return 0
@@ -159,7 +159,7 @@ class PostgresConnection:
             return max(cursor.rowcount, 0)
 
     def stream(self, sql: str, values: Sequence[Any]) -> Iterator[Any]:
-        """Within a transaction only."""
+        """Stream a result, within a transaction only."""
         with RawServerCursor(self.made, f"stream_{next(self._streams)}") as cursor:
             cursor.itersize = FETCHED
             cursor.execute(translated(sql), values, binary=True)
@@ -195,7 +195,10 @@ class PostgresConnection:
         return RawCursor(self.made).execute(many.sql, many.values(keys), binary=True).fetchall()
 
     def _looking(self, lookup: Lookup) -> _Many:
-        """Row by row, by its index: how many there are is not known when it is planned, once for all."""
+        """Build a lookup that reads each key by index.
+
+        The plan is made once, without knowing the number of keys.
+        """
         names = [key.removesuffix(">=") for key in lookup.keys]
         wanted, where = ", ".join(lookup.columns), lookup.where(lookup.keys, [f"n.{name}" for name in names])
         where = " AND ".join(f"t.{each}" for each in where.split(" AND "))

@@ -1,8 +1,8 @@
-"""The parts of `steps`, a day each.
+"""Daily partitions of `steps`.
 
-A step is kept in the part of the day on which the first of its run came, so that a run's steps are together, the same
-step is never in two parts, and a day that nobody needs any more is dropped as a whole. Parts are made ahead; what has
-none is in `steps_rest`.
+A step is in the partition of the day on which the first record of its run arrived. So the steps of a run are together,
+no step is in two partitions, and an expired day is dropped as a whole. Partitions are created ahead; steps without one
+go to `steps_rest`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from mulligan.remember.postgres import security
 from mulligan.remember.postgres.tables import LOCK
 
 AHEAD = 7
-"""Days whose parts are made beforehand."""
+"""Days for which partitions are created ahead."""
 LONG = "15s"
-"""As everywhere."""
+"""The lock timeout of all sessions."""
 BRIEFLY = "500ms"
-"""Shorter than PostgreSQL waits before it looks for a circle: in one, it is we who give way."""
+"""Shorter than PostgreSQL's deadlock detection, so that in a deadlock this statement gives up."""
 WHILE = "3s"
-"""Longer than that: who tidies a table for PostgreSQL itself gives way to us then."""
+"""Longer than PostgreSQL's deadlock detection, after which autovacuum gives up its lock."""
 ROW = 200
-"""Bytes of a step in a part and its indices, beside its body."""
+"""Estimated size of a step in a partition and its indexes, without its body."""
 
 
 def part(day: int) -> str:
@@ -31,13 +31,13 @@ def part(day: int) -> str:
 
 
 def make_parts(made: psycopg.Connection[Any], today: int) -> None:
-    """Makes the parts of today and the days ahead. Steps of a day that are in `steps_rest` already stay there."""
+    """Create the partitions of today and the days ahead. Steps that are already in `steps_rest` remain there."""
     for day in range(today, today + AHEAD + 1):
         if made.execute("SELECT to_regclass(%s)", (part(day),)).fetchone() != (None,):
             continue
         try:
             with made.transaction():
-                # For those to come there is time: nobody waits for them while a copy is read.
+                # Future partitions are not urgent: do not wait while a backup reads the table.
                 made.execute(f"SET LOCAL lock_timeout = '{BRIEFLY if day > today else LONG}'")
                 made.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
                 made.execute(
@@ -45,11 +45,11 @@ def make_parts(made: psycopg.Connection[Any], today: int) -> None:
                 )
                 security.guard(made, part(day))
         except (psycopg.errors.CheckViolation, psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):
-            continue  # another time, or never: the rest takes it
+            continue  # retried later; until then steps_rest takes the steps
 
 
 def parts(made: psycopg.Connection[Any]) -> list[int]:
-    """The days that have a part, the oldest first."""
+    """Return the days that have a partition, the oldest first."""
     rows = made.execute(
         "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
         "WHERE i.inhparent = to_regclass('steps')"
@@ -58,24 +58,24 @@ def parts(made: psycopg.Connection[Any]) -> list[int]:
 
 
 def drop_empty(made: psycopg.Connection[Any], until: int) -> int:
-    """Drops the parts of days before this one that have nothing in them any more; how many."""
+    """Drop the empty partitions of days before this one. Return their number."""
     dropped = 0
     for day in parts(made):
         if day >= until:
             break
         try:
             with made.transaction():
-                security.mean_everybody(made)  # what is hidden from us is not nothing
+                security.mean_everybody(made)  # rows hidden by row security count
                 made.execute(f"SET LOCAL lock_timeout = '{BRIEFLY}'")
                 if not _has_any(made, day):
                     made.execute(f"LOCK TABLE ONLY steps, ONLY {part(day)} IN ACCESS EXCLUSIVE MODE")
-                    if not _has_any(made, day):  # nor did any come meanwhile
+                    if not _has_any(made, day):  # check again under the lock
                         made.execute(f"DROP TABLE {part(day)}")
                         dropped += 1
         except psycopg.errors.UndefinedTable:
-            continue  # another process was first
+            continue  # another process dropped it
         except psycopg.errors.LockNotAvailable:
-            break  # somebody reads steps for long: another time
+            break  # a long read holds the table: retried later
     return dropped
 
 
@@ -84,17 +84,17 @@ def _has_any(made: psycopg.Connection[Any], day: int) -> bool:
 
 
 def without(made: psycopg.Connection[Any], day: int, tenant: str, going: str) -> bool:
-    """Takes the steps of these runs of a tenant out of the part of a day by dropping it, in a transaction that means
-    the tenant: where others have steps in it, or the tenant has more of them, these are put into a new one before.
+    """Delete runs of a tenant from a partition by replacing it, within a transaction for the tenant.
 
-    Not where most of it would have to be put there, or somebody uses it just now. `going` is a table with such runs.
+    All other steps, also of other tenants, are copied to a new partition. Return False, with nothing changed, if most
+    steps remain or the partition is in use. `runs_table` contains the runs to delete.
     """
     gone = f"p.tenant = %s AND EXISTS (SELECT 1 FROM {going} g WHERE g.run = p.run)"
     return _anew(made, day, tenant, f"WHERE NOT ({gone})", (tenant,))
 
 
 def tighten(made: psycopg.Connection[Any], day: int, tenant: str) -> bool:
-    """Puts all steps of a day into a new part, if at least half of the old one is room that nobody needs."""
+    """Copy all steps of a day into a new partition, if at least half of the old one is free space."""
     return _anew(made, day, tenant, "", ())
 
 
@@ -104,9 +104,9 @@ def _anew(made: psycopg.Connection[Any], day: int, tenant: str, staying: str, va
     try:
         with made.transaction():
             made.execute(f"SET LOCAL lock_timeout = '{WHILE}'")
-            # Of everybody: what is hidden from us is not nothing.
+            # Of all tenants: rows hidden by row security count, too.
             security.mean_everybody(made)
-            made.execute(f"LOCK TABLE ONLY {old} IN SHARE ROW EXCLUSIVE MODE")  # it may be read, and no more
+            made.execute(f"LOCK TABLE ONLY {old} IN SHARE ROW EXCLUSIVE MODE")  # readers only
             count, size, most = made.execute(
                 f"SELECT count(*), count(*) * {ROW} + coalesce(sum(pg_column_size(p.body)), 0), "
                 f"(SELECT pg_total_relation_size('{old}')) / 2 {left}",
@@ -117,7 +117,7 @@ def _anew(made: psycopg.Connection[Any], day: int, tenant: str, staying: str, va
                 if count:
                     made.execute(f"CREATE TABLE {new} (LIKE {old} INCLUDING ALL)")
                     made.execute(f"INSERT INTO {new} SELECT p.* {left}", values)
-                    # So that nobody has to wait until it is looked through.
+                    # Saves the scan of the table when it is attached.
                     made.execute(f"ALTER TABLE {new} ADD CONSTRAINT of_day CHECK (day >= {day} AND day < {day + 1})")
                     made.execute(f"ANALYZE {new}")
                 _drop(made, old)
@@ -129,11 +129,11 @@ def _anew(made: psycopg.Connection[Any], day: int, tenant: str, staying: str, va
             security.mean(made, (tenant,), is_local=True)
             return is_worth_it
     except (psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
-        return False  # somebody reads it, or it is not ours to drop
+        return False  # in use, or the role is not its owner
 
 
 def _drop(made: psycopg.Connection[Any], old: str) -> None:
-    """Within a transaction: it is waited for a moment, and nobody sees anything between before and after."""
+    """Drop a partition within a transaction. Other sessions wait briefly and never see an intermediate state."""
     made.execute(f"SET LOCAL lock_timeout = '{BRIEFLY}'")
     made.execute(f"LOCK TABLE ONLY steps, ONLY {old} IN ACCESS EXCLUSIVE MODE")
     made.execute(f"DROP TABLE {old}")

@@ -1,8 +1,8 @@
-"""Connections to one PostgreSQL: made when needed, bounded, made anew after a restart, and left behind by a fork.
+"""Connection pool for one PostgreSQL server: lazy, bounded, reconnecting and fork-safe.
 
-While the server is away whoever asks is told at once, and it is tried again after a pause that grows. Where a pooler
-stands before it, which may give each transaction another session, nothing is left to a session: neither statements that
-are prepared, nor settings, nor who is meant.
+While the server is unavailable, requests fail immediately, and reconnecting is attempted with exponential backoff.
+Behind a pooler, which may use another session for each transaction, nothing depends on the session: no prepared
+statements, no settings, no tenants.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from mulligan.failure import SettingsError, StoreError
 from mulligan.remember.postgres.connection import PostgresConnection
 
 CONNECT = 5
-"""Seconds to reach the server."""
+"""Time limit for connecting to the server."""
 WAIT = 10.0
-"""Seconds to wait for one of the connections, where all are in use."""
+"""Time limit for getting a connection while all are in use."""
 STATEMENT = 60_000
-"""Milliseconds that one statement may take."""
+"""Time limit of a statement."""
 LOCK = 15_000
-"""Milliseconds to wait for another writer."""
+"""Time limit for waiting on the lock of another writer."""
 MOST = 10
-"""Connections of a process that read."""
+"""Read connections of a process."""
 FIRST, LONGEST = 0.2, 10.0
-"""Seconds before a server that was away is tried again: at first, and in the end."""
+"""First and maximum delay before reconnecting to an unavailable server."""
 OURS = ("replica", "pool")
-"""What a URL may say to us and not to PostgreSQL, beside whether there is a pooler."""
+"""URL parameters for mulligan that PostgreSQL does not know, besides `pooler`."""
 POOLERS = ("transaction", "session")
 
 
 def parts_of(url: str) -> tuple[str, str, int]:
-    """A URL as PostgreSQL takes it, the one of its replica or "", and how many connections may read."""
+    """Return the URL for PostgreSQL, the URL of its replica or "", and the number of read connections."""
     split = urlsplit(url)
     given = parse_qsl(split.query, keep_blank_values=True)
     own = {name: value for name, value in given if name in OURS}
@@ -56,7 +56,7 @@ def parts_of(url: str) -> tuple[str, str, int]:
 
 
 def direct(url: str) -> tuple[str, str]:
-    """The same without a word about poolers, and which sort of one it says there is, or ""."""
+    """Return the URL without its pooler parameter, and the type of pooler that it names, or ""."""
     split = urlsplit(url)
     given = parse_qsl(split.query, keep_blank_values=True)
     sorts = [value for name, value in given if name == "pooler"]
@@ -69,13 +69,13 @@ def direct(url: str) -> tuple[str, str]:
 
 
 def is_own(made: psycopg.Connection[Any]) -> bool:
-    """Whether the session that answers is the one that we were told of: a pooler tells of itself."""
+    """Return whether the session is direct: a pooler reports its own process id."""
     row = made.execute("SELECT pg_backend_pid()").fetchone()
     return row is not None and row[0] == made.info.backend_pid
 
 
 def shown(url: str) -> str:
-    """The address without its password."""
+    """Return the address without password and parameters, for display."""
     split = urlsplit(url)
     host = split.netloc.rpartition("@")[2]
     user = split.username
@@ -84,7 +84,7 @@ def shown(url: str) -> str:
 
 @contextlib.contextmanager
 def told(where: str) -> Iterator[None]:
-    """Turns what PostgreSQL says into a sentence that says what to do."""
+    """Convert PostgreSQL errors into a StoreError that says what to do."""
     try:
         yield
     except psycopg.Error as error:
@@ -94,7 +94,7 @@ def told(where: str) -> Iterator[None]:
 def _sentence(where: str, error: psycopg.Error) -> str:
     text = " ".join(str(error).split())[:500]
     state = error.sqlstate or ""
-    # Before there is a session, there is no code: what the server said stands in the text, in its own language or not.
+    # Before the session starts there is no error code, only the server's text, possibly translated.
     if state.startswith("28") or re.search(r"password authentication failed|no password supplied", text):
         return f"{where} does not let us in ({text}). Check the user and the password in the store's URL."
     if state == "3D000" or ("database" in text and "does not exist" in text):
@@ -118,7 +118,7 @@ def _sentence(where: str, error: psycopg.Error) -> str:
 
 
 class Pool:
-    """Connections of one process to one server."""
+    """The connections of one process to one server."""
 
     def __init__(self, url: str, most: int = MOST, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.where = shown(url)
@@ -135,13 +135,13 @@ class Pool:
         self._pause, self._again = 0.0, 0.0
 
     def _own(self) -> None:
-        """In a forked child the connections are still the parent's: to close them would end them there."""
+        """Abandon connections inherited by a fork: closing them would end the parent's sessions."""
         if self._pid != os.getpid():
             _left_behind.append(self._idle)
             self._renew()
 
     def connect(self, asks: bool = False) -> PostgresConnection:
-        """A new connection, for questions where it `asks`; while the server is away, at most one is tried at a time."""
+        """Open a connection, with planner settings for queries if `is_for_reading`. Fail immediately during backoff."""
         self._own()
         if self._is_closed:
             raise StoreError(f"{self.where} was closed.")
@@ -157,12 +157,12 @@ class Pool:
         return connection
 
     def _direct(self, asks: bool) -> PostgresConnection | None:
-        """A session of our own, unless there is a pooler in between."""
+        """Open a direct session; return None if there is a pooler in between."""
         if self._pooler == "transaction":
             return None
         own = " ".join(f"-c {name}={value}" for name, value in _settings(asks).items())
         try:
-            # What the URL says for itself comes last, and counts.
+            # Options of the URL come last and take precedence.
             made = self._made(prepare_threshold=1, options=f"{own} {_options(self._url)}".strip())
         except psycopg.OperationalError as error:
             if self._pooler or "startup parameter" not in str(error):
@@ -175,7 +175,7 @@ class Pool:
                 made.close()
                 raise
             made.close()
-        self._pooler = "transaction"  # or one of sessions: then this is no mistake either
+        self._pooler = "transaction"  # also correct behind a session pooler
         return None
 
     def _pooled(self, asks: bool) -> PostgresConnection:
@@ -195,7 +195,7 @@ class Pool:
 
     @contextlib.contextmanager
     def using(self) -> Iterator[PostgresConnection]:
-        """One that is free, for a while. What is broken afterwards is not used again, nor are those as old as it."""
+        """Yield a free or new connection. If it breaks, all idle connections are closed, too."""
         self._own()
         if not self._free.acquire(timeout=WAIT):
             raise StoreError(f"all {self._most} connections to {self.where} are in use. Allow more: ?pool=N")
@@ -230,7 +230,7 @@ class Pool:
             self._idle.append(connection)
 
     def drop_idle(self) -> None:
-        """A server that was restarted has ended them all."""
+        """Close all idle connections, which a restart of the server has ended."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -243,7 +243,7 @@ class Pool:
 
 
 _left_behind: list[Any] = []
-"""Connections that belong to the process that forked us: kept, because to let go of them is to close them."""
+"""Connections of the parent process. Kept referenced, because releasing them would close them."""
 
 
 def leave_behind(connection: object) -> None:
@@ -251,17 +251,17 @@ def leave_behind(connection: object) -> None:
 
 
 _LIMITS = {"statement_timeout": STATEMENT, "lock_timeout": LOCK, "idle_in_transaction_session_timeout": STATEMENT}
-# A plan made once serves all days: to weigh every day for each question takes longer than to answer it.
+# Generic plans: planning for each of many partitions takes longer than the query itself.
 _PLANNED = {"plan_cache_mode": "force_generic_plan", "jit": "off", "timezone": "UTC"}
-# Questions are put in the order in which they are to be looked up, row by row and by an index. How many rows there will
-# be PostgreSQL cannot know beforehand, and where it takes them for many it reads whole tables, by several processes.
+# Queries are written in the order of their index lookups. PostgreSQL cannot estimate the number of rows, and would scan
+# whole tables with parallel workers where it expects many.
 _AS_WRITTEN = {
     "join_collapse_limit": 1, "enable_hashjoin": "off", "enable_mergejoin": "off", "max_parallel_workers_per_gather": 0
 }  # fmt: skip
 
 
 def _settings(asks: bool) -> dict[str, Any]:
-    """Of a session of ours."""
+    """Return the settings of a session."""
     return {**_LIMITS, **_PLANNED, **(_AS_WRITTEN if asks else {})}
 
 

@@ -1,11 +1,9 @@
-"""Retention in PostgreSQL, by the day: what is to go of a day goes by a few statements, and its part of the steps goes
-with it or is made anew of what stays.
+"""Retention in PostgreSQL by day: a few statements per day, and replacing the day's partition of steps.
 
-What it comes to is the same as run by run: sums, patterns and fixes stay as they were counted, and so does every run
-that is imported, younger or kept longer. A day of which nothing stays is dropped. Of one that has little left, that is
-put into a new part, and the old one is dropped: nobody writes to a day that is over, so room that is only made free in
-it would be of no use to anybody. Where most stays, or somebody reads steps for long just then, ours are deleted. A
-day whose steps were compressed is put anew for the same reason.
+The result is the same as run by run: rollups, patterns and fixes keep their counts; imported, younger and longer
+retained runs remain. A day without remaining steps is dropped. If little remains, it is copied to a new partition and
+the old one is dropped, because free space in a past day would never be reused. If most remains, or a long read holds
+the table, rows are deleted. Days with compressed steps are copied for the same reason.
 """
 
 from __future__ import annotations
@@ -21,30 +19,30 @@ from mulligan.remember.postgres import days
 from mulligan.remember.store import DAY, Progress
 
 AT_ONCE = 100_000
-"""Runs that are taken out in one transaction, in a few seconds: for more, others of the tenant would wait too long."""
+"""Limit of runs per transaction, for a few seconds of work: other writers of the tenant wait meanwhile."""
 FEW = 100
-"""Runs of a day that is not over, of which so few go, go one by one: to look through the day would take longer."""
+"""With fewer expired runs, a day that does not expire as a whole is pruned run by run, which is faster."""
 NEVER = -(2**62)
 _IN_THE_WAY = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable)
 _GOES = "imported <= ? AND kept < CASE WHEN status = 'success' THEN ? ELSE ? END"
 _OTHERS = ("links", "orphans", "provisional")
-"""Tables with rows of runs, beside those that name them in another way."""
+"""Tables that refer to a run by a column `run` alone."""
 
 
 class Space(pruning.Space, Protocol):
     def freed(self, size: int) -> None:
-        """So many bytes were taken out, and will be free."""
+        """Count bytes that were deleted and will become free."""
 
 
 class DayPruning(pruning.Pruning):
-    """One round of retention, whole days first."""
+    """One execution of a retention policy, day by day first."""
 
     _space: Space
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._packed: set[int] = set()
-        """Days whose steps were compressed or sampled: what they were before takes room that nobody needs."""
+        """Days whose steps were compressed or sampled: their partitions contain free space."""
 
     def _by_age(self, progress: Progress | None) -> None:
         for day in self._days():
@@ -52,13 +50,13 @@ class DayPruning(pruning.Pruning):
                 while self._take_day(day):
                     pass
             except StoreError as error:
-                # It takes too long, others are in the way or were first: then run by run, a little at a time.
+                # A timeout, a lock or a concurrent change: continue run by run in small transactions.
                 if not isinstance(error.__cause__, _IN_THE_WAY):
                     raise
         super()._by_age(progress)
         for day in sorted(self._packed):
             try:
-                # Not as the tenant's turn: others keep on writing while it is put anew, only not to that day.
+                # Without the tenant's write turn: others can write to all other days while this one is copied.
                 with self._reading() as connection:
                     if day in days.parts(_made(connection)):
                         days.tighten(_made(connection), day, self._tenant)
@@ -74,13 +72,13 @@ class DayPruning(pruning.Pruning):
         return rows
 
     def _bounds(self) -> tuple[int, int, int]:
-        """Whether what was imported goes, and before when what worked and what failed must have come to go."""
+        """Return whether imported runs expire, and the times before which successful and failed runs expire."""
         ages = (self._policy.successes, self._policy.failures)
         worked, failed = (NEVER if age is None else self._now - age for age in ages)
         return int(self._policy.imports), worked, failed
 
     def _days(self) -> list[int]:
-        """Days that have a part, and many runs that are to go, or none that is to stay."""
+        """Return the days with a partition that have many expired runs, or only expired ones."""
         with self._reading() as connection:
             rows = connection.execute(
                 f"SELECT kept / {DAY} FROM runs WHERE tenant = ? GROUP BY 1 "
@@ -91,7 +89,7 @@ class DayPruning(pruning.Pruning):
         return [day for (day,) in rows if day in parts]
 
     def _take_day(self, day: int) -> bool:
-        """Runs of a day that are to go by now, with all that is theirs; whether there may be more of them."""
+        """Delete expired runs of a day with all their rows. Return whether there may be more."""
         tenant = self._tenant
         with self._writing(tenant) as writer:
             writer.execute('CREATE TEMP TABLE going (run TEXT COLLATE "C", started BIGINT) ON COMMIT DROP')

@@ -1,9 +1,9 @@
-"""Row-level security, the second line between tenants: PostgreSQL itself shows a statement no row of anybody else.
+"""Row-level security, a second isolation of tenants: PostgreSQL itself hides the rows of all other tenants.
 
-Every question names its tenant; should one ever forget to, there is a policy on every table. It goes by a setting that
-the store makes in each transaction that writes, and on each connection before it reads: the tenants that are meant, and
-nobody where nothing was said. It holds for the tables' owner too, but for no superuser and no role with BYPASSRLS:
-`holds` says whether it does.
+Every query names its tenant; should one forget to, the policy of each table still applies. It depends on a setting with
+the current tenants, which the store sets in each write transaction and on each connection before reading. Without the
+setting, no row is visible. It applies to the owner of the tables, too, but not to superusers and roles with BYPASSRLS:
+`is_enforced` tells whether it applies.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from mulligan.failure import StoreError
 SETTING = "mulligan.tenants"
 APART = "\x1f"
 EVERYBODY = "*"
-"""Who is meant by work on the store as a whole: a migration, a copy. No tenant is called so."""
+"""Selects all tenants, for work on the whole store such as migration and copying. No tenant has this name."""
 POLICY = "of_tenant"
 _MEANT = f"(SELECT current_setting('{SETTING}', true))"
 _ALLOWED = (
     f"(tenant = ANY (CAST((SELECT string_to_array(current_setting('{SETTING}', true), chr(31))) AS text[])) "
     f"OR {_MEANT} = '{EVERYBODY}')"
 )
-"""Looked up once a statement, and not once a row."""
+"""A subquery, so that PostgreSQL evaluates it once per statement instead of once per row."""
 SHARED = {"meta": "OR tenant = ''"}
-"""What a store knows of itself, whoever asks: how often something was forgotten."""
+"""Exceptions for rows of the store itself, such as the number of erasures."""
 _TABLES = (
     "SELECT c.relname, c.relrowsecurity AND c.relforcerowsecurity AND EXISTS "
     f"(SELECT 1 FROM pg_policy p WHERE p.polrelid = c.oid AND p.polname = '{POLICY}') FROM pg_class c "
@@ -37,12 +37,12 @@ _TABLES = (
 
 
 def tables(made: psycopg.Connection[Any]) -> dict[str, bool]:
-    """Every table with rows of tenants, parts of others too, and whether it is guarded."""
+    """Return every table with tenant rows, partitions included, and whether row security is enabled."""
     return dict(made.execute(_TABLES).fetchall())
 
 
 def guard(made: psycopg.Connection[Any], *names: str) -> None:
-    """Guards these tables, or all that are not; within a transaction of the owner's."""
+    """Enable row security for these tables, or for all that lack it. Requires a transaction of the owner."""
     for name in names or [name for name, is_guarded in tables(made).items() if not is_guarded]:
         allowed = f"({_ALLOWED} {SHARED.get(name, '')})"
         made.execute(f'ALTER TABLE "{name}" ENABLE ROW LEVEL SECURITY')
@@ -52,15 +52,15 @@ def guard(made: psycopg.Connection[Any], *names: str) -> None:
 
 
 def mean(made: psycopg.Connection[Any], tenants: Sequence[str], is_local: bool) -> None:
-    """From now on these are meant: within this transaction, or until others are."""
+    """Set the current tenants for this transaction, or until they are set again."""
     if strange := [name for name in tenants if APART in name or name in (EVERYBODY, "\x1e")]:
         raise StoreError(f"no tenant is called {strange[0][:80]!r}.")
-    # Nobody's name at the end: without it the tenant "", which has what is the server's own, would be no tenant at all.
+    # A terminator that is no tenant name: without it, the tenant "" would be an empty list.
     _set(made, APART.join((*tenants, "\x1e")), is_local)
 
 
 def mean_everybody(made: psycopg.Connection[Any]) -> None:
-    """The same for work on the store as a whole, within a transaction."""
+    """Select all tenants for work on the whole store, within a transaction."""
     _set(made, EVERYBODY, is_local=True)
 
 
@@ -69,6 +69,6 @@ def _set(made: psycopg.Connection[Any], meant: str, is_local: bool) -> None:
 
 
 def holds(made: psycopg.Connection[Any]) -> bool:
-    """Whether it holds for whoever is connected."""
+    """Return whether row security applies to the connected role."""
     row = made.execute("SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user").fetchone()
     return row is not None and not row[0] and all(tables(made).values())

@@ -1,8 +1,8 @@
-"""A Store for a team, in PostgreSQL. One writer a process, and of several processes one at a time for each tenant.
+"""PostgreSQL store for teams: one writer per process, and one process at a time per tenant.
 
-What a batch changes is settled in one transaction: whoever has a tenant's turn knows by its number whether others have
-written since, and lets go of what it had in hand. A COMMIT whose answer was lost is tried again by the recorder, and
-the offset of its journal says whether it came through.
+A batch is one transaction. Each write takes the tenant's turn, a counter that shows whether another process has written
+since; then caches are dropped. If the answer to a COMMIT is lost, the recorder retries, and the journal offset shows
+whether the first attempt succeeded.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _TURN = (
 
 
 class PostgresStore(DatabaseStore):
-    """Keeps everything in one database, whose tables it makes when they are not there.
+    """Store in one PostgreSQL database, whose tables are created if missing.
 
-    `?replica=URL` names a server that follows this one: what may be a moment old is asked there. `?pool=N` says how
-    many connections a process may read with, `?pooler=session` that a pooler in between gives each of them a session.
+    `?replica=URL` names a replica for queries that may be slightly outdated. `?pool=N` sets the number of read
+    connections of a process. `?pooler=session` states that a pooler in between assigns whole sessions.
     """
 
     _is_far = True
@@ -58,8 +58,10 @@ class PostgresStore(DatabaseStore):
     def __init__(
         self, url: str, clock: Callable[[], int] = now, fsync: bool = False, journals: Path | None = None
     ) -> None:
-        """`journals` is where processes on this machine keep what they have not brought in: what is forgotten goes
-        from there, too. With `fsync` a commit waits for the disk even where the server's own settings say otherwise.
+        """Open the store.
+
+        `journals` is the folder of local journals, from which erased records are removed, too. With `fsync` a commit
+        waits for the disk, even if the server is configured otherwise.
         """
         super().__init__(clock)
         plain, replica, most = parts_of(url)
@@ -93,7 +95,7 @@ class PostgresStore(DatabaseStore):
 
     @contextlib.contextmanager
     def _asking(self, tenant: str) -> Iterator[PostgresConnection]:
-        """What may be a moment old: the replica answers, and while it is away the one that it follows."""
+        """Yield a connection for queries that may be slightly outdated: the replica, or the primary as a fallback."""
         if self._replica is not None:
             try:
                 used = self._replica.using()
@@ -114,11 +116,11 @@ class PostgresStore(DatabaseStore):
         return self._answered(self._asking, tenant, sql, tuple(values))
 
     def _read_own(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
-        """What must know of our own writes."""
+        """Query the primary, which contains the process's own writes."""
         return self._answered(self._reading, tenant, sql, tuple(values))
 
     def _answered(self, where: _Where, tenant: str, sql: str, values: tuple[Any, ...]) -> list[Any]:
-        """Asked once more where the connection was one that the server has ended meanwhile."""
+        """Execute a query; retry once if the server had closed the connection."""
         try:
             with where(tenant) as connection:
                 return connection.execute(sql, values).fetchall()
@@ -140,9 +142,9 @@ class PostgresStore(DatabaseStore):
                 raise
 
     def _begun(self, tenants: tuple[str, ...]) -> PostgresConnection:
-        """A transaction that has these tenants' turn; once more where the server had ended our connection meanwhile.
+        """Begin a transaction with these tenants' turns; retry once if the server had closed the connection.
 
-        A restart does so, and the connection does not know before it is used. Nothing was asked of it yet.
+        After a restart, a connection fails at its first use. Nothing was executed on it yet.
         """
         had = self._writer
         try:
@@ -150,7 +152,7 @@ class PostgresStore(DatabaseStore):
         except psycopg.OperationalError:
             if had is None or not had.made.closed:
                 raise
-        self._pool.drop_idle()  # they are as old
+        self._pool.drop_idle()  # they were closed by the same restart
         return self._begun_once(tenants)
 
     def _begun_once(self, tenants: tuple[str, ...]) -> PostgresConnection:
@@ -184,14 +186,14 @@ class PostgresStore(DatabaseStore):
         return self._writer
 
     def _make_parts(self, writer: PostgresConnection) -> None:
-        """The days ahead, looked at once a day."""
+        """Create partitions for the coming days, at most once a day."""
         today = self._clock() // DAY
         if today > self._made:
             days.make_parts(writer.made, today)
             self._made = today
 
     def _take_turns(self, writer: PostgresConnection, tenants: Iterable[str]) -> None:
-        """Waits until nobody else writes for these tenants. All in one order, so that no two wait for each other."""
+        """Wait until no other process writes for these tenants. Sorted, so that no two processes deadlock."""
         turns = {tenant: writer.execute(_TURN, (tenant,)).fetchone()[0] for tenant in sorted({"", *tenants} - {""})}
         if any(turn != self._turns.get(tenant, -1) + 1 for tenant, turn in turns.items()):
             self._version += 1
@@ -202,11 +204,11 @@ class PostgresStore(DatabaseStore):
         try:
             if not writer.made.closed:
                 writer.made.execute("ROLLBACK")
-        except psycopg.Error:  # the connection is gone, and the transaction with it
+        except psycopg.Error:  # the connection is lost, and the transaction with it
             writer.close()
             self._pool.drop_idle()
 
-    # What PostgreSQL does in its own way
+    # Operations specific to PostgreSQL
 
     def offset(self, tenant: str, journal: str) -> int:
         rows = self._read_own(tenant, "SELECT upto FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))
@@ -236,7 +238,7 @@ class PostgresStore(DatabaseStore):
         return learning.Ways(self._near, asking.latest, asking.fixes_of, asking.samples)
 
     def _near(self, read: learning.Read, tenant: str, tool: str, text: str, stamp: int) -> list[tuple[float, str]]:
-        """Of few patterns all are compared; of very many those whose words are the most alike."""
+        """Compare all patterns of a tool; if there are very many, only candidates from the similarity index."""
         known = self._candidates.of(read, tenant, tool, stamp)
         if len(known) < candidates.MOST or not self._finds_alike:
             return known.nearest(text)
@@ -245,13 +247,13 @@ class PostgresStore(DatabaseStore):
     def prune(
         self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
     ) -> Pruned:
-        from mulligan.remember.postgres.retention import DayPruning  # once in a while
+        from mulligan.remember.postgres.retention import DayPruning  # rarely needed
 
         round = DayPruning(self._writing, partial(self._reading, tenant), _Space(), tenant, policy, now)
         if dry_run:
             return round.rehearse(progress)
         pruned = round.perform(progress)
-        with self._writing(tenant) as writer:  # its work is done in many transactions, so that others come between
+        with self._writing(tenant) as writer:  # pruning itself uses many transactions
             if pruned.runs or pruned.sampled:
                 told_of = audit.counted(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
                 self._note(writer, tenant, "prune", told=told_of)
@@ -261,12 +263,12 @@ class PostgresStore(DatabaseStore):
         return pruned
 
     def forget(self, tenant: str, what: Forget) -> Forgotten:
-        from mulligan.remember import upkeep  # once in a while
+        from mulligan.remember import upkeep  # rarely needed
         from mulligan.remember.recording.scrubbing import scrub
 
         forgetting.check(what)
         with self._writing(tenant) as writer:
-            # A long look at everything: it takes as long as it takes.
+            # Erasing scans all tables, without a time limit.
             writer.made.execute("SET LOCAL statement_timeout = 0")
             work = upkeep.Forgetting(writer, self._ledger, tenant, what)
             forgotten = work.perform()
@@ -314,7 +316,7 @@ class PostgresStore(DatabaseStore):
 
 
 class _Space:
-    """What was removed becomes free when PostgreSQL gets round to it: until then it is counted."""
+    """Size of the database minus deleted bytes: PostgreSQL frees space only when it vacuums."""
 
     def __init__(self) -> None:
         self._removed = 0
@@ -327,7 +329,7 @@ class _Space:
         return max(self.size(connection) - self._removed, 0)
 
     def removed(self, history: History) -> None:
-        # About what its rows and their places in the indices take.
+        # Estimated size of the rows and their index entries.
         self.freed(600 + sum(300 + len(encode(step)) for step in history.steps))
 
     def freed(self, size: int) -> None:

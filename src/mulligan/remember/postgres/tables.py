@@ -1,6 +1,4 @@
-"""The tables of `tables.py` in PostgreSQL, and what they have here beyond them: steps by day (`days.py`), and whose
-turn it is.
-"""
+"""The tables of a PostgreSQL store: the shared migrations, and additions for partitions and write turns."""
 
 from __future__ import annotations
 
@@ -42,22 +40,22 @@ AFTER: dict[int, tuple[str, ...]] = {
         """,
     )
 }
-"""What PostgreSQL has besides, after the migration of this number."""
+"""Additional statements for PostgreSQL after a migration, by its number."""
 OWN_TABLES = ("mulligan", "turns")
-"""Tables that no other database has, and no copy takes along."""
+"""Tables that only PostgreSQL has, which are not copied."""
 OWN_COLUMNS = {"steps": ("day",)}
 LOCK = 0x6D756C67
-"""Of the advisory lock under which tables are made and changed."""
+"""Advisory lock that serializes schema changes."""
 ALIKE = (
     "CREATE EXTENSION IF NOT EXISTS pg_trgm",
     "CREATE EXTENSION IF NOT EXISTS btree_gist",
     "CREATE INDEX IF NOT EXISTS fixed_by_words ON fixed USING gist (tenant, tool, words gist_trgm_ops (siglen = 64))",
 )
-"""What finds the most alike of very many patterns, where the extension can be had."""
+"""Similarity index for very many patterns, if the extensions are available."""
 
 
 def ddl(statement: str) -> str:
-    """A statement of `tables.py` as PostgreSQL writes it. Texts are in the order of their bytes, as everywhere."""
+    """Translate a DDL statement to PostgreSQL. Texts sort by bytes, as in SQLite."""
     words = re.sub(r"\bBLOB\b", "BYTEA", statement.replace("WITHOUT ROWID", ""))
     if "FUNCTION" in words:
         return words
@@ -66,7 +64,7 @@ def ddl(statement: str) -> str:
 
 
 def schema_of(made: psycopg.Connection[Any], where: str) -> int:
-    """How many migrations it has had, if it is ours and we know them all."""
+    """Return the schema version. Raise StoreError if the database is not a store, or is from a newer version."""
     (known, others) = made.execute("SELECT to_regclass('mulligan'), to_regclass('runs')").fetchone() or (None, None)
     if known is None:
         if others is not None:
@@ -84,7 +82,7 @@ def schema_of(made: psycopg.Connection[Any], where: str) -> int:
 
 
 def prepare(made: psycopg.Connection[Any], where: str) -> None:
-    """Makes the tables, or brings them up to date; of several who come at once, one does."""
+    """Create or migrate the tables. Of several processes, only one does so at a time."""
     if schema_of(made, where) == len(MIGRATIONS):
         return
     with made.transaction():
@@ -114,7 +112,7 @@ def _have_alike(made: psycopg.Connection[Any]) -> None:
                 made.execute(statement)
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.FeatureNotSupported, psycopg.errors.UndefinedFile,
             psycopg.errors.UndefinedObject):  # fmt: skip
-        return  # then patterns are compared as everywhere else
+        return  # without the index, all patterns are compared
 
 
 def has_alike(made: psycopg.Connection[Any]) -> bool:

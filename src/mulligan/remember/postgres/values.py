@@ -1,4 +1,4 @@
-"""Values on their way to PostgreSQL and back: characters it has no room for, whole numbers, and columns of rows."""
+"""Conversion of values for PostgreSQL: escaped characters, integers, and columns of rows as arrays."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from psycopg.pq import Format
 from psycopg.types.numeric import NumericBinaryLoader, NumericLoader
 from psycopg.types.string import StrBinaryDumper, StrDumper, TextBinaryLoader, TextLoader
 
-# PostgreSQL keeps no NUL in a text and no half of a surrogate pair. Each has a stand-in at the end of what Unicode
-# leaves to private use; what is written so is read back as it was.
+# PostgreSQL stores neither NUL characters nor lone surrogates in texts. Each is replaced by a character at the end of
+# Unicode's private use area, and restored when it is read.
 _NUL, _LOW, _HIGH = 0x10F000, 0xD800, 0xDFFF
 _SHIFT = 0x10F800 - _LOW
 _OUT = {0: _NUL, **{code: code + _SHIFT for code in range(_LOW, _HIGH + 1)}}
@@ -25,12 +25,12 @@ _STANDING_IN = re.compile(f"[{chr(_NUL)}{chr(_LOW + _SHIFT)}-{chr(_HIGH + _SHIFT
 
 
 def kept(text: str) -> str:
-    """The text as PostgreSQL can keep it."""
+    """Replace the characters that PostgreSQL cannot store."""
     return text.translate(_OUT) if _STRANGE.search(text) else text
 
 
 def read(text: str) -> str:
-    """The text as it was."""
+    """Restore the replaced characters."""
     return text.translate(_BACK) if _STANDING_IN.search(text) else text
 
 
@@ -46,7 +46,7 @@ class _BinaryDumper(StrBinaryDumper):
 
 class _Loader(TextLoader):
     def load(self, data: Any) -> Any:
-        text = str(data, "utf-8")  # the encoding of every session of ours
+        text = str(data, "utf-8")  # all sessions use UTF-8
         return text if text.isascii() else read(text)
 
 
@@ -55,7 +55,7 @@ class _BinaryLoader(TextBinaryLoader):
 
 
 class _WholeLoader(NumericLoader):
-    """Sums are numerics to PostgreSQL; ours are of whole numbers."""
+    """Loads numeric values as int: PostgreSQL returns sums of integers as numeric."""
 
     def load(self, data: Any) -> Any:
         return int(super().load(data))
@@ -66,8 +66,8 @@ class _WholeBinaryLoader(NumericBinaryLoader):
         return int(super().load(data))
 
 
-# Many rows as one value a column, in PostgreSQL's own form of an array, so that a statement takes as many as there are.
-# psycopg's own lists ask of every member what it is; here the column says so once.
+# Many rows are passed as one binary array per column, in a single statement. psycopg's own list adaptation inspects
+# each member; here the column type is known.
 
 _TEXT, _WHOLE, _BLOB = 25, 20, 17
 _HEAD = struct.Struct("!iiIii")
@@ -76,7 +76,7 @@ _NOTHING = _SIZE.pack(-1)
 
 
 class Column:
-    """The values of one column of some rows."""
+    """The values of one column for many rows."""
 
     __slots__ = ("values",)
 
@@ -101,7 +101,7 @@ COLUMNS: dict[int, tuple[type[Column], str]] = {
     _WHOLE: (Wholes, "bigint"),
     _BLOB: (Blobs, "bytea"),
 }
-"""What the columns of our tables are, by the number that PostgreSQL has for it."""
+"""Column types by PostgreSQL's type id."""
 
 
 def _array(of: int, values: Sequence[bytes | None]) -> bytes:
@@ -145,7 +145,7 @@ _DUMPERS = {Texts: _dumper(1009, _texts), Wholes: _dumper(1016, _wholes), Blobs:
 
 
 def adapted(made: Connection[Any]) -> None:
-    """Has texts go out and come in as they are, sums as whole numbers, and columns as arrays."""
+    """Register the adapters for texts, integer sums and columns on a connection."""
     for kind, dumper in _DUMPERS.items():
         made.adapters.register_dumper(kind, dumper)
     made.adapters.register_dumper(str, _Dumper)

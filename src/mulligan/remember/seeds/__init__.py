@@ -1,1 +1,1 @@
-"""Lessons that come with mulligan, a file each in `lessons/`, and how a failure finds its own."""
+"""Seed lessons that ship with mulligan, one file each in `lessons/`, and how they are matched to failures."""

@@ -1,7 +1,7 @@
-"""The seeds: read from their files, put into a store, and found for a failure. They are no evidence (SAFETY S3).
+"""Seed lessons: loaded from their files, installed into a store, and matched to failures.
 
-They are used without being put into a store, so that the first day is useful; what a person says in the store holds:
-a seed that was disabled or reworded there is so here, and `mulligan seed --remove` takes all of them out of use.
+Seeds work without being installed, so that the first day is useful. They are no evidence (SAFETY S3). Decisions in the
+store take precedence: a seed that was disabled or edited there stays so, and `mulligan seed --remove` disables all.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ OFF = b"off"
 
 
 class Planted(NamedTuple):
-    """What became of the seeds in a store."""
+    """The result of installing the seeds into a store."""
 
     new: int
     changed: int
     same: int
     kept: int
-    """Those that a person has reworded, and that stay so."""
+    """Seeds that a person has edited. They are not updated."""
 
 
 @cache
 def seeds() -> Mapping[str, Lesson]:
-    """Every seed by the name of its file."""
+    """Return all seeds by file name."""
     folder = lesson_files.load(FOLDER)
     if folder.refused:
         raise LessonFileError(folder.refused[0])
@@ -44,18 +44,18 @@ def seeds() -> Mapping[str, Lesson]:
 
 
 def _shipped(lesson: Lesson) -> Lesson:
-    """As it comes with mulligan: nobody here has reworded it."""
+    """Mark a lesson as an unedited seed."""
     return msgspec.structs.replace(lesson, edited=False, source="seed")
 
 
 def named(id: str) -> Lesson | None:
-    """The seed of this id, or of one that begins so."""
+    """Return the seed with this id or unique id prefix."""
     found = [each for each in seeds().values() if each.id.startswith(id)]
     return found[0] if len(found) == 1 else None
 
 
 def known(store: Store | None, tenant: str, tool: str, failure: Failure, limit: int = 1) -> list[Lesson]:
-    """The seeds that speak of a failure, in the words that are kept of them, without those that a person disabled."""
+    """Return the seeds that match a failure, with their stored text, without disabled ones."""
     found = speaking(seeds().values(), tool, failure, limit)
     if not found or store is None:
         return found
@@ -66,7 +66,7 @@ def known(store: Store | None, tenant: str, tool: str, failure: Failure, limit: 
 
 
 def plant(store: Store, tenant: str) -> Planted:
-    """Puts the seeds into a store, or newer words in the place of older ones; what people said of them stays."""
+    """Install the seeds into a store, or update their text. Decisions of people are retained."""
     before = {each.id: each for each in in_store(store, tenant)}
     new = changed = kept = 0
     every = list(seeds().values())
@@ -79,14 +79,14 @@ def plant(store: Store, tenant: str) -> Planted:
 
 
 def remove(store: Store, tenant: str) -> int:
-    """Takes the seeds out of a store and out of use; how many were there."""
+    """Delete the seeds from a store and disable them. Return how many were stored."""
     gone = store.remove_lessons(tenant, "seed")
     store.put(tenant, SHELF, KEY, OFF)
     return gone
 
 
 def is_off(store: Store, tenant: str) -> bool:
-    """Whether a person has taken the seeds out of use."""
+    """Return whether a person has disabled the seeds."""
     return store.get(tenant, SHELF, KEY) == OFF
 
 

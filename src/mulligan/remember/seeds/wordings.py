@@ -1,7 +1,7 @@
-"""Which seeds speak of a failure: those whose wording stands in what was said, word for word.
+"""Seed matching: a seed matches a failure whose text contains one of its phrases word for word.
 
-No likeness here, and no guess: a seed is about a program, and programs say the same thing in the same words. Each line
-of a seed's `error` is one wording, with `{name}` where something varies. Nothing is a good answer.
+There is no similarity search: a seed is about one program, which prints constant messages. Each line of a seed's
+`error` is a phrase, with `{name}` for a variable part. Most failures match no seed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from mulligan.failure import Failure
 from mulligan.records import Lesson
 
 LINES = 40
-"""Lines at each end of a text that are looked at: what went wrong is told first or last."""
+"""Lines at each end of a text that are searched: programs print the cause first or last."""
 WIDEST = 600
-"""Characters of a line that are looked at."""
+"""Characters of a line that are searched."""
 ANY = "any"
-"""The tool of a seed that is about calls of every tool."""
+"""The tool of a seed that applies to all tools."""
 
 _OPEN = re.compile(r"\{[a-z ]{1,20}\}")
 _MARKUP = str.maketrans("\u2039\u203a\u00a6", "<>|")
-"""Undoes what makes text fit to be shown, in seeds and in what was kept of a failure alike."""
+"""Reverts the replacements of the text sanitizer, in seeds and in stored failures alike."""
 _SHELL = re.compile(
     r"(?:\b|_)(?:bash|shell|sh|zsh|terminal|console|powershell|cmd|exec|execute|command|run|python|ipython|jupyter|node"
     r"|interpreter|script|build|compile|lint|tests?)(?:\b|_|$)",
@@ -40,19 +40,19 @@ _EDITING = ("tool/edit_mismatch", "tool/stale_file")
 
 
 class Wording(NamedTuple):
-    """What stands in a text, in this order, where something else stands in between."""
+    """The constant parts of a phrase, in order, with variable text in between."""
 
     parts: tuple[str, ...]
 
     @property
     def weight(self) -> int:
-        """How much it says: of two that are found, the one with more words is meant."""
+        """The number of constant characters: of several matches, the longest is the most specific."""
         return sum(map(len, self.parts))
 
 
 @lru_cache(1024)
 def wording(text: str) -> Wording:
-    """A wording as it is looked for; what varies at its ends says nothing."""
+    """Parse a phrase. Variable parts at its ends are ignored."""
     return Wording(tuple(part for each in _OPEN.split(_folded(text)) if (part := each.strip(" "))))
 
 
@@ -61,9 +61,9 @@ def wordings(seed: Lesson) -> list[Wording]:
 
 
 def is_in(known: Wording, line: str) -> bool:
-    """Whether a line, folded, says this: whole words, each part after the one before it, with something between.
+    """Return whether a normalized line contains the phrase: whole words, in order, with text in between.
 
-    Not where it is quoted: then somebody speaks about such a failure.
+    A quoted phrase does not count: such a text talks about a failure.
     """
     end = -1
     for number, part in enumerate(known.parts):
@@ -81,7 +81,7 @@ def _is_quoted(line: str, at: int) -> bool:
 
 
 def _end_of(part: str, line: str, start: int) -> int:
-    """Where a part ends that begins here or later, and not in the middle of a word; -1 where there is none."""
+    """Return the end of the first occurrence at or after `start` that has word boundaries; -1 if there is none."""
     at = line.find(part, start)
     while at >= 0:
         end = at + len(part)
@@ -93,7 +93,7 @@ def _end_of(part: str, line: str, start: int) -> int:
 
 
 def speaking(seeds: Iterable[Lesson], tool: str, failure: Failure, limit: int = 1) -> list[Lesson]:
-    """The seeds that speak of this failure of this tool, the most particular first."""
+    """Return the seeds that match a failure of a tool, the most specific first."""
     said = _lines(failure.message)
     rest = _lines(failure.detail)
     whole = "\n".join((*said, *rest))
@@ -101,7 +101,7 @@ def speaking(seeds: Iterable[Lesson], tool: str, failure: Failure, limit: int = 
     for seed in seeds:
         if not _may_meet(seed, tool, failure):
             continue
-        # What stands beside the sentence may be about something else, unless that is of the seed's kind, or of none.
+        # The detail may be about something else. Search it only if the failure has the seed's kind, or a vague one.
         may_look_on = failure.kind.code in _VAGUE or str(failure.kind) == seed.kind
         for each in wordings(seed):
             if not all(part in whole for part in each.parts):
@@ -115,23 +115,23 @@ def speaking(seeds: Iterable[Lesson], tool: str, failure: Failure, limit: int = 
 
 
 def _may_meet(seed: Lesson, tool: str, failure: Failure) -> bool:
-    """Whether a seed can be about this tool: an editor does not say what a shell says, nor a tool what a model does."""
+    """Return whether a seed can apply to a tool: shells, editors and models print different messages."""
     if (seed.kind.partition("/")[0] == "model") != (failure.kind.type == "model"):
         return False
     if seed.tool == ANY or failure.kind.type == "model":
         return True
     asked, own = family(tool), family(seed.tool)
     if own == "files" and asked == "shell":
-        return str(failure.kind) in _EDITING  # some agents patch files by a command
+        return str(failure.kind) in _EDITING  # some agents patch files by a shell command
     if "." in seed.tool and asked == "shell":
-        return False  # of an MCP server
+        return False  # a tool of an MCP server
     if own == "shell":
-        return asked == "shell" or not tool  # what a program says is not what other tools mean by the same words
+        return asked == "shell" or not tool  # other tools may use the words of a program with another meaning
     return own == asked or not own or not asked
 
 
 def family(tool: str) -> str:
-    """`shell`, `files` or nothing: by what agents call their tools."""
+    """Return `shell`, `files` or an empty string, by the tool names that agents use."""
     name = re.split(r"[.]|__", tool)[-1]
     if _SHELL.search(name):
         return "shell"
