@@ -1,7 +1,7 @@
-"""Alerts: a command or a webhook is told of failures that only a person can fix, of new ones, and of ever more.
+"""Alerts to a command or a webhook: failures that need a person, new patterns, high failure rates, open circuits.
 
-Off unless asked for. What is sent has passed redaction, as all events have; the same is told once in a while, and there
-is a bound on all of it.
+Off by default. Alerts are built from redacted events. Repeated alerts are suppressed for an interval, and the number
+of alerts per hour is limited.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ log = logging.getLogger("mulligan")
 T = TypeVar("T")
 
 AGAIN = 900.0
-"""Seconds before the same is told again."""
+"""Minimum time between two alerts with the same type and subject."""
 HOURLY = 30
-"""Alerts in an hour, of all sorts together."""
+"""Maximum number of alerts per hour, of all types together."""
 WINDOW, LEAST, SHARE = 600.0, 20, 0.5
-"""Given up so often: in so many seconds, of at least so many calls, at least this share."""
+"""High failure rate: in this window, with at least this many calls, at least this ratio was unrecovered."""
 SECONDS = 10.0
-"""That a command or a webhook may take."""
+"""Timeout of one command run or webhook request."""
 PAUSES = (1.0, 5.0)
-"""Seconds before a webhook that did not answer, or is out of order, is told the same again."""
+"""Backoff before each retry of a webhook request that timed out or failed with a server error."""
 WAITING = 100
 REMEMBERED = 10_000
 UNMADE = "it was not made"
-"""What a call says that was blocked because its circuit breaker is open; it also says when it is tried again."""
+"""Evidence of a blocked call. If its circuit breaker is open, the failure also has `retry_after`."""
 CIRCUIT_OPEN = "its circuit breaker is open"
-"""Why other calls were given up, or not made again."""
+"""Stop reason of calls that an open circuit breaker ended."""
 
 
 class Alert(Record, frozen=True):
-    """What somebody should know."""
+    """One alert, as sent in JSON."""
 
     what: Literal["person_needed", "new_pattern", "giving_up", "circuit_open"]
     told: str
-    """In a sentence."""
+    """Summary in one sentence."""
     at: int
     tool: str = ""
     kind: str = ""
@@ -62,31 +62,31 @@ class Alert(Record, frozen=True):
     message: str = ""
     pattern: str = ""
     link: str = ""
-    """Where to look, if a server is known."""
+    """Dashboard URL of the run, if a server is configured."""
     untold: int = 0
-    """Alerts before this one that nobody was told of, because there were too many in an hour."""
+    """Earlier alerts that were not sent because of the hourly limit."""
 
 
 class Watch:
-    """Decides what is worth an alert, from events as they are kept. It has no clock of its own, and sends nothing."""
+    """Rules that derive alerts from stored events. Pure: the caller passes the time and sends the alerts."""
 
     def __init__(self, find: Callable[[str], Pattern | None] | None = None, link: str = "") -> None:
         self._find = find
         self._link = link.rstrip("/")
         self._met: dict[str, None] = {}
-        """Patterns that are known not to be new."""
+        """Patterns that were already looked up, so that each is checked once."""
         self._told: dict[tuple[str, str], float] = {}
         self._hour: deque[float] = deque()
         self._ended: deque[tuple[float, bool]] = deque(maxlen=REMEMBERED)
         self._open: dict[str, dict[int, Step]] = {}
-        """Calls that failed and may be made again, by run: other programs do not say that one was given up."""
+        """Failed calls that may still recover, by run. Imported records have no stop reason that would settle this."""
         self._over: dict[str, None] = {}
-        """Runs that have ended: what failed in them and was not made again was given up."""
+        """Ended runs: their open failures are unrecovered."""
         self._untold = 0
-        """Alerts that were not told, because there were too many; the next one says so."""
+        """Alerts not sent because of the hourly limit since the last sent one."""
 
     def heard(self, events: Iterable[AnyEvent], now: float) -> list[Alert]:
-        """The alerts of a batch that was kept at this second."""
+        """Return the alerts for a batch of events stored at this time."""
         found: list[Alert] = []
         heard: set[str] = set()
         for event in events:
@@ -127,7 +127,7 @@ class Watch:
             yield self._alert("new_pattern", f"{failure.kind} in {name}: not met before", step, now)
 
     def _close(self, run: str, is_over: Callable[[Step], bool]) -> None:
-        """Calls that need not be waited for any more: they were made again, or something like them worked."""
+        """Remove open failures of a run that match: they were attempted again or have recovered."""
         if run in self._open:
             self._open[run] = {call: each for call, each in self._open[run].items() if not is_over(each)}
 
@@ -145,7 +145,7 @@ class Watch:
         return f"{given_up} of the last {len(self._ended)} calls were given up"
 
     def _is_new(self, step: Step) -> bool:
-        """Whether the store met this pattern in the run at hand for the first time."""
+        """Return whether the pattern of a failure first occurred in this run."""
         if self._find is None or step.failure is None or not step.failure.fingerprint:
             return False
         id = pattern_id(step.name, step.failure.fingerprint)
@@ -187,7 +187,7 @@ class Watch:
         return True
 
     def _counted(self, alert: Alert) -> Alert:
-        """The alert with how many before it were left out."""
+        """Return the alert with the number of suppressed alerts before it."""
         untold, self._untold = self._untold, 0
         if not untold:
             return alert
@@ -196,18 +196,18 @@ class Watch:
 
 
 def _keep(known: dict[str, T], name: str, value: T) -> None:
-    """One more, and the oldest goes where there are too many."""
+    """Add an entry and evict the oldest one if the limit is reached."""
     if len(known) >= REMEMBERED:
         del known[next(iter(known))]
     known[name] = value
 
 
 class Alerts:
-    """A listener that tells a command (JSON on its standard input) or a webhook (JSON, posted).
+    """Listener that sends alerts to a command (JSON on standard input) or a webhook (JSON in a POST request).
 
-        mulligan.listen(Alerts(command="notify-me"))
+        mulligan.add_listener(Alerts(command="notify-me"))
 
-    They are told on a thread of its own, in turn: nobody waits for them.
+    A background thread sends them in order, so no caller waits for delivery.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class Alerts:
         self.heard((event,))
 
     def heard(self, events: Iterable[AnyEvent]) -> None:
-        """Events that are kept."""
+        """Evaluate stored events and queue their alerts for delivery."""
         for alert in self._watch.heard(events, self._clock()):
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="mulligan-alerts", daemon=True)
@@ -249,13 +249,13 @@ class Alerts:
                 log.warning("an alert was not told, because %d wait: %s", WAITING, alert.told)
 
     def close(self, timeout: float = 2.0) -> None:
-        """Tells what waits, in bounded time."""
+        """Send the queued alerts and stop the thread. Give up after the timeout."""
         if self._thread is not None:
             self._is_closing.set()
             deadline = time.monotonic() + timeout
             try:
                 self._waiting.put(None, timeout=timeout)
-            except queue.Full:  # whoever is told does not answer
+            except queue.Full:  # the receiver does not respond
                 log.warning("%d alerts were not told before the end", self._waiting.qsize())
                 return
             self._thread.join(max(0.0, deadline - time.monotonic()))
@@ -265,12 +265,12 @@ class Alerts:
             for tell in (self._run_command, self._post):
                 try:
                     tell(alert)
-                except Exception as error:  # noqa: BLE001 - who cannot be told is logged, and the next one is tried
+                except Exception as error:  # noqa: BLE001 - log it and continue with the next receiver
                     log.warning("nobody could be alerted (%s): %s", error, alert.told)
 
     def _run_command(self, alert: Alert) -> None:
         if self._command:
-            # Never through a shell, and nothing of it on the command line: what failed is written by strangers.
+            # No shell, and no alert text on the command line: it contains untrusted text.
             subprocess.run(
                 self._command, input=encode(alert) + b"\n", timeout=SECONDS, check=True, stdout=subprocess.DEVNULL
             )
@@ -284,7 +284,7 @@ class Alerts:
                     with _opener.open(sent, timeout=SECONDS) as answer:
                         answer.read(1024)
                     return
-                except OSError as error:  # of urllib, too
+                except OSError as error:  # urllib errors are OSErrors
                     refused = isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429
                     if pause is None or refused or self._is_closing.wait(pause):
                         raise
@@ -292,7 +292,7 @@ class Alerts:
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
-        return None  # it would send what failed somewhere that nobody named
+        return None  # a redirect would send failure data to a host that is not configured
 
 
 _opener = urllib.request.build_opener(_NoRedirects)

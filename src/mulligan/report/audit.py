@@ -1,4 +1,4 @@
-"""What people changed, as text for people."""
+"""Text rendering of the audit log."""
 
 from __future__ import annotations
 

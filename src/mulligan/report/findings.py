@@ -1,4 +1,4 @@
-"""What a scan of session logs found, as records: in figures and in texts that anybody may see."""
+"""Findings of a session log scan as records: counts, and texts without secrets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mulligan.records import Record
 
 
 class AgentFound(Record, frozen=True):
-    """What was read of one agent."""
+    """Counts of one agent."""
 
     agent: str
     sessions: int
@@ -15,7 +15,7 @@ class AgentFound(Record, frozen=True):
 
 
 class KindFound(Record, frozen=True):
-    """A kind of failure, and where it happens most."""
+    """Counts of one kind of failure, and the tool where it is most frequent."""
 
     kind: str
     remedy: str
@@ -31,11 +31,11 @@ class ToolFound(Record, frozen=True):
     failures: int
     overcome: int
     seconds: float
-    """Spent in its failures."""
+    """Time spent in failed calls of this tool."""
 
 
 class PatternFound(Record, frozen=True):
-    """Failures of one tool that are the same failure."""
+    """Failures of one tool with one fingerprint."""
 
     tool: str
     kind: str
@@ -54,20 +54,20 @@ class PatternFound(Record, frozen=True):
 
 
 class FixFound(Record, frozen=True):
-    """What overcame a kind of failure of a tool, and how often."""
+    """How failures of one kind recovered for one tool, and how often."""
 
     tool: str
     kind: str
     fix: str
     worked: int
     failures: int
-    """Of this kind and tool, however they ended."""
+    """All failures of this kind and tool, recovered or not."""
     before: str = ""
     after: str = ""
 
 
 class SpiralFound(Record, frozen=True):
-    """The same failure again and again in one session."""
+    """One strategy that failed repeatedly in one session."""
 
     run: str
     agent: str
@@ -78,9 +78,9 @@ class SpiralFound(Record, frozen=True):
     message: str
     failures: int
     seconds: float
-    """From its first failure to its last, pauses left out."""
+    """Time from the first to the last failure, without pauses."""
     ended: str
-    """What ended it, or nothing if it was never overcome."""
+    """How the last failure recovered; empty if it did not."""
 
 
 class DayFound(Record, frozen=True):
@@ -91,7 +91,7 @@ class DayFound(Record, frozen=True):
 
 
 class Findings(Record, frozen=True):
-    """All of it. A call that failed and worked at a later attempt is one failure, overcome."""
+    """All findings of a scan. A call that failed and succeeded at a later attempt is one recovered failure."""
 
     sessions: int = 0
     compacted: int = 0
@@ -100,15 +100,15 @@ class Findings(Record, frozen=True):
     failures: int = 0
     overcome: int = 0
     again: int = 0
-    """Failures that had been met before a compaction, and were met again after it."""
+    """Failures that occurred before a compaction and again after it."""
     seconds: float = 0.0
-    """In failed calls, and in thinking what to do next."""
+    """Time in failed calls and between each of them and the next call."""
     refused: int = 0
-    """By the user: no failures."""
+    """Calls rejected by the user; not counted as failures."""
     cancelled: int = 0
-    """Stopped, or not made because a sibling had failed: no failures."""
+    """Calls cancelled, or skipped because a concurrent call failed; not counted as failures."""
     before: tuple[int, int] = (0, 0)
-    """Calls and failures before the first compaction, in sessions that have one."""
+    """Number of calls and failures before the first compaction, in sessions that have one."""
     after: tuple[int, int] = (0, 0)
     first: int = 0
     last: int = 0
@@ -120,7 +120,7 @@ class Findings(Record, frozen=True):
     spirals: tuple[SpiralFound, ...] = ()
     days: tuple[DayFound, ...] = ()
     undated: int = 0
-    """Failures of which the log does not say when."""
+    """Failures without a timestamp in the log."""
 
     @property
     def given_up(self) -> int:

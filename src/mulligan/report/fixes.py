@@ -1,4 +1,4 @@
-"""What turned failures into successes, as text for people. Everything foreign passes `clean` on its way here."""
+"""Text rendering of fixes. Untrusted text is sanitized."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def facts(fix: Fix) -> dict[str, Any]:
 
 
 def does(fix: Fix) -> str:
-    """A fix in a few words."""
+    """Describe the action of a fix in a few words."""
     if fix.sort == "retry":
         return "make the same call again later"
     if fix.sort == "recipe":
@@ -30,7 +30,7 @@ def does(fix: Fix) -> str:
 
 
 def why_unapplied(fix: Fix) -> str:
-    """Return why a fix is not applied automatically, whatever its record; empty where its state decides."""
+    """Return why a fix can never be applied automatically; empty if only its state decides."""
     if fix.sort == "recipe":
         if fix.changes:
             return "only the caller can read the value in a tool's answer"
@@ -48,17 +48,17 @@ def why_unapplied(fix: Fix) -> str:
 
 
 def sets_value(change: Change) -> bool:
-    """Return whether a change sets a value, and does not only give the call's own value another form."""
+    """Return whether a change sets a remembered value instead of converting the value of the call."""
     return change.how in ("substitute", "clamp", "default") and change.after not in (OPEN, LAST_PART, REQUOTED)
 
 
 def is_applied(fix: Fix) -> bool:
-    """Return whether a fix is applied automatically, where safety allows it for the call in hand."""
+    """Return whether a fix is applied automatically. Safety checks can still prevent it for a single call."""
     return fix.state in ("promoted", "approved") and not why_unapplied(fix)
 
 
 def describe_use(fix: Fix) -> Iterator[tuple[str, str]]:
-    """Yield what a fix is used for: whether it is applied and told, and why not."""
+    """Yield label and text rows: whether a fix is applied automatically and shown to models, or why not."""
     yield "applied", "automatically" if is_applied(fix) else f"no: {why_unapplied(fix) or f'it is {fix.state}'}"
     yield "told", "to models" if fix.tellable else f"no: {clean(fix.why_untold or 'it is not told to models', 120)}"
 
@@ -113,7 +113,7 @@ def listed(found: Sequence[Fix], now: int, width: int | None) -> Iterator[str]:
 def shown(
     fix: Fix, evidence: Sequence[Evidence], reasons: Mapping[str, str], now: int, width: int | None
 ) -> Iterator[str]:
-    """Show a fix with the runs that it rests on. `reasons` say why the calls of a run belong together."""
+    """Render a fix with its trials. `reasons` explain, by run, why its calls are linked."""
     yield f"{clean(fix.tool, 60)}: {does(fix)}"
     yield ""
     who = f"for {fix.principals} of those who write here, on {count(fix.days, 'day')}"

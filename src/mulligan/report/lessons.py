@@ -1,4 +1,4 @@
-"""Lessons as text for people: what to do instead of what fails, how well that is proven, and what became of it."""
+"""Text rendering of lessons: correction, evidence and effect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mulligan.records import Lesson, Span, builtins
 from mulligan.report.tables import Column, ago, count, heading, line, pairs, share, table
 
 ID = 12
-"""Characters of an id that are shown: enough to type."""
+"""Characters of an id in a list: short enough to type, long enough to be unique."""
 
 
 def facts(lesson: Lesson) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _helped(fact: dict[str, Any] | Any) -> str:
 
 
 def shown(lesson: Lesson, now: int, width: int | None) -> Iterator[str]:
-    """One lesson: its words, its evidence, and its effect."""
+    """Render one lesson: texts, evidence and effect."""
     yield f"{lesson.id} {lesson.state}: {line(lesson.tool or 'any tool', 60)}, {line(lesson.kind or 'any failure', 60)}"
     yield ""
     yield from pairs(_words(lesson), width)

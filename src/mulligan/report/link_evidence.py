@@ -1,4 +1,4 @@
-"""Why a later call counts as the recovery of a failed one, in words for people."""
+"""Text rendering of the evidence for recovery links."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mulligan.records import Fix, History, Link, LinkEvidence
 from mulligan.remember.store import Evidence, Store
 
 MAX_EXPLAINED_RUNS = 20
-"""Runs of a fix that are read to explain it, the latest."""
+"""Latest runs of a fix that are read to explain it."""
 PROVISIONAL = "provisional while the run goes on"
 WORDS: dict[LinkEvidence, str] = {
     "same_arguments": "same arguments",
@@ -29,7 +29,7 @@ WORDS: dict[LinkEvidence, str] = {
 
 
 def describe_evidence(link: Link) -> str:
-    """Return why both calls of a link have the same intent."""
+    """Describe why both calls of a recovery link have the same intent."""
     reasons = [WORDS[evidence] for evidence in link.evidence] or ["not recorded"]
     if link.provisional:
         reasons.append(PROVISIONAL)
@@ -37,7 +37,7 @@ def describe_evidence(link: Link) -> str:
 
 
 def explain_trials(store: Store, tenant: str, fix: Fix, trials: Iterable[Evidence]) -> dict[str, str]:
-    """Return the evidence of the links that a fix rests on, by run. Only the latest runs are read."""
+    """Return the evidence of the links behind a fix, by run. Only the latest runs are read."""
     reasons: dict[str, str] = {}
     for trial in islice(trials, MAX_EXPLAINED_RUNS):
         history = store.run(tenant, trial.run)
@@ -47,7 +47,7 @@ def explain_trials(store: Store, tenant: str, fix: Fix, trials: Iterable[Evidenc
 
 
 def _links_of(history: History, fix: Fix) -> list[Link]:
-    """The links from calls that failed in the way that a fix is about."""
+    """Return the links whose failed call has the tool and fingerprint of a fix."""
     failed_calls = {
         call.id
         for call in group_attempts(history.steps)

@@ -1,4 +1,4 @@
-"""One log line an event: for `logging`, as `name=value` or JSON; and for people who watch."""
+"""Log lines for events: `name=value` or JSON for `logging`, and text for `mulligan tail`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from mulligan.records import Recovery, Run, Step, encode
 from mulligan.report.tables import duration, line
 
 MESSAGE = 200
-"""Characters of what an error says."""
+"""Maximum length of an error message."""
 MARKS = {"success": "+", "failure": "x", "cancelled": "-", "refused": "-"}
 
 
 class Log:
-    """A listener that writes each event to a logger: failures as warnings, the rest as information.
+    """Listener that writes each event to a logger: failures as warnings, other events as information.
 
-        mulligan.listen(Log())
+        mulligan.add_listener(Log())
 
-    Beginnings of steps are left out: their ends say the same and more.
+    `step.started` events are skipped: `step.ended` has the same fields and more.
     """
 
     def __init__(self, logger: logging.Logger | None = None, form: Literal["text", "json"] = "text") -> None:
@@ -44,12 +44,12 @@ class Log:
         level = logging.WARNING if isinstance(event, StepEnded) and event.step.has_failed else logging.INFO
         if self._logger.isEnabledFor(level):
             told = fields(event)
-            # As an argument, so that a per cent sign in a message is not taken for a placeholder.
+            # Passed as an argument: a percent sign in a message must not be parsed as a placeholder.
             self._logger.log(level, "%s", encode(told).decode() if self._form == "json" else as_text(told))
 
 
 def fields(event: AnyEvent) -> dict[str, Any]:
-    """The facts of an event that one line has room for. What is not known is left out."""
+    """Return the fields of an event for one log line. Empty fields are omitted."""
     told: dict[str, Any] = {"event": event.name}
     match event:
         case RunStarted(run) | RunEnded(run):
@@ -119,7 +119,7 @@ def _recovery(recovery: Recovery) -> dict[str, Any]:
 
 
 def as_text(told: dict[str, Any]) -> str:
-    """`name=value` for each, quoted where it has to be: one line, whatever is in it."""
+    """Format fields as `name=value` on one line. Values are quoted where needed."""
     return " ".join(f"{name}={_quoted(value)}" for name, value in told.items())
 
 
@@ -131,7 +131,7 @@ def _quoted(value: Any) -> str:
 
 
 def spoken(event: StepEnded | RunEnded, agent: str = "") -> str:
-    """An event in one line for people who watch."""
+    """Format an event as one line for `mulligan tail`."""
     if isinstance(event, RunEnded):
         run = event.run
         at = run.ended if run.ended is not None else run.started

@@ -1,4 +1,4 @@
-"""Moments as people write them: `7d` ago, or a date."""
+"""Parsing of times in command line options: an age such as `7d`, or a date."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ FORMS = "a number and m, h, d or w, such as 24h or 7d, or a date such as 2026-01
 
 
 def moment(text: str | None, now: int) -> int | None:
-    """`7d` before now, or a date, as a moment in UTC milliseconds; `all` and nothing are none. Else a ValueError."""
+    """Parse an age such as `7d`, or a date, as UTC milliseconds. `all` and `None` give `None`.
+
+    Raise `ValueError` for any other text.
+    """
     if text is None or text == "all":
         return None
     match = re.fullmatch(r"([0-9]{1,5})([mhdw])", text, re.ASCII)

@@ -1,7 +1,7 @@
-"""Spans and metrics of OpenTelemetry (extra `otel`): each attempt is a span, under the span of its run.
+"""OpenTelemetry spans and metrics (extra `otel`): one span per attempt, as a child of the span of its run.
 
-Names and attributes are those of the conventions for generative AI and MCP; what these have no word for is
-`mulligan.*`. The SDK, and where it sends, are the user's.
+Names and attributes follow the semantic conventions for generative AI and MCP; other attributes are `mulligan.*`. The
+user configures the SDK and its exporters.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ except ImportError:
 
 NAME = "mulligan"
 OPEN = 10_000
-"""Runs that are held open. The oldest is then taken for ended."""
+"""Maximum number of open run spans. Above it the oldest span is ended."""
 MESSAGE = 1000
 _ENDS = {"raised": "an exception left the run", "abandoned": "the run was abandoned"}
 
 
 class Otel:
-    """A listener that makes spans and metrics of events.
+    """Listener that converts events to spans and metrics.
 
-        mulligan.listen(Otel())
+        mulligan.add_listener(Otel())
 
-    With `content=True` spans hold arguments and results too, as redaction left them.
+    With `content=True` spans also contain the redacted arguments and results.
     """
 
     def __init__(self, tracer_provider: Any = None, meter_provider: Any = None, *, content: bool = False) -> None:
@@ -57,7 +57,7 @@ class Otel:
                 self._end(event.run)
 
     def _of(self, run: Run, started: int) -> Any:
-        """The span of a run, begun when it is first heard of."""
+        """Return the span of a run. Start it at the first event of the run."""
         span = self._open.get(run.id)
         if span is None:
             span = self._open[run.id] = self._tracer.start_span(
@@ -70,7 +70,7 @@ class Otel:
         return span
 
     def _around(self, run: Run) -> Any:
-        """Under which span a run stands: one of another program, that of the run around it, or whatever is current."""
+        """Return the parent context of a run: a remote span, the span of the parent run, or the current context."""
         if run.traceparent is not None:
             _, trace_id, span_id, flags = run.traceparent.split("-")
             there = SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags, 16)))
@@ -128,7 +128,7 @@ class Otel:
 
 
 def _described(step: Step) -> tuple[str, dict[str, Any]]:
-    """What a span of this attempt is called, and what it says."""
+    """Return the span name and attributes of an attempt."""
     failure, led = step.failure, step.after
     about: dict[str, Any] = {
         "mulligan.run.id": step.run,

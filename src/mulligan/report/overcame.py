@@ -1,4 +1,4 @@
-"""What overcame a failure, in words that name no value."""
+"""Text descriptions of recovery links that contain no argument values."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from mulligan import calls
 from mulligan.records import Change, Link
 
 COMMENTS = frozenset(("description", "explanation", "thought", "reason", "justification", "timeout", "limit", "offset"))
-"""Arguments beside the point: what a model says about a call, or how much of an answer it wants."""
+"""Arguments that rarely cause a recovery: comments of the model, and limits on the output."""
 _EDITS = frozenset(("edit", "multiedit", "write", "notebookedit", "apply_patch", "replace", "write_file", "edit_file"))
 _READS = frozenset(("read", "read_file", "view", "notebookread", "cat"))
 _FIRST = {"build_failure": _EDITS, "test_failure": _EDITS, "stale_file": _READS}
-"""What must have happened before the same call can work: of everything that came between, that is told."""
+"""Tools, by failure code, that make the same call succeed. If one ran in between, only that one is named."""
 
 
 def fix(link: Link, code: str = "") -> str:
-    """What overcame a failure with this code, in words that name no value."""
+    """Describe how a failure with this code recovered, without argument values."""
     changed = [change for change in link.changes if change.path not in COMMENTS]
     first = next((name for name in link.between if name.casefold() in _FIRST.get(code, ())), "")
     told = _changed(changed)
@@ -28,7 +28,7 @@ def fix(link: Link, code: str = "") -> str:
 
 
 def _changed(changes: list[Change]) -> str:
-    """`another file_path and limit, without offset`."""
+    """Describe changes, for example `another file_path and limit, without offset`."""
     others = tuple(each.path for each in changes if sort_of(each) == "another")
     told = [f"another {_listed(others[:3])}" + (" and more" if len(others) > 3 else "")] if others else []
     told += [_told(each) for each in changes if sort_of(each) != "another"][:3]

@@ -1,4 +1,4 @@
-"""The figures as text for people: one answer in words first, then tables, then what they advise."""
+"""Text rendering of stats: a summary sentence, tables, then advice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mulligan.report.tables import Column, Fact, columns, count, duration, headi
 KINDS = 8
 BAR = 24
 LATEST = 14
-"""Hours or days of which a bar is shown."""
+"""Maximum number of hours or days shown as bars."""
 
 
 def moment(millis: int) -> str:
@@ -21,7 +21,7 @@ def moment(millis: int) -> str:
 
 
 def span(stats: Stats) -> str:
-    """The time an answer covers."""
+    """Format the period that the stats cover."""
     if stats.since is None and stats.until is None:
         return "ever"
     since = f"since {moment(stats.since)}" if stats.since is not None else ""
@@ -30,7 +30,7 @@ def span(stats: Stats) -> str:
 
 
 def headline(stats: Stats, kind: str | None = None) -> Iterator[str]:
-    """The answer in a sentence or two; where only one kind was asked for, what became of the calls that met it."""
+    """Render the summary sentences. With `kind`, summarize only the calls with that kind of failure."""
     cell = stats.total
     if kind is not None:
         what = "" if not cell.calls else f"; {cell.recovered:,} of these were overcome, {cell.given_up:,} given up"
@@ -57,7 +57,7 @@ def headline(stats: Stats, kind: str | None = None) -> Iterator[str]:
 
 
 def overview(stats: Stats, tools: Stats, agents: Stats, series: Stats, width: int | None) -> Iterator[str]:
-    """Everything on one page."""
+    """Render the full stats page."""
     cell = stats.total
     yield from (part for each in headline(stats) for part in wrapped(each, width, ""))
     if not cell.calls and not cell.kinds:
@@ -165,7 +165,7 @@ def attempt_name(number: int) -> str:
 
 
 def wrong_arguments(tools: Mapping[str, Cell]) -> list[dict[str, Any]]:
-    """The arguments that were wrong most often, of all tools."""
+    """Return the corrected arguments of all tools, most frequent first."""
     found = [
         {"tool": name, "argument": path, "how": how, "calls": calls}
         for name, cell in tools.items()
@@ -183,7 +183,7 @@ WRONG_COLUMNS = (
 
 
 def over_time(series: Stats, width: int | None) -> Iterator[str]:
-    """A bar for each hour or day: as long as the share of calls that failed there, beside the most that did."""
+    """Render one bar per hour or day. Its length is the failure rate relative to the highest one."""
     parts = sorted((int(start), cell) for start, cell in series.parts.items())
     latest = parts[-LATEST:]
     shares = [(start, questions.failed(cell), questions.settled(cell)) for start, cell in latest]
@@ -217,7 +217,7 @@ def by(
     of_kind: bool = False,
     more: str = "",
 ) -> Iterator[str]:
-    """A row for each value of a dimension, those with the most trouble first."""
+    """Render one row per value of a dimension, most unrecovered calls first."""
     found = ranked(parts, dimension)
     if of_kind:
         found = [fact for fact in found if fact["attempts"]]
@@ -228,14 +228,14 @@ def by(
 
 
 def first(found: list[dict[str, Any]], dimension: str, limit: int | None) -> list[dict[str, Any]]:
-    """So many of the parts, as they are ranked; of times the latest, which are still told in order."""
+    """Return the first `limit` ranked rows. For times, return the latest ones, in order."""
     if limit is None:
         return found
     return found[-limit:] if dimension == "time" else found[:limit]
 
 
 def ranked(parts: Mapping[str, Cell], dimension: str) -> list[dict[str, Any]]:
-    """The facts of each part: what was given up most first, then what failed most; times and attempts in order."""
+    """Return the facts of each part, most unrecovered calls first. Times and attempts stay in order."""
     found = [{dimension: name} | questions.facts(cell) for name, cell in parts.items()]
     if dimension == "attempt":
         found = [fact | fact["by_attempt"][0] for fact in found]
@@ -248,7 +248,7 @@ def ranked(parts: Mapping[str, Cell], dimension: str) -> list[dict[str, Any]]:
 
 
 def answered(stats: Stats, limit: int | None = None) -> dict[str, Any]:
-    """An answer as facts: the time it covers, the sum, and the parts, or so many, if it was asked by something."""
+    """Build the JSON answer: period, totals, and the parts (at most `limit`) if the query has a dimension."""
     facts: dict[str, Any] = {
         "since": stats.since,
         "until": stats.until,
@@ -305,7 +305,7 @@ def _time(times: Mapping[str, Any], name: str) -> str:
 
 
 def comparison(one: Stats, other: Stats, names: tuple[str, str], width: int | None) -> Iterator[str]:
-    """Two beside each other, with which differences are more than chance."""
+    """Render two stats side by side and mark the significant differences."""
     yield f"{line(names[1], 40)} beside {line(names[0], 40)}, {span(one)}."
     yield ""
     rows: list[tuple[str, ...]] = [("", line(names[0], 20), line(names[1], 20), "")]

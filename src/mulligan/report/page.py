@@ -1,7 +1,7 @@
-"""What a scan found, as one page: no script, nothing loaded from anywhere, light and dark by the reader's own choice.
+"""HTML page of scan findings: self-contained, without scripts, in light and dark mode.
 
-Every text is escaped where it is put in. The policy in its head allows the page's own style, by its hash, and nothing
-else: a text that got past the escaping could still not run, load or send anything.
+Every text is escaped where it is inserted. As a second defense, the content security policy allows only the style of
+the page, by its hash: text that bypassed the escaping could not run, load or send anything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SPACE = "\u00a0"
 
 
 def page(found: Findings, now: int, read: str = "") -> str:
-    """A whole document."""
+    """Render the complete HTML document."""
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -98,7 +98,7 @@ def _card(name: str, figure: str, about: str, sort: str = "") -> str:
 
 CHART, PLOT, LEFT, WIDEST = 700, 236, 46, 48
 ROWS = 10
-"""Rows of a list that are open; the others are behind a word."""
+"""Rows shown at first; the others are in a collapsed table."""
 
 
 def _days(found: Findings) -> Iterator[str]:
@@ -173,7 +173,7 @@ def _kinds(found: Findings) -> Iterator[str]:
 
 
 def _listed(head: str, rows: list[str]) -> Iterator[str]:
-    """A table whose first rows are open, and the rest one click away."""
+    """Render a table. Rows after the first ones are collapsed."""
     yield f"<table><thead><tr>{head}</tr></thead><tbody>\n"
     yield from rows[:ROWS]
     yield "</tbody></table>"
@@ -294,7 +294,7 @@ def _bar(share: float) -> str:
 
 
 def _share(first: float, final: float | None = None) -> str:
-    """A share as a bar and a figure; what was won after a failure stands hatched behind the rest."""
+    """Render a ratio as a bar and a percentage. The recovered part is hatched."""
     more = ""
     if final is not None and final > first:
         more = f'<rect fill="url(#hatch)" x="{_f(100 * first)}" width="{_f(100 * (final - first))}" height="8"/>'

@@ -1,4 +1,4 @@
-"""Patterns as text for people: what goes wrong again and again, and what overcame it."""
+"""Text rendering of failure patterns and their recoveries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mulligan.records import Pattern, Precedent, builtins
 from mulligan.report.tables import Column, ago, columns, count, heading, line, pairs, share, table
 
 ID = 12
-"""Characters of an id that are shown: enough to type."""
+"""Characters of an id in a list: short enough to type, long enough to be unique."""
 DAYS = 14
 BAR = 30
 
@@ -34,7 +34,7 @@ CSV = ("id", "tool", "kind", "state", "count", "overcome", "given_up", "runs", "
 
 
 def listed(patterns: Sequence[Pattern], now: int, width: int | None) -> Iterator[str]:
-    """A row each."""
+    """Render a summary and one row per pattern."""
     met = sum(pattern.count for pattern in patterns)
     overcome = sum(pattern.overcome for pattern in patterns)
     yield f"{count(len(patterns), 'pattern')}, {count(met, 'failure')}, {share(overcome, met)} overcome."
@@ -56,7 +56,7 @@ def _columns(now: int) -> tuple[Column, ...]:
 
 
 def shown(pattern: Pattern, known: Sequence[Precedent], now: int, width: int | None) -> Iterator[str]:
-    """One pattern: what it is, why its failures are one, when they came, what overcame them, where to look."""
+    """Render one pattern: summary, message template, occurrences by day, recoveries and example runs."""
     yield (
         f"{pattern.id} {pattern.state}: {line(pattern.kind, 60)} in {line(pattern.tool or 'no tool', 60)}, "
         f"{count(pattern.count, 'failure')} in {count(pattern.runs, 'run')}, "
@@ -110,7 +110,7 @@ def _about(pattern: Pattern, now: int) -> Iterator[tuple[str, str]]:
 
 
 def _by_day(pattern: Pattern, now: int) -> list[tuple[int, int]]:
-    """Every day of the last two weeks from the first on which it was met."""
+    """Return the occurrences of each day, from the first day with one, for at most two weeks."""
     today = now // DAY * DAY
     first = max(min(filter(None, pattern.days), default=today), today - (DAYS - 1) * DAY)
     return [(day, pattern.days.get(day, 0)) for day in range(first, today + 1, DAY)]

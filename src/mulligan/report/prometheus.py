@@ -1,4 +1,4 @@
-"""The figures in the text format of Prometheus."""
+"""Metrics in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from mulligan.figures import Cell, Stats
 from mulligan.figures.histogram import bounds
 
 TOOLS = 100
-"""Tools told apart: each label is a series, and a model may make up any name."""
+"""Maximum number of tool labels: each is a time series, and a model can invent any tool name."""
 
 
 def text(total: Cell, tools: Stats) -> Iterator[str]:
-    """A line each, with what it means before it."""
+    """Yield the lines of all metrics, each metric with its HELP and TYPE lines."""
     yield from _counter("mulligan_runs_total", "Runs by how they ended.", _by("status", total.runs))
     yield from _gauge("mulligan_runs_under_way", "Runs that have not ended.", total.running)
     yield from _counter("mulligan_calls_total", "Calls by what came of them.", _by("outcome", _outcomes(total)))

@@ -1,4 +1,4 @@
-"""What today's memory and rules would have made of recorded failures, as figures and as text for people."""
+"""Counts and text rendering of replays: what current memory and rules would do about recorded failures."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from mulligan.records import Replayed
 from mulligan.report.tables import columns, count, duration, line, share
 
 SURE = 0.95
-"""The share of repairs that must be what then worked, before they are worth making without asking."""
+"""Minimum ratio of repairs equal to the recovering call for automatic repair to be worthwhile."""
 ROWS = 15
-"""Tools and kinds that are listed."""
+"""Maximum number of tools and of kinds in the output."""
 Worth = Literal["yes", "no", "unknown", "nothing"]
 
 
 class Sum(msgspec.Struct, omit_defaults=False):
-    """Failures of a tool, of a kind, or all, and what would have become of them."""
+    """Replayed failures of one tool, one kind, or all, by the action that would be taken."""
 
     failures: int = 0
     overcome: int = 0
-    """Those that were overcome all the same."""
+    """Failures that recovered in the recording."""
     repaired: int = 0
-    """Repairs made by themselves that are what then worked."""
+    """Automatic repairs equal to the recorded recovering call."""
     unlike: int = 0
-    """Those that are another call than the one that then worked."""
+    """Automatic repairs that differ from the recorded recovering call."""
     open: int = 0
-    """Those of failures that nothing overcame: the record cannot tell."""
+    """Automatic repairs of unrecovered failures: the recording cannot confirm them."""
     expected: float = 0.0
-    """How many of the latter would have worked, by their confidence."""
+    """Expected successes among the unconfirmed repairs, by their confidence."""
     waited: int = 0
-    """Calls made again later, where the same call then worked."""
+    """Retries where the same call succeeded later in the recording."""
     waited_else: int = 0
-    """The same where it did not, or where nothing did."""
+    """Retries where it did not."""
     suggested: int = 0
     suggested_right: int = 0
-    """Those where what then worked is among the first three."""
+    """Suggestions where one of the first three equals the recovering call."""
     suggested_open: int = 0
     nothing: int = 0
     seconds: float = 0.0
@@ -75,12 +75,12 @@ class Sum(msgspec.Struct, omit_defaults=False):
 
     @property
     def would(self) -> int:
-        """How many would have been overcome by themselves, as far as the record tells."""
+        """Number of failures that would recover automatically, as far as the recording can confirm."""
         return self.repaired + self.waited
 
     @property
     def worth(self) -> Worth:
-        """Whether repairs are worth making without asking."""
+        """Whether automatic repair is worthwhile."""
         if not self.repairs:
             return "nothing"
         if not self.repaired + self.unlike:
@@ -94,7 +94,7 @@ class Sum(msgspec.Struct, omit_defaults=False):
 
 
 class Summary:
-    """The sums of everything that was replayed."""
+    """Counts of all replayed failures, in total and by tool, kind and source."""
 
     def __init__(self) -> None:
         self.whole = Sum()
@@ -128,7 +128,7 @@ def _ordered(sums: Mapping[str, Sum]) -> list[tuple[str, Sum]]:
 
 
 def verdict(summary: Summary) -> str:
-    """Whether mode=repair is worth it, and for which tools."""
+    """Describe whether `mode=repair` is worthwhile, and for which tools."""
     groups: dict[Worth, list[str]] = {"yes": [], "no": [], "unknown": [], "nothing": []}
     for name, each in _ordered(summary.tools):
         groups[each.worth].append(name)

@@ -1,7 +1,7 @@
-"""What a scan of session logs found: plain functions of records, in memory that does not grow with the logs.
+"""Scan of session logs: aggregates runs into findings, with bounded memory.
 
-A refusal by the user and the collateral of a sibling's failure carry a failure of type `none`: they are counted apart.
-Everything a stranger wrote passes redaction when the findings are made, before anybody can print or keep them.
+Calls rejected by the user, and calls skipped because a concurrent call failed, have a failure of type `none` and are
+counted separately. Untrusted text is redacted when the findings are built, before it can be printed or stored.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from mulligan.report.overcame import COMMENTS, fix, sort_of
 from mulligan.report.spirals import PAUSE, Spirals
 
 PATTERNS = 5_000
-"""Patterns, tools and fixes that are told apart; further ones are in the totals only."""
+"""Maximum number of distinct patterns, tools and fixes; others count toward the totals only."""
 SHOWN = 20
-"""Rows of a list."""
+"""Maximum number of rows in a list."""
 CALL = 600.0
-"""Seconds of one call that count: a longer one has waited for somebody's permission."""
+"""Maximum counted duration of one call: a longer call waited for a permission prompt."""
 DAY = 86_400_000
-"""Milliseconds."""
+"""Milliseconds per day."""
 DAYS = 3_000
-"""Days that are told apart."""
+"""Maximum number of distinct days."""
 
 
 class _Pattern:
@@ -58,7 +58,7 @@ class _Fix:
 
 
 class Scan:
-    """Counts runs as they are read."""
+    """Incremental aggregation of runs."""
 
     def __init__(self) -> None:
         self._totals: Counter[str] = Counter()
@@ -83,7 +83,7 @@ class Scan:
         self._last = max(self._last, run.ended or run.started)
         agent = self._agents.setdefault(run.agent if len(self._agents) < PATTERNS else "", Counter())
         agent["sessions"] += 1
-        # A call of one attempt, as most are, is its step: only those that failed are looked at as calls.
+        # Most calls have one attempt, so grouping steps into calls is skipped where possible.
         ends = [step for step in history.steps if step.type != "run"]
         if any(step.call != step.seq for step in ends):
             ends = [call.last for call in calls.group_attempts(ends)]
@@ -103,7 +103,7 @@ class Scan:
             self._failed(history, failed)
 
     def _unsuccessful(self, history: History, ends: list[Step]) -> list[calls.Call]:
-        """The calls in which anything failed. What was refused or stopped is counted here, and is none of them."""
+        """Return the calls with a failed attempt. Count rejected and cancelled calls, which are not failures."""
         for step in ends:
             if step.outcome == "success":
                 continue
@@ -127,7 +127,7 @@ class Scan:
         known = self._days.get(day)
         if known is None:
             known = self._days[day] = Counter()
-            if len(self._days) > DAYS:  # no log is that old: its clock was not set
+            if len(self._days) > DAYS:  # the oldest day is most likely a wrong clock
                 del self._days[min(self._days)]
         return known
 
@@ -186,7 +186,7 @@ class Scan:
             known.worked += 1
 
     def _lost_time(self, history: History) -> None:
-        """Seconds in failed calls and from each to the next call, no moment counted twice."""
+        """Add the time in failed calls and from each to the next call. Overlaps are counted once."""
         steps = sorted((step for step in history.steps if step.started), key=lambda step: step.started)
         counted = 0.0
         for place, step in enumerate(steps):
@@ -204,7 +204,7 @@ class Scan:
                 self._tool_seconds[step.name] = self._tool_seconds.get(step.name, 0.0) + lost
 
     def findings(self, redactor: Redactor) -> Findings:
-        """What was found so far, without secrets."""
+        """Build the findings so far, with secrets redacted."""
         shown = _Shown(redactor)
         totals = self._totals
         return Findings(
@@ -313,7 +313,7 @@ class Scan:
 
 
 def scanned(histories: Iterable[History], redactor: Redactor) -> Findings:
-    """The findings of these runs."""
+    """Return the findings of these runs."""
     scan = Scan()
     for history in histories:
         scan.add(history)
@@ -321,7 +321,7 @@ def scanned(histories: Iterable[History], redactor: Redactor) -> Findings:
 
 
 class _Shown:
-    """What strangers wrote, as it may be shown to anybody."""
+    """Redaction and sanitization of untrusted text in findings."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -333,14 +333,14 @@ class _Shown:
         return self.text(name, 80)
 
     def message(self, step: Step) -> str:
-        """What a failure said. A secret that stands in the arguments goes from the message too."""
+        """Return the sanitized message of a failure. Secrets found in the arguments are redacted in it too."""
         if step.failure is None:
             return ""
         message, _ = self._redactor.record(step.failure.message[:10_000], step.arguments)
         return " ".join(clean(message, 200).split())
 
     def change(self, changes: tuple[Change, ...]) -> tuple[str, str]:
-        """The one argument that changed, before and after, where that can be shown in a few words."""
+        """Return the values before and after if exactly one argument changed, else two empty texts."""
         told = [change for change in changes if change.path not in COMMENTS]
         if len(told) != 1 or sort_of(told[0]) != "another":
             return "", ""
@@ -351,7 +351,7 @@ class _Shown:
 
 
 def _days(days: dict[int, Counter[str]]) -> Iterator[DayFound]:
-    """Day by day without gaps, of the last days that anything happened on."""
+    """Yield the counts of the last 30 days up to the latest one, without gaps."""
     if not days:
         return
     last = max(days)

@@ -1,4 +1,4 @@
-"""What a scan found, as lines for a terminal: the answer, what fails, what overcomes it, the worst spirals."""
+"""Text rendering of scan findings: summary, kinds, recoveries and worst spirals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPIRALS = 5
 
 
 def lines(found: Findings) -> Iterator[str]:
-    """The first line answers the question: what failed, was it overcome, did it come again?"""
+    """Render the findings. The first line is the summary."""
     yield answer(found)
     if not found.calls:
         return
@@ -43,7 +43,7 @@ def lines(found: Findings) -> Iterator[str]:
 
 
 def answer(found: Findings) -> str:
-    """One sentence."""
+    """Return the summary of the findings in one sentence."""
     if not found.calls:
         return "No calls of any tool were found."
     where = f"{count(found.calls, 'call')} in {count(found.sessions, 'session')}"
@@ -63,7 +63,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def lasted(seconds: float) -> str:
-    """A time as people say it."""
+    """Format a duration with one rounded unit."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 90 * 60:
@@ -81,7 +81,7 @@ def _kinds(found: Findings) -> Iterator[str]:
         [f"{each.failures:,}", f"{each.overcome:,}", f"{each.again:,}", line(each.kind, 40), line(each.tool, 40)]
         for each in found.kinds[:KINDS]
     ]
-    if not found.again:  # a column of nothing but zeros says nothing
+    if not found.again:  # omit a column of zeros
         rows = [[*row[:2], *row[3:]] for row in rows]
     yield from columns(rows, right=(0, 1, 2) if found.again else (0, 1))
     more = len(found.kinds) - KINDS

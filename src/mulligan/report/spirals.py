@@ -1,4 +1,4 @@
-"""Where agents went round in circles: the same failure again and again in one session, and how that ended."""
+"""Detection of spirals in recorded sessions: one strategy that fails repeatedly, and whether it recovered."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from mulligan.failure import Failure
 from mulligan.records import History, Link, Run, Step
 
 REACH = 15
-"""Calls between two failures of one spiral at most."""
+"""Maximum distance in steps between two failures of one spiral."""
 SPIRAL = 3
-"""Failures that make one."""
+"""Minimum number of failures in a spiral."""
 MOST = 20
-"""Spirals that are told: the worst."""
+"""Maximum number of reported spirals."""
 PAUSE = 300.0
-"""Seconds. Somebody who comes back after a longer time was away, and not waiting for the agent."""
+"""Longest gap that counts as lost time: after a longer one, the user was away."""
 
 
 class Spiral:
-    """The same failure again and again, in one session."""
+    """One strategy that failed repeatedly in one session."""
 
     __slots__ = ("call", "first", "last", "link", "run", "seconds", "size")
 
@@ -30,7 +30,7 @@ class Spiral:
 
 
 class Spirals:
-    """The worst spirals of many sessions, in memory that does not grow with them."""
+    """Collector of the worst spirals of many sessions, with bounded memory."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[int, float, int, str, Spiral]] = []
@@ -44,7 +44,7 @@ class Spirals:
             key = _strategy(step, failure)
             spiral = current.get(key)
             if spiral is not None and _is_sibling(spiral.last, step):
-                continue  # made at the same time: nobody had seen the first fail
+                continue  # concurrent calls: the agent had not seen the first failure yet
             if spiral is not None and step.seq - spiral.last.seq <= REACH and not _ends(spiral, step, links):
                 spiral.size += 1
                 gap = (step.started - spiral.last.started) / 1000
@@ -75,9 +75,9 @@ _ABOUT = ("file_path", "path", "notebook_path", "filename", "file", "url", "quer
 
 
 def _strategy(step: Step, failure: Failure) -> tuple[str, str, str]:
-    """What an agent does again when it goes round in circles: a kind of failure with one file, address or program.
+    """Return the key of a strategy: the kind of failure with one file, URL or program.
 
-    That a build or a test fails in another way is progress, so of these the message counts.
+    For builds and tests the fingerprint is part of the key, because a different failure means progress.
     """
     kind = str(failure.kind)
     if failure.kind.code in ("build_failure", "test_failure") or not isinstance(step.arguments, dict):
@@ -92,17 +92,17 @@ def _strategy(step: Step, failure: Failure) -> tuple[str, str, str]:
 
 
 def _program(command: str) -> str:
-    """The first words of what a command does, without the folder it goes to before."""
+    """Return the first three words of a shell command, without a leading `cd`."""
     last = command.split("&&", 1)[-1] if command.startswith("cd ") else command
     return " ".join(last.split()[:3])
 
 
 def _is_sibling(one: Step, other: Step) -> bool:
-    """Whether two steps were under way at the same time."""
+    """Return whether the later step started before the earlier one ended."""
     return bool(one.started and other.started) and other.started < one.started + one.seconds * 1000
 
 
 def _ends(spiral: Spiral, step: Step, links: dict[int, Link]) -> bool:
-    """Whether what failed had been overcome before it failed again."""
+    """Return whether the last failure of a spiral recovered before this step."""
     link = links.get(spiral.call)
     return link is not None and link.overcame < step.seq and step.call != spiral.call

@@ -1,6 +1,6 @@
-"""What the figures come to: rates, times, costs, a comparison of two, and what they advise. In plain words and numbers.
+"""Stats derived from counters: rates, latencies, costs, comparison of two groups, and advice.
 
-Nothing is said on the evidence of a few: each sentence names how many it rests on.
+Advice needs a minimum sample size, and every sentence names its sample size.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from mulligan.figures import Cell, Histogram, KindCell, attempts, percentile, pe
 from mulligan.report.tables import count, duration, line, share
 
 FEW = 5
-"""Cases below which nothing is advised."""
+"""Minimum number of cases for advice."""
 MOST = 3
-"""Pieces of advice on one matter."""
+"""Maximum number of sentences per topic."""
 LEANS = 0.1
-"""The share of an agent's successes that were repaired, from which it leans on repairs."""
+"""Ratio of repaired successes above which an agent relies too much on repairs."""
 SELDOM = 0.1
-"""The share of attempts that worked, below which they hardly help."""
+"""Success ratio of an attempt below which it is not worth making."""
 SURE = 1.96
-"""Standard errors apart, from which a difference between two rates is told: 19 times in 20 it is no chance."""
+"""Distance of two rates in standard errors that counts as significant, at the 95 % level."""
 
 MEANS = {
     "waiting": "waiting",
@@ -52,22 +52,22 @@ WRONG = {
 
 
 def rate(part: int, whole: int) -> float | None:
-    """In per cent; None of nothing."""
+    """Return a ratio as a percentage, or `None` if the total is 0."""
     return round(100 * part / whole, 2) if whole else None
 
 
 def settled(cell: Cell) -> int:
-    """Calls that came to an end of their own: what was cancelled or refused is neither a success nor a failure."""
+    """Return the number of calls that succeeded or failed; cancelled and blocked calls are excluded."""
     return cell.first_try + cell.recovered + cell.given_up
 
 
 def failed(cell: Cell) -> int:
-    """Calls of which at least one attempt failed."""
+    """Return the number of calls with at least one failed attempt."""
     return cell.recovered + cell.given_up
 
 
 def facts(cell: Cell) -> dict[str, Any]:
-    """Every figure by its name. Rates are in per cent, times in seconds; None is not known or too few to say."""
+    """Return all metrics by name. Rates are percentages, times are seconds; `None` means too few cases."""
     runs = sum(cell.runs.values())
     failures = cell.runs.get("failure", 0)
     return {
@@ -114,15 +114,15 @@ OUTSIDE = (
     "attempts", "first_try_rate", "final_rate", "recovered_rate", "repaired_rate", "hit_rate", "seconds.p50",
     "seconds.p95", "seconds.p99", "seconds.of", "waited", "retrying", "tokens", "recovery_tokens",
 )  # fmt: skip
-"""The names of figures that are one number each: the columns of a CSV."""
+"""CSV columns: all metrics that are single numbers."""
 
 
 SHARES = (0.5, 0.95, 0.99)
-"""The percentiles that are told."""
+"""Reported percentiles, as fractions."""
 
 
 def times(histogram: Histogram, micros: int | None = None) -> dict[str, Any]:
-    """Percentiles in seconds, and of how many they are. None where there are too few for it."""
+    """Return percentiles in seconds and the sample size. A percentile with too few cases is `None`."""
     count, found = percentiles(histogram, *SHARES)
     told: dict[str, Any] = {"of": count}
     if micros is not None:
@@ -149,7 +149,7 @@ def by_failures(cell: Cell) -> list[tuple[str, KindCell]]:
 
 
 def wrong_arguments(cell: Cell) -> list[tuple[str, str, int]]:
-    """Arguments that had to change before a call worked: the path, how, and in how many calls; the most first."""
+    """Return arguments that changed before a call succeeded: path, operation, calls; most frequent first."""
     found = ((*key.rpartition(" ")[::2], calls) for key, calls in cell.wrong.items())
     return sorted(found, key=lambda each: (-each[2], each[0], each[1]))
 
@@ -158,11 +158,11 @@ def time_told(seconds: float | None, of: int) -> str:
     return duration(seconds) if seconds is not None else f"too few ({of})" if of else "-"
 
 
-# Two beside each other
+# Comparison
 
 
 class Difference(NamedTuple):
-    """One figure of two, and whether they differ by more than chance."""
+    """One metric of two groups, and whether they differ significantly."""
 
     name: str
     one: str
@@ -171,7 +171,7 @@ class Difference(NamedTuple):
 
 
 def compared(one: Cell, other: Cell) -> list[Difference]:
-    """The second beside the first. A difference is better or worse only if chance would seldom make it."""
+    """Compare the candidate with the baseline. Only significant differences are called better or worse."""
     rates = [
         ("worked at the first try", one.first_try, settled(one), other.first_try, settled(other), True),
         ("worked in the end", *(_worked(one), settled(one), _worked(other), settled(other)), True),
@@ -212,7 +212,7 @@ def _calls(cell: Cell, kind: str) -> int:
 
 
 def _verdict(part: int, whole: int, second: int, second_whole: int, more_is_better: bool) -> str:
-    """A two-proportion test, with its usual condition that there be enough of both."""
+    """Compare two rates with a two-proportion z-test, given enough cases of both."""
     if min(whole, second_whole) < 2 * FEW:
         return "too few to tell"
     pooled = (part + second) / (whole + second_whole)
@@ -227,7 +227,7 @@ def _verdict(part: int, whole: int, second: int, second_whole: int, more_is_bett
 
 
 def advice(total: Cell, tools: Mapping[str, Cell], agents: Mapping[str, Cell]) -> list[str]:
-    """What these figures suggest to do, the most frequent trouble first in each matter."""
+    """Return advice derived from the stats, most frequent problem first within each topic."""
     told = [*_timeouts(tools), *_limits(total), *_arguments(tools), *_retries(total), *_leaning(agents)]
     if total.suggested >= 2 * FEW and total.hits < total.suggested / 2:
         told.append(
@@ -243,7 +243,7 @@ def advice(total: Cell, tools: Mapping[str, Cell], agents: Mapping[str, Cell]) -
 
 
 def _timeouts(tools: Mapping[str, Cell]) -> Iterator[str]:
-    """Is a timeout set wrongly? Too short cuts off what would have worked; too long waits for what never comes."""
+    """Yield advice on timeouts that are too short for slow successes or much longer than needed."""
     found = [
         (-known.micros, name, cell, known)
         for name, cell in tools.items()
@@ -284,12 +284,12 @@ def _limits(total: Cell) -> Iterator[str]:
 
 
 def _arguments(tools: Mapping[str, Cell]) -> Iterator[str]:
-    """Which arguments are most often wrong, and which tool's description should say so?"""
+    """Yield advice on arguments that are often wrong and should be described in the tool."""
     found = [
         (calls, name, path, how)
         for name, cell in tools.items()
         for path, how, calls in wrong_arguments(cell)
-        if calls >= FEW and path != TOOL and how != "substitute"  # which value is right, no description can say
+        if calls >= FEW and path != TOOL and how != "substitute"  # no description can name it
     ]
     for calls, name, path, how in sorted(found, key=lambda each: (-each[0], each[1:]))[:MOST]:
         yield (
@@ -299,7 +299,7 @@ def _arguments(tools: Mapping[str, Cell]) -> Iterator[str]:
 
 
 def _retries(total: Cell) -> Iterator[str]:
-    """Do retries help?"""
+    """Yield advice on attempts that rarely succeed."""
     for number, made in sorted(total.made.items()):
         worked = total.worked.get(number, 0)
         if number > 1 and made >= 2 * FEW and worked < made * SELDOM:
@@ -310,7 +310,7 @@ def _retries(total: Cell) -> Iterator[str]:
 
 
 def _leaning(agents: Mapping[str, Cell]) -> Iterator[str]:
-    """Does an agent lean on repairs?"""
+    """Yield advice on agents whose calls often need repairs."""
     for name, cell in sorted(agents.items()):
         if cell.repaired >= FEW and cell.repaired >= LEANS * _worked(cell):
             yield (

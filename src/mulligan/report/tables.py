@@ -1,6 +1,6 @@
-"""Rows of facts as a table on a terminal, as plain text in a pipe, and as CSV.
+"""Rendering of rows as terminal tables, plain text and CSV.
 
-Everything foreign passes `clean` on its way here: a terminal obeys what it is shown, and a spreadsheet what it is fed.
+Untrusted text is sanitized: terminals execute escape sequences, and spreadsheets execute formulas.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any, NamedTuple
 from mulligan.redaction import clean
 
 LINE = 100
-"""Characters of a foreign text that are shown in one line."""
+"""Maximum length of untrusted text in one line."""
 DIM = "2"
 NARROWEST = 10
-"""Columns of a text that must be left for it to say anything."""
+"""Minimum width of a text column that is still readable."""
 
 Fact = Mapping[str, Any]
 
 
 def line(text: object, limit: int = LINE) -> str:
-    """One line, fit for a terminal."""
+    """Return untrusted text as one sanitized line."""
     return " ".join(clean(str(text), limit).split())
 
 
 def own(text: object) -> str:
-    """A line of the user's own, as settings are: addresses stay, and what a terminal would obey is seen to be there."""
+    """Return the user's own text, such as settings, unredacted. Control characters are made visible."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
 
 
@@ -45,7 +45,7 @@ def duration(seconds: float) -> str:
 
 
 def ago(then: int, now: int) -> str:
-    """How long ago, in one unit. Some logs do not say when."""
+    """Format an age in one unit; `-` if the time is 0, because some logs have no timestamps."""
     if not then:
         return "-"
     seconds = max(0, (now - then) // 1000)
@@ -57,7 +57,7 @@ def ago(then: int, now: int) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """A part in per cent; never 100 % unless it is all, nor 0 % unless it is nothing."""
+    """Format a ratio as a percentage. Only exact ratios are shown as 0 % or 100 %."""
     if not whole:
         return "-"
     percent = 100 * part / whole
@@ -69,25 +69,25 @@ def share(part: int, whole: int) -> str:
 
 
 def heading(text: str, width: int | None, code: str = "1") -> str:
-    """A title that stands out on a terminal: bold, or as the code says."""
+    """Style a title for a terminal: bold, or with the given ANSI code."""
     return text if width is None else f"\x1b[{code}m{text}\x1b[0m"
 
 
 class Column(NamedTuple):
-    """How one fact is shown."""
+    """Column of a table: title, format and priority."""
 
     title: str
     show: Callable[[Fact], str]
     right: bool = False
-    """Whether it holds numbers."""
+    """Right-align the column, for numbers."""
     keep: int = 0
-    """What is left out first when the terminal is too narrow: the lowest. 9 is never left out."""
+    """Columns with the lowest priority are omitted first on a narrow terminal; 9 is never omitted."""
     is_whole: bool = False
-    """Whether it is of no use when it is cut, as an id is."""
+    """Never truncate the column, because a part of the value is useless, as for an id."""
 
 
 def table(columns: Sequence[Column], facts: Iterable[Fact], width: int | None = None) -> Iterator[str]:
-    """Aligned lines under their titles, cut to a terminal of this width, or as long as they are."""
+    """Render rows as aligned lines with titles, truncated to the width if there is one."""
     rows = [[column.title for column in columns], *([column.show(fact) for column in columns] for fact in facts)]
     left = list(range(len(columns)))
     widths = [max(wide(row[place]) for row in rows) for place in left]
@@ -100,7 +100,7 @@ def table(columns: Sequence[Column], facts: Iterable[Fact], width: int | None = 
 
 
 def _fitting(columns: Sequence[Column], widths: list[int], width: int) -> list[int]:
-    """The columns that stay; narrows the widest texts first, and then leaves out what matters least."""
+    """Return the indexes of the columns that fit. Narrow the widest texts first, then omit by priority."""
     left = list(range(len(columns)))
 
     def excess() -> int:
@@ -124,14 +124,14 @@ def _fitting(columns: Sequence[Column], widths: list[int], width: int) -> list[i
 
 
 def _least(column: Column, width: int) -> int:
-    """To how many columns it may be cut."""
+    """Return the minimum width of a column."""
     if column.right or column.is_whole:
         return width
     return max(NARROWEST if column.keep < 7 else 2 * NARROWEST, wide(column.title))
 
 
 def columns(rows: Iterable[Sequence[str]], right: Sequence[int] = (), width: int | None = None) -> Iterator[str]:
-    """Rows of texts, aligned; the columns in `right` hold numbers."""
+    """Render rows of texts as aligned lines. The column indexes in `right` are right-aligned."""
     table_ = [list(row) for row in rows]
     if not table_:
         return
@@ -146,7 +146,7 @@ def columns(rows: Iterable[Sequence[str]], right: Sequence[int] = (), width: int
 
 
 def pairs(rows: Iterable[tuple[str, str]], width: int | None = None) -> Iterator[str]:
-    """Names and what there is to say of each; what does not fit goes on below it."""
+    """Render name and text rows. Long texts wrap below themselves."""
     told = list(rows)
     left = max((wide(name) for name, _ in told), default=0)
     for name, text in told:
@@ -156,7 +156,7 @@ def pairs(rows: Iterable[tuple[str, str]], width: int | None = None) -> Iterator
 
 
 def wide(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Return the display width of a text in terminal cells."""
     if text.isascii():
         return len(text)
     return sum(
@@ -171,7 +171,7 @@ def padded(text: str, width: int, right: bool = False) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """At most this many columns of it; what is missing is told by three dots."""
+    """Truncate a text to a display width. Three dots mark the cut."""
     if wide(text) <= width:
         return text
     kept, used = "", 0
@@ -184,11 +184,11 @@ def cut(text: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int | None, indent: str = "  ", further: str | None = None) -> Iterator[str]:
-    """A sentence in lines of a terminal's width; in one line where there is no terminal."""
+    """Wrap a text to the terminal width; one line if there is no terminal."""
     if width is None or wide(indent + text) <= width:
         yield indent + text
         return
-    import textwrap  # only a narrow terminal needs it
+    import textwrap  # lazy: needed on narrow terminals only
 
     rest = indent if further is None else further
     yield from textwrap.wrap(
@@ -196,12 +196,12 @@ def wrapped(text: str, width: int | None, indent: str = "  ", further: str | Non
         max(width, len(rest) + 10),
         initial_indent=indent,
         subsequent_indent=rest,
-        break_on_hyphens=False,  # what may be copied, such as `rev-parse --show-toplevel`, stays whole
+        break_on_hyphens=False,  # commands such as `rev-parse --show-toplevel` stay copyable
     )
 
 
 def as_csv(facts: Iterable[Fact], names: Sequence[str]) -> Iterator[str]:
-    """A line of CSV for each, under the names. What is inside a fact has a name of its own: `seconds.p50`."""
+    """Yield CSV lines with a header. A dotted name such as `seconds.p50` selects a nested value."""
     yield _csv_line(names)
     for fact in facts:
         yield _csv_line([_within(fact, name) for name in names])
@@ -221,7 +221,7 @@ def _csv_line(values: Iterable[Any]) -> str:
 
 
 def _guarded(value: Any) -> Any:
-    """A text that a spreadsheet would take for a formula is marked as a text; numbers are ours."""
+    """Prefix a text that a spreadsheet would execute as a formula. Numbers are safe."""
     if value is None or isinstance(value, bool | int | float):
         return value
     text = " ".join("".join(each if each.isprintable() else " " for each in str(value)).split())
@@ -229,4 +229,4 @@ def _guarded(value: Any) -> Any:
 
 
 _FORMULA = ("=", "+", "-", "@", "'", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""How a formula begins; some programs take the wide forms for the same."""
+"""First characters of formulas, including full-width forms that some programs accept."""

@@ -1,6 +1,6 @@
-"""Runs and their attempts, as text for people.
+"""Text rendering of runs and their attempts.
 
-Everything foreign passes `clean` on its way here: a terminal obeys what it is shown.
+Untrusted text is sanitized, because terminals execute escape sequences.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MARKS = {"success": "+", "failure": "x", "cancelled": "-", "refused": "-"}
 
 
 def runs(histories: Sequence[History], now: int, width: int | None = None) -> Iterator[str]:
-    """The newest runs, a line each."""
+    """Render a summary and one line per run."""
     totals = figures.stats(histories).total
     told = ", ".join(f"{totals.runs[status]} {status}" for status in get_args(Status) if totals.runs.get(status))
     failed = _failed(totals)
@@ -40,7 +40,7 @@ CSV = ("id", "status", "running", "agent", "version", "environment", "calls", "a
 
 
 def facts(history: History) -> dict[str, Any]:
-    """What a list says of a run."""
+    """Return the fields of a run for lists, CSV and JSON."""
     own = [call for call in calls.group_attempts(history.steps) if call.first.type != "run"]
     return {
         "id": history.run.id,
@@ -58,7 +58,7 @@ def facts(history: History) -> dict[str, Any]:
 
 
 def summary(history: History) -> dict[str, Any]:
-    """What is told of a run by itself: its calls, and what became of each."""
+    """Return the JSON summary of a run with the outcome of each call."""
     joined = [call for call in calls.group_attempts(history.steps) if call.first.type != "run"]
     linked = {link.failed for link in history.links}
     return {
@@ -107,23 +107,23 @@ def status_word(history: History) -> str:
 
 
 def _unended(end: End | None) -> str:
-    """What is said of a run that did not come to its end."""
+    """Return the status suffix of a run that is running or abandoned."""
     return ", running" if end is None else ", abandoned" if end == "abandoned" else ""
 
 
 def _worst(history: History) -> str | None:
-    """The failure a reader should look at first: one that was given up, else the first."""
+    """Describe the failure to look at first: the first unrecovered one, else the first one."""
     linked = {link.failed for link in history.links}
     failed = [call for call in calls.group_attempts(history.steps) if call.has_failed]
     open_first = sorted(failed, key=lambda call: call.has_succeeded or call.id in linked)
     if not open_first or open_first[0].failure is None:
         return None
     kind, name = open_first[0].failure.kind, open_first[0].name
-    return f"{kind} in {name}" if name else str(kind)  # a run without an agent has a failure of its own
+    return f"{kind} in {name}" if name else str(kind)  # the failure of a run without an agent has no name
 
 
 def run(history: History, now: int, width: int | None = None) -> Iterator[str]:
-    """One run: what came of it, and the timeline of every attempt."""
+    """Render one run: result, details and the timeline of all attempts."""
     about = history.run
     joined = calls.group_attempts(history.steps)
     own = [call for call in joined if call.first.type != "run"]
@@ -137,7 +137,7 @@ def run(history: History, now: int, width: int | None = None) -> Iterator[str]:
     yield ""
     begin = about.started
     end = max([about.ended or begin, *(step.started + int(step.seconds * 1000) for step in history.steps)])
-    # Numbered in order: a call's own id is the place of its first attempt, and would leave gaps.
+    # Numbered consecutively: call ids are the step numbers of first attempts and have gaps.
     numbers = {call.id: number for number, call in enumerate(own, start=1)}
     frame = Frame(begin, end, BAR if width is None else min(BAR, max(6, width * 3 // 10)))
     for call in joined:
@@ -174,7 +174,7 @@ BAR = 30
 
 
 class Frame(NamedTuple):
-    """The time of the run, and how long a line stands for it."""
+    """Time range of a run and the width of its timeline bar."""
 
     begin: int
     end: int
@@ -182,7 +182,7 @@ class Frame(NamedTuple):
 
     @property
     def indent(self) -> int:
-        """Under the bar: what is said of an attempt begins where its mark stands."""
+        """Column where the text of an attempt starts, after the bar."""
         return self.bar + 9
 
     def under(self, text: str) -> str:
@@ -194,7 +194,7 @@ def _call(call: calls.Call, numbers: dict[int, int], link: Link | None, frame: F
     by = numbers.get(link.overcame, link.overcame) if link is not None else 0
     ending = _overcome(link, by) if link is not None and is_overcome else call.ending
     if call.last.ending is not None and not is_overcome:
-        # The reason belongs to the words people read first.
+        # The stop reason is the most important fact, so it is part of the first line.
         ending = f"given up because {line(call.last.ending.why, 160)}"
         ending += ", with suggestions" if call.last.ending.offered else ""
     number = numbers.get(call.id, "")
@@ -222,12 +222,12 @@ def _call(call: calls.Call, numbers: dict[int, int], link: Link | None, frame: F
 
 
 def _overcome(link: Link, by: int) -> str:
-    """Who overcame a call that recovery had given up: the same call later, or the model with another one."""
+    """Describe which later call recovered an unrecovered call, and whether the model made it."""
     return f"overcome by the model in call {by}" if link.how == "agent" else f"overcome by call {by}"
 
 
 def _ending(ending: Ending, frame: Frame, is_overcome: bool) -> Iterator[str]:
-    """Why recovery went no further, where nothing says so yet, and what it left to others."""
+    """Yield the stop reason if the first line lacks it, the spiral, and the remaining suggestions."""
     if is_overcome:
         yield frame.under(f"> not made again: {line(ending.why, 160)}")
     if ending.spiral:
@@ -240,7 +240,7 @@ def _ending(ending: Ending, frame: Frame, is_overcome: bool) -> Iterator[str]:
 
 
 def _bar(step: Step, frame: Frame) -> str:
-    """When the attempt was under way, on a line as long as the run."""
+    """Render the time range of an attempt within the run as a text bar."""
     span = max(1, frame.end - frame.begin)
     left = min(frame.bar - 1, (step.started - frame.begin) * frame.bar // span)
     length = max(1, min(frame.bar - left, round(step.seconds * 1000 * frame.bar / span)))
@@ -255,7 +255,7 @@ def _attempt(step: Step, is_last: bool) -> str:
     if step.failure is None:
         return told if step.outcome == "success" else f"{told}  {step.outcome}"
     ran = {"no": "did not run", "yes": "ran", "unknown": "may have run"}[step.failure.ran.value]
-    # What could have helped, where nothing more was done, would read as if it had been.
+    # Omit retry and repair after the last attempt: they would read as if they had been done.
     remedy = "" if is_last and step.failure.remedy in (Remedy.WAIT, Remedy.REPAIR) else step.failure.remedy.value
     return f"{told}  {step.failure.kind}, {ran}" + (f", remedy: {remedy}" if remedy else "")
 
@@ -281,6 +281,6 @@ def _change(changed: Change) -> str:
         return f"{line(changed.path, 40)} dropped"
     if changed.how == "rename" and changed.path != calls.TOOL:
         return f"the name {line(changed.before, 40)} -> {line(changed.after, 40)}"
-    if changed.before is None and changed.after is not None:  # it was missing
+    if changed.before is None and changed.after is not None:  # the argument was missing
         return f"{line(changed.path, 40)}={after}"
     return f"{line(changed.path, 40)} {before} -> {after}"

@@ -1,4 +1,4 @@
-"""What happens now: each attempt and each end of a run, told once, for whoever watches a store."""
+"""Polling of a store for new events, for `mulligan tail`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mulligan.records import History, Step
 from mulligan.remember.store import LOCAL, RunQuery, Store
 
 BEGUN = 3_600_000
-"""Milliseconds before the first look: a run that has gone on longer than that is not heard of."""
+"""Lookback of the first poll: runs that started earlier are not reported."""
 RUNS = 200
-"""Runs looked at each time."""
+"""Runs read per page of a poll."""
 MOST = 1000
-"""Runs looked at where many are new: at the first look, or after a rush."""
+"""Maximum number of runs read per poll if many are new."""
 OPEN = 50
-"""Runs that are under way and no longer among the newest, and are looked at all the same."""
+"""Maximum number of open runs that are polled although they are no longer among the newest."""
 
 
 class Watch:
-    """Tells each attempt and each end of a run once, in the order in which they ended."""
+    """Reader that reports each attempt and each end of a run once, ordered by end time."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class Watch:
         self._tool, self._kind, self._failures = tool, kind, failures
         self._tenant = tenant
         self._told: dict[str, set[int]] = {}
-        """What was told of each run that was met."""
+        """Reported step numbers by run id; 0 stands for the end of the run."""
         self._open: dict[str, None] = {}
-        """Runs that are under way, those that were heard of last at the end."""
+        """Ids of open runs, the most recently active last."""
 
     def look(self, kept: Store) -> list[tuple[StepEnded | RunEnded, str]]:
         fresh: list[tuple[int, int, StepEnded | RunEnded, str]] = []
@@ -61,7 +61,7 @@ class Watch:
         return [(event, agent) for _, _, event, agent in sorted(fresh, key=lambda each: each[:2])]
 
     def _newest(self, kept: Store) -> Iterator[History]:
-        """The newest runs, and as many before them as were never met."""
+        """Yield the newest runs, and older pages until a known run or the limit."""
         query, seen = self._query, 0
         while seen < MOST:
             page = kept.runs(self._tenant, query)
@@ -72,7 +72,7 @@ class Watch:
             query = msgspec.structs.replace(query, before=(page[-1].run.started, page[-1].run.id))
 
     def _follow(self, history: History, is_fresh: bool) -> None:
-        """Whether a run is looked at when others have begun after it."""
+        """Track a run while it is open. Evict the least recently active run above the limit."""
         id = history.run.id
         if history.run.end is not None:
             self._open.pop(id, None)

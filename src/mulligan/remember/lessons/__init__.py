@@ -1,1 +1,1 @@
-"""What is learned of many repairs: lessons, made, kept, written as files and told to a model."""
+"""Lessons: consolidated from fixes, stored, exported as files and rendered for a model."""

@@ -1,7 +1,7 @@
-"""Lessons as files: one Markdown file with front matter each, made to be committed, reviewed and edited by hand.
+"""Lessons as Markdown files with front matter, meant to be committed, reviewed and edited by hand.
 
-The front matter is a small closed form of our own: known keys, a value on each line, each key once. Whatever is not
-of this form is refused with its file and line, so that nobody has to guess what was read.
+The front matter has a fixed set of keys, one value per line, each key at most once. The parser rejects anything else
+and names the file and line, so that no part of a file is ignored silently.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from mulligan.records import Ahead, Change, Lesson, LessonSource, encode, lesson
 from mulligan.remember.lessons import making
 
 LARGEST = 64 * 1024
-"""Bytes of a file."""
+"""Maximum size of one file."""
 MOST = 10_000
-"""Files of a folder."""
+"""Maximum number of files in a folder."""
 HEAD = 40
-"""Lines of front matter."""
+"""Maximum number of front matter lines, delimiters included."""
 FORMS = 8
-"""Changes, or calls that come first."""
+"""Maximum number of changes, and of prerequisites, in one lesson."""
 KEYS = (
     "id", "tool", "kind", "fingerprint", "fix", "source", "origin", "changes", "first", "words", "evidence",
 )  # fmt: skip
-"""What may stand in the front matter. `tool` must; `evidence` is for readers and is never read back."""
+"""Keys allowed in the front matter. `tool` is required. `evidence` is for readers; the parser ignores its value."""
 SECTIONS = {"Mistake": "mistake", "Correction": "correction", "Error": "error", "Failed": "failed", "Works": "works"}
-"""What may stand under a heading. The first two must; the others are indented by four spaces, as code."""
+"""Lesson field by section heading. The first two sections are required; the others are indented as code."""
 CODE = ("Error", "Failed", "Works")
 INDENT = "    "
 ID = re.compile(r"les_[0-9a-f]{12}")
 
 
 class Read(NamedTuple):
-    """A lesson as it was read."""
+    """A lesson parsed from a file."""
 
     name: str
     lesson: Lesson
     base: str = ""
-    """Of which words this is an edition; empty where the file does not say."""
+    """Digest of the stored texts that this file was exported from; empty if the file has none."""
 
 
 def words_of(lesson: Lesson) -> str:
-    """A digest of what a lesson says: whoever has another has other words."""
+    """Return a digest of the texts of a lesson. Different texts have different digests."""
     texts = [making.presentable(getattr(lesson, name)) for name in making.TEXTS]
     return blake2b(encode(texts), digest_size=6).hexdigest()
 
 
-# Written
+# Render
 
 
 def name_of(lesson: Lesson) -> str:
-    """The name of its file, whatever its words are: its tool, its kind and its id."""
+    """Build the file name of a lesson from its tool, kind and id. It does not depend on the texts."""
     parts = (_slug(lesson.tool) or "any-tool", _slug(lesson.kind.rpartition("/")[2]) or "lesson", lesson.id)
     return f"{'--'.join(parts)}.md"
 
@@ -71,7 +71,7 @@ def _slug(text: str) -> str:
 
 
 def written(lesson: Lesson) -> str:
-    """The text of its file. The same lesson makes the same text."""
+    """Render a lesson as the text of a file. The output is deterministic."""
     about = {
         "id": lesson.id,
         "tool": making.on_one_line(lesson.tool),
@@ -100,7 +100,7 @@ def written(lesson: Lesson) -> str:
 
 
 def evidence(lesson: Lesson) -> str:
-    """How well it is proven here, for whoever reviews it."""
+    """Describe the evidence for a lesson in this store, for reviewers."""
     if not lesson.tried:
         return ""
     who = f" by {len(lesson.agents)} agents" if len(lesson.agents) > 1 else ""
@@ -112,7 +112,7 @@ def _quoted(value: str) -> str:
 
 
 def _plain_json(form: object) -> str:
-    # Escaped: whatever a value holds, the line is one line of plain characters.
+    # ASCII escapes keep the value on one line, without invisible characters.
     return json.dumps(msgspec.json.decode(encode(form)), ensure_ascii=True, separators=(", ", ": "))
 
 
@@ -124,11 +124,11 @@ def _escaped(line: str) -> str:
     return f"\\{line}" if line.startswith(("#", "\\")) else line
 
 
-# Read
+# Parse
 
 
 class _Reader:
-    """One file, line by line. Whatever is wrong is told with its line."""
+    """Line-based parser of one lesson file. Every error names the file and line."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name = name
@@ -247,7 +247,7 @@ class _Reader:
 
 
 def read(data: bytes, name: str) -> Read:
-    """The lesson in a file of this name; refuses what is not one, with the line."""
+    """Parse one lesson file. Raise `LessonFileError` with the file name and line if it is invalid."""
     if len(data) > LARGEST:
         raise LessonFileError(f"{name}:1: a lesson has at most {LARGEST // 1024} KB, this is {len(data):,} bytes.")
     try:
@@ -294,14 +294,14 @@ def _short(text: str) -> str:
 
 
 class Folder(NamedTuple):
-    """What is in a folder of lessons, and what was refused."""
+    """Lesson files of a folder, and the error messages of invalid ones."""
 
     found: list[Read]
     refused: list[str]
 
 
 def load(folder: Path) -> Folder:
-    """Every lesson of a folder, in the order of the names. A README and hidden files are passed over."""
+    """Parse all lesson files of a folder, ordered by name. A README and hidden files are skipped."""
     try:
         names = sorted(entry.name for entry in os.scandir(folder))
     except OSError as error:
@@ -328,7 +328,7 @@ def load(folder: Path) -> Folder:
 
 
 def _bytes(folder: Path, name: str) -> bytes:
-    """What is in a file, and never what a link points at or a pipe waits for."""
+    """Read a regular file. Reject symbolic links, and never block on a pipe."""
     try:
         with open(os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -342,11 +342,11 @@ def _bytes(folder: Path, name: str) -> bytes:
 
 
 Standing = Literal["new", "same", "edited", "older", "conflict"]
-"""How a file stands to what a store has: `older` says what the store once said, and the store says more by now."""
+"""Result of comparing a file with the stored lesson. `older`: the file is unedited, but the stored texts changed."""
 
 
 def compared(file: Read, kept: Lesson | None) -> Standing:
-    """Whose words are the newer ones, by those that the file was made of."""
+    """Compare a file with the stored lesson, using the digest of the texts that the file was exported from."""
     if kept is None:
         return "new"
     own, theirs = words_of(file.lesson), words_of(kept)
@@ -358,9 +358,9 @@ def compared(file: Read, kept: Lesson | None) -> Standing:
 
 
 def put(folder: Path, given: Iterable[Lesson]) -> tuple[int, int]:
-    """Writes a file for each lesson; how many are new or changed, and how many were the same.
+    """Write one file per lesson. Return the number of written and of unchanged files.
 
-    A lesson that is in the folder under another name is written there.
+    A lesson that the folder already contains under another file name keeps that name.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

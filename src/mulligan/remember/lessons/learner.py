@@ -1,4 +1,4 @@
-"""Lessons in the background: of a few patterns at a time, not often, by whoever writes and has nothing else to do."""
+"""Background consolidation: a few patterns per round, at intervals, on an idle writer thread."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from mulligan.records import Lesson
 from mulligan.remember.store import Store, now
 
 FIRST = 1.0
-"""Seconds before the first round: a process that only starts up has better things to do."""
+"""Delay before the first round, so that consolidation does not slow down process startup."""
 PAUSE = 5.0
-"""Seconds between two rounds."""
+"""Minimum time between two rounds."""
 MOST = 10
-"""Patterns of one round: ten to twenty milliseconds."""
+"""Maximum number of patterns per round, about 10 to 20 ms of work."""
 
 
 class Learner:
-    """Says when it is time, and does it. For one thread."""
+    """Schedule and execution of consolidation rounds. Not thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._next = clock() + FIRST
         self._tenants: dict[str, None] = {}
-        """Of whom something was kept since they were last looked at."""
+        """Tenants with records stored since their last round, in order of arrival."""
 
     def heard(self, tenant: str) -> None:
         self._tenants[tenant] = None
 
     def turn(self, store: Store) -> list[tuple[str, Lesson]]:
-        """One round, for one tenant, if it is time: what was learned. Whoever has more to be looked at comes again."""
+        """Run one round for one tenant if it is due. Return the new lessons.
+
+        A tenant with remaining patterns is scheduled again.
+        """
         if not self._tenants or self._clock() < self._next:
             return []
         tenant = next(iter(self._tenants))

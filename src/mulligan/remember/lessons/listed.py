@@ -1,4 +1,4 @@
-"""Lessons of a store in a list: everything is counted when it is asked for."""
+"""Lessons of the in-memory store. Counts are computed at query time."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from mulligan.remember.store import FixQuery, Forget, LessonQuery
 
 
 class Facts(NamedTuple):
-    """What is known of a tenant, of one moment."""
+    """Snapshot of one tenant's records that lessons are computed from."""
 
     votes: Sequence[tuple[Trial, Vote]]
     patterns: dict[str, Tally]
     known: recipes.Known
     started: dict[str, int]
-    """When runs began."""
+    """Start time by run id."""
     arguments: Callable[[str, int], Any]
-    """Of a step."""
+    """Return the arguments of a step, by run id and step number."""
 
 
 class LessonList:
-    """The lessons of one tenant."""
+    """Lessons of one tenant, held in memory."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Kept] = {}
@@ -82,7 +82,7 @@ class LessonList:
         return self._kept[known]
 
     def consolidate(self, facts: Facts, now: int) -> tuple[int, list[str]]:
-        """How many patterns were looked at, and the ids of lessons that are news."""
+        """Update the lessons of all patterns. Return the number of patterns and the ids of changed lessons."""
         words = Prompt()
         news: list[str] = []
         groups = fixes.grouped(facts.votes)
@@ -102,7 +102,11 @@ class LessonList:
         return len(groups), news
 
     def forget(self, what: Forget) -> None:
-        """Words that were made of records are made anew of what is left; those of people go where they tell of it."""
+        """Delete lessons affected by a forget request.
+
+        Learned lessons are rebuilt from the remaining records. Lessons written by a person are deleted if they name the
+        tool or contain the text.
+        """
         self._kept = {
             id: kept
             for id, kept in self._kept.items()
@@ -113,7 +117,7 @@ class LessonList:
 
 
 def _counted(lesson: Lesson, parts: Sequence[str], facts: Facts, now: int) -> Lesson:
-    """The lesson with how often its pattern was met, by whom, and what followed."""
+    """Return the lesson with its occurrences, agents, and recovery counts before and after activation."""
     tally = facts.patterns.get(lesson.pattern)
     if tally is None:
         return msgspec.structs.replace(lesson, agents={}) if lesson.pattern else lesson

@@ -1,7 +1,7 @@
-"""Many repairs of one pattern become one lesson: proposed, in force, disabled, expired.
+"""Consolidation: rules that turn the fixes of a pattern into a lesson and determine its state.
 
-Plain functions of records. A lesson is kept as its words and what people said of it; its figures are those of the fix
-that it rests on, read when it is told, so that whatever is revoked, forgotten or disproved is so at once.
+Pure functions of records. A stored lesson has only its texts and the operator's decision. Its counts come from the
+underlying fix at read time, so that a fix that is revoked, forgotten or demoted affects the lesson immediately.
 """
 
 from __future__ import annotations
@@ -36,52 +36,52 @@ from mulligan.remember.fixes import UNUSED, Verdict
 from mulligan.remember.store import DAY, LessonQuery
 
 RUNS = 3
-"""In which a correction must have worked before it is worth a word: twice may be luck."""
+"""Runs in which a fix must have succeeded before it becomes a lesson: two may be a coincidence."""
 SHARE = 0.5
-"""Of the runs that tried it."""
+"""Minimum successes per trial of the fix."""
 MET = 0.5
-"""Of all runs that met the pattern. What helped fewer of them is one way out among many (`evals/lessons.py`)."""
+"""Minimum successes per run with the pattern. A fix below it is one of many recoveries (`evals/lessons.py`)."""
 WORDS = 900
-"""Characters of each text of a lesson."""
+"""Maximum length of each text of a lesson."""
 EFFECT = 60
-"""Days before and after a lesson came into force that are counted."""
+"""Days compared before and after the activation of a lesson."""
 COUNTED = 1000
-"""Runs that are looked at to tell whether it helped, the latest."""
+"""Latest runs read to count how many a lesson helped."""
 EVERY = 5000
-"""Lessons that are looked at for one question."""
+"""Maximum number of stored lessons read for one query."""
 TEXTS = ("mistake", "correction", "error", "failed", "works")
-"""The words of a lesson: what a person may write."""
+"""Text fields of a lesson, which a person may edit."""
 
 
 class Kept(Record, frozen=True):
-    """A lesson as it is kept, without figures, and what was said of it."""
+    """A lesson as stored: texts and the operator's decision, without counts."""
 
     lesson: Lesson
     said: str = ""
     at: int = 0
-    """The last verdict, and when it was given."""
+    """Time of the last operator decision."""
     since: int = 0
-    """When it came into force."""
+    """Time of activation; 0 if never activated."""
 
 
 class Ground(msgspec.Struct, frozen=True):
-    """What the lessons of one pattern are made of."""
+    """Records that the lessons of one pattern are built from."""
 
     pattern: Pattern
     fixes: Sequence[Fix]
     best: Fix | None
-    """The likeliest of those that are worth a lesson."""
+    """The fix with the highest confidence among those that qualify as a lesson."""
     arguments: Mapping[str, Any] | None
-    """Of a call that failed so."""
+    """Arguments of a failed call with this pattern."""
     kept: Mapping[str, Kept]
-    """The lessons there are of it."""
+    """Existing lessons of the pattern, by id."""
 
 
-# Made
+# Build
 
 
 def renewed(ground: Ground, now: int, words: Prompt) -> list[Kept]:
-    """The lessons of a pattern that are new, say something else, or have come into force."""
+    """Return the lessons of a pattern that are new, have changed advice, or became active."""
     known = dict(ground.kept)
     changed: dict[str, None] = {}
     if ground.best is not None:
@@ -104,9 +104,9 @@ def renewed(ground: Ground, now: int, words: Prompt) -> list[Kept]:
 
 
 def is_worth(fix: Fix, met: int) -> bool:
-    """Whether a fix says something to those who have not met its failure yet, and has worked often enough.
+    """Return whether a fix is useful advice before the first failure and has succeeded often enough.
 
-    `met` is how many runs met its pattern.
+    `pattern_runs` is the number of runs in which the pattern occurred.
     """
     if fix.sort not in ("change", "recipe") or fix.state == "revoked" or not fix.tellable:
         return False
@@ -120,7 +120,7 @@ def is_common(fix: Fix, met: int) -> bool:
 
 
 def _says_something(change: Change) -> bool:
-    """`another value` is no advice, nor is to leave out what may have meant something."""
+    """Return whether a change is useful advice: not an unspecified value, and not a dropped argument."""
     if change.path == TOOL or change.how in ("rename", "cast", "parse", "wrap", "trim", "enum"):
         return True
     if change.how == "drop":
@@ -129,7 +129,7 @@ def _says_something(change: Change) -> bool:
 
 
 def closed(change: Change) -> Change:
-    """A change as it may be told to anybody: a text of some run is named, not repeated."""
+    """Return the change with only shareable values: texts of a run are replaced by a placeholder."""
     after = change.after
     is_name = isinstance(after, str) and (change.how in ("rename", "cast") or change.path == TOOL)
     if not (is_name or after is None or isinstance(after, bool | int | float) or after in (OPEN, LAST_PART)):
@@ -138,7 +138,7 @@ def closed(change: Change) -> Change:
 
 
 def worded(fix: Fix, pattern: Pattern, arguments: Mapping[str, Any] | None, words: Prompt) -> Lesson:
-    """A fix as a lesson. The sentences are those of `prompt/`."""
+    """Build a lesson from a fix. The sentences come from `prompt/`."""
     changes = tuple(map(closed, fix.changes))
     given = dict(arguments) if arguments else {each.path: OPEN for each in changes if each.path != TOOL}
     tool = next((str(each.after) for each in changes if each.path == TOOL), fix.tool)
@@ -160,7 +160,7 @@ def worded(fix: Fix, pattern: Pattern, arguments: Mapping[str, Any] | None, word
 
 
 def _applied(arguments: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, Any]:
-    """The arguments of an example as they work. What belongs to a run stays open."""
+    """Apply changes to example arguments. Run-specific values become a placeholder."""
     made = dict(arguments)
     for change in changes:
         name = change.path
@@ -177,15 +177,18 @@ def _applied(arguments: Mapping[str, Any], changes: Sequence[Change]) -> dict[st
 
 
 def _is_other(one: Lesson, other: Lesson) -> bool:
-    """Whether a lesson says something else. Another example of the same is no news."""
+    """Return whether the advice differs. A different example alone does not count."""
     return any(getattr(one, name) != getattr(other, name) for name in ("mistake", "correction", "changes", "first"))
 
 
-# Written by people
+# Submitted by people
 
 
 def presentable(text: str) -> str:
-    """A text of a lesson as it is kept and shown: nothing hidden, no end of lines or blank lines too many."""
+    """Sanitize a lesson text: no invisible characters, trailing whitespace or repeated blank lines.
+
+    Repeats until the text is stable, because one pass can expose more to remove.
+    """
     for _ in range(4):
         lines = [line.rstrip() for line in clean(text, WORDS).expandtabs(4).split("\n")]
         shown = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n").rstrip()
@@ -200,7 +203,10 @@ def on_one_line(text: str) -> str:
 
 
 def written(given: Lesson) -> Lesson:
-    """What is taken of a lesson that somebody hands in: its words, its form and its place. No figure and no state."""
+    """Return a submitted lesson with sanitized texts and shareable changes, without counts and state.
+
+    Raise an error if a required text is missing or the id is invalid.
+    """
     if given.source == "learned":
         given = msgspec.structs.replace(given, source="file")
     texts = {name: presentable(getattr(given, name)) for name in TEXTS}
@@ -233,20 +239,20 @@ def written(given: Lesson) -> Lesson:
 
 
 def taken(before: Kept | None, given: Lesson, now: int) -> Kept | None:
-    """What is to be kept after somebody handed in a lesson; None where that changes nothing."""
+    """Merge a submitted lesson into the stored one. Return `None` if nothing changes."""
     new = written(given)
     if before is None:
         return Kept(lesson=msgspec.structs.replace(new, created=new.created or now))
     old = before.lesson
     if new.source == "seed" and not new.edited:
-        # It came with a version of mulligan: it takes the place of an earlier one, never of a person's words.
+        # A seed of a newer version replaces an unedited seed, but never texts that a person wrote.
         new = msgspec.structs.replace(new, created=old.created)
         is_ours = old.source == "seed" and not old.edited
         return msgspec.structs.replace(before, lesson=new) if is_ours and new != old else None
     if all(getattr(old, name) == getattr(new, name) for name in TEXTS):
         return None
     texts = {name: getattr(new, name) for name in TEXTS}
-    # What was approved are the words it had: others are a proposal again, whoever wrote them.
+    # An approval covers the approved texts only: changed texts need a new approval.
     said, since = ("", 0) if before.said == "approve" else (before.said, before.since)
     return msgspec.structs.replace(
         before, lesson=msgspec.structs.replace(old, **texts, edited=True), said=said, since=since
@@ -259,29 +265,29 @@ def decided(kept: Kept, verdict: LessonVerdict, at: int) -> Kept:
 
 
 def names(kept: Kept, tool: str) -> bool:
-    """Whether a lesson is about a tool, or about calls of it that come first."""
+    """Return whether a lesson is about a tool or names it as a prerequisite or replacement."""
     lesson = kept.lesson
     return tool in (lesson.tool, *(each.tool for each in lesson.first), *(
         each.after for each in lesson.changes if each.path == TOOL))  # fmt: skip
 
 
-# Told
+# Evaluate
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What is known of a lesson beside its words."""
+    """Records that determine the state of a lesson."""
 
     fix: Fix | None
     met: int
-    """How many runs met its pattern."""
+    """Number of runs in which the pattern occurred."""
     schema: int
-    """When the schema of its tool changed."""
+    """Time of the last schema change of the tool; 0 if none."""
     verdict: Verdict | None
-    """What an operator said of its fix."""
+    """Operator decision about the fix."""
 
 
 def state(kept: Kept, known: Standing, now: int) -> tuple[LessonState, str, bool]:
-    """Whether a lesson is in force, why not, and whether it is stale."""
+    """Return the state of a lesson, the reason if it is not active, and whether it is stale."""
     fix, met, schema, verdict = known.fix, known.met, known.schema, known.verdict
     is_approved = kept.said == "approve"
     if kept.said in ("disable", "revoke"):
@@ -311,12 +317,12 @@ def _is_proven(fix: Fix | None) -> bool:
 
 
 def is_gone(kept: Kept, fix: Fix | None) -> bool:
-    """Whether what a lesson was learned from is no longer known, and no person has said anything to it."""
+    """Return whether the fix of a learned lesson no longer exists and no person edited or decided on the lesson."""
     return kept.lesson.source == "learned" and fix is None and not kept.said and not kept.lesson.edited
 
 
 def judged(kept: Kept, known: Standing, now: int) -> Lesson:
-    """A lesson with its state and the record of its fix."""
+    """Return the lesson with its state and the counts of its fix."""
     now_state, why, stale = state(kept, known, now)
     fix = known.fix
     tried, worked = (fix.tried, fix.worked) if fix is not None else (0, 0)
@@ -356,7 +362,7 @@ _STATES = ("active", "proposed", "expired", "disabled")
 
 
 def in_order(found: Iterable[Lesson], query: LessonQuery) -> list[Lesson]:
-    """The best proven first."""
+    """Filter lessons by a query and rank them: active first, then by confidence."""
     asked = [lesson for lesson in found if is_asked(lesson, query)]
     asked.sort(key=lambda each: (
         _STATES.index(each.state), not each.agents.get(query.agent), -each.confidence, -each.worked,
@@ -366,7 +372,10 @@ def in_order(found: Iterable[Lesson], query: LessonQuery) -> list[Lesson]:
 
 
 def spans(days: Mapping[int, tuple[int, int]], since: int, now: int, first: int) -> tuple[Span, Span]:
-    """What a pattern came to before and after a moment, by its days: the day itself belongs to neither."""
+    """Count occurrences and recoveries before and after activation, by day.
+
+    The day of activation itself belongs to neither period.
+    """
     middle = patterns.day_of(since)
     begin = max(patterns.day_of(first), middle - EFFECT * DAY)
     end = min(patterns.day_of(now), middle + EFFECT * DAY)
@@ -382,13 +391,14 @@ def spans(days: Mapping[int, tuple[int, int]], since: int, now: int, first: int)
 
 
 Reword = Callable[[str], str]
-"""A model: a request in, its answer out."""
+"""Model call: takes a prompt, returns the response text."""
 
 
 def reworded(lesson: Lesson, model: Reword, words: Prompt) -> Lesson | None:
-    """The lesson in a model's words; None where these are not usable.
+    """Let a model rephrase a lesson. Return `None` if its texts are not usable.
 
-    A model is never the source of a value: whatever looks like one must stand in our own words too.
+    The model must not introduce values: every value in its texts must occur in the original lesson, and every value of
+    the original correction must remain.
     """
     answer = model(words.rewording(lesson.mistake, lesson.correction))
     if not isinstance(answer, str) or len(answer) > 4 * WORDS:
@@ -402,12 +412,12 @@ def reworded(lesson: Lesson, model: Reword, words: Prompt) -> Lesson | None:
         return None
     needed = values_in(lesson.correction)
     if not needed <= values_in(correction):
-        return None  # what it leaves out is what mattered
+        return None  # a missing value makes the correction useless
     return msgspec.structs.replace(lesson, mistake=mistake, correction=correction)
 
 
 def values_in(text: str) -> frozenset[str]:
-    """Whatever in a text is no plain word: numbers, names of code, quotations, addresses."""
+    """Return the parts of a text that are not plain words: numbers, identifiers, quotations, URLs."""
     found = re.split(r"[\s,;()=]+", text)
     bare = (part for each in found if (part := each.strip(".!?:'\"`")) and not _PLAIN.fullmatch(part))
     return frozenset([*bare, *re.findall(r'["`][^"`]+["`]', text)])

@@ -1,4 +1,4 @@
-"""What a model should know of its tools before it calls them: which lessons, in which order, within how many tokens."""
+"""Selection and rendering of lessons for a prompt, ranked and limited to a token budget."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from mulligan.remember.store import LessonQuery, Store
 
 SEEDS = 10_000
 LOOKED_AT = 100
-"""Lessons of a tool that are looked at. What does not fit into a prompt by then is not the best proven."""
+"""Lessons read per tool. They are ranked, so later ones would rarely fit into a prompt."""
 
 
 class Told(NamedTuple):
-    """A prompt, and which lessons are in it."""
+    """Rendered prompt text and the ids of the lessons in it."""
 
     text: str
     lessons: tuple[str, ...]
     left_out: int
-    """Those for which there was no room."""
+    """Lessons that did not fit into the token budget."""
 
 
 def gathered(
     store: Store | None, tenant: str, tools: Iterable[str], now: int, *, seeds: bool = True, proposals: bool = False
 ) -> list[Lesson]:
-    """What may be told of these tools, or of all where none is named; the best proven first.
+    """Select the lessons for these tools, or for all tools if none is named, in rank order.
 
-    What is proven or approved comes before what came with mulligan, and that before what is only proposed, which is
-    told only to those who ask for it. What was learned under another schema of its tool is not told. Of tools that are
-    named, seeds are told also where they were never put into the store.
+    Order: active lessons, seed lessons, then proposed ones, which are included only with `include_proposed`. Lessons
+    learned under an older schema of their tool are excluded. For named tools, seed lessons are included even if they
+    were never installed in the store.
     """
     names = list(dict.fromkeys(tools))
     found: dict[str, Lesson] = {}
@@ -46,23 +46,25 @@ def gathered(
     if seeds:
         found |= {each.id: each for each in _seeds(store, tenant, names, now) if each.id not in found}
     told = [each for each in found.values() if (each.may_be_told if proposals else each.is_trusted)]
-    return sorted((each for each in told if seeds or not each.is_seed), key=_rank)  # stable: else the store's order
+    # The sort is stable: lessons of the same rank keep the store's order.
+    return sorted((each for each in told if seeds or not each.is_seed), key=_rank)
 
 
 def _seeds(store: Store | None, tenant: str, names: Sequence[str], now: int) -> list[Lesson]:
-    """What came with mulligan about these tools, as people left it; first what was met here."""
+    """Return the seed lessons for these tools with any edits from the store, most occurrences first."""
     kept: dict[str, Lesson] = {}
     if store is not None:
         kept = {each.id: each for each in store.lessons(tenant, LessonQuery(source="seed", now=now, limit=SEEDS))}
     if not names:
         return sorted(kept.values(), key=lambda each: -each.seen)
-    from mulligan.remember.seeds import corpus  # reads files, and many ask of all tools, or without seeds
+    from mulligan.remember.seeds import corpus  # lazy: reads files, and many callers need no seeds
     from mulligan.remember.seeds.wordings import family
 
     try:
         is_used = store is None or not corpus.is_off(store, tenant)
     except StoreError:
-        is_used = False  # a server tells readers nothing of its shelf: what was planted there is told, and no more
+        # A server hides its key-value entries from readers: use only the seeds installed there.
+        is_used = False
     every = {**({each.id: each for each in corpus.seeds().values()} if is_used else {}), **kept}
     found: dict[str, Lesson] = {}
     for name in names:
@@ -88,10 +90,10 @@ def told(
     server: str = "",
     wrap: Callable[[str], str] = lambda text: text,
 ) -> Told:
-    """These lessons as a text of at most so many tokens, whatever is stored: each tool's best before any tool's second.
+    """Render lessons as a text of at most `max_tokens`: the best lesson of each tool, then the second of each.
 
-    `tools` are the names that were asked for. `wrap` puts around it what counts too. Where there is no room for
-    anything, the text is empty.
+    `requested_tools` are the tool names of the query. The text that `wrap` adds counts toward the budget. The text is
+    empty if not even the frame fits.
     """
     lines: dict[str, str] = {}
     for lesson in lessons:
@@ -125,7 +127,7 @@ def told(
 
 
 def _in_turn(lessons: Sequence[Lesson]) -> Iterator[Lesson]:
-    """The best of each tool, then the second of each: of one that fails in many ways, the others' must not go."""
+    """Interleave tools within each rank, so that one tool with many lessons does not crowd out the others."""
     places: dict[tuple[int, str], int] = {}
     order = []
     for number, lesson in enumerate(lessons):
@@ -136,7 +138,7 @@ def _in_turn(lessons: Sequence[Lesson]) -> Iterator[Lesson]:
 
 
 class _Page:
-    """A text that is filled line by line, under the names of tools."""
+    """Prompt text built line by line, grouped by tool."""
 
     def __init__(self, words: Prompt, heading: str, asked: frozenset[str], server: str, *, is_any: bool) -> None:
         self._words, self._heading, self._asked, self._server = words, heading, asked, server
@@ -155,7 +157,8 @@ class _Page:
     def text(self, opening: str | None = None) -> str:
         words = self._words
         parts = [self.opening if opening is None else opening]
-        if self._tools or not self._is_any:  # nothing that fits is not nothing that is known
+        # Do not report "no lessons" if lessons exist and only did not fit.
+        if self._tools or not self._is_any:
             parts.append(words.known_pitfalls(self._is_any))
         for tool, lines in self._tools.items():
             named = words.about_tool(tool, was_asked=tool in self._asked)

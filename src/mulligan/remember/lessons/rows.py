@@ -1,7 +1,7 @@
-"""Lessons in a database: kept, asked for with the figures of the moment, and made of what has changed.
+"""Lessons in a database: storage, queries with current counts, and incremental consolidation.
 
-Every batch notes the patterns of which fixes have changed much (`voting.note_news`); consolidation looks at those
-and at no others, a few in each transaction, so that it costs as much as there is news.
+Each batch marks the patterns whose fixes changed (`mark_for_consolidation`). Consolidation processes only marked
+patterns, a few per transaction, so its cost depends on the number of changes.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from mulligan.remember.lessons.making import Kept
 from mulligan.remember.store import DAY, Consolidated, FixQuery, LessonQuery, Progress
 
 AT_ONCE = 50
-"""Patterns that are looked at in one transaction: others may write in between."""
+"""Patterns per transaction, so that other writers are not blocked for long."""
 
 _LESSON = upsert("lessons", "tenant id", "tool pattern source body")
 
 Read = Callable[..., list[Any]]
 Writing = Callable[..., contextlib.AbstractContextManager[Any]]
-"""A transaction, with something that has `execute`."""
+"""Open a transaction as a context manager of a writer with `execute`."""
 
 
-# Asked for
+# Read
 
 
 def answer(read: Read, tenant: str, query: LessonQuery) -> list[Lesson]:
-    """The lessons asked for, each with its record as it is now."""
+    """Return the lessons that match a query, with their current counts."""
     wanted = (("tool", query.tool), ("source", query.source))
     given = [(name, value) for name, value in wanted if value is not None]
     where = "".join(f" AND {name} = ?" for name, _ in given)
@@ -52,7 +52,7 @@ def find(read: Read, tenant: str, id: str, now: int) -> Lesson | None:
 
 
 def _kept(read: Read, tenant: str, id: str) -> Kept | None:
-    """One by its id or the beginning of it, if no other begins so."""
+    """Load one stored lesson by its id or a unique prefix of it."""
     sql = "SELECT id, body FROM lessons WHERE tenant = ? AND id >= ? AND id < ? ORDER BY id LIMIT 2"
     rows = read(sql, (tenant, id, id + "\U0010ffff"))
     meant = [body for each, body in rows if each == id] or ([body for _, body in rows] if len(rows) == 1 else [])
@@ -86,7 +86,7 @@ def _told(read: Read, tenant: str, kept: Sequence[Kept], query: LessonQuery) -> 
 
 
 def _met(read: Read, tenant: str, pattern: str) -> int:
-    """How many runs met a pattern."""
+    """Count the runs in which a pattern occurred."""
     rows = read("SELECT runs FROM patterns WHERE tenant = ? AND id = ?", (tenant, pattern))
     return int(rows[0][0]) if rows else 0
 
@@ -98,7 +98,7 @@ def _tallies(read: Read, tenant: str, pattern: str) -> list[Tally]:
 
 
 def _counted(read: Read, tenant: str, lesson: Lesson, parts: Sequence[str], now: int) -> Lesson:
-    """The lesson with how often its pattern was met, by whom, and what followed."""
+    """Return the lesson with its occurrences, agents, and recovery counts before and after activation."""
     if not lesson.pattern:
         return lesson
     rows = read("SELECT count, first FROM patterns WHERE tenant = ? AND id = ?", (tenant, lesson.pattern))
@@ -128,7 +128,7 @@ def _counted(read: Read, tenant: str, lesson: Lesson, parts: Sequence[str], now:
 def _runs(
     read: Read, table: str, column: str, time: str, tenant: str, ids: Sequence[str], since: int, more: str = ""
 ) -> set[str]:
-    """The latest runs in which one of these was met since then."""
+    """Return the ids of the latest runs since a time that have a row with one of these ids."""
     return {
         run
         for id in ids
@@ -140,7 +140,7 @@ def _runs(
     }
 
 
-# Kept
+# Write
 
 
 def keep(writer: Any, tenant: str, lesson: Lesson, now: int) -> bool:
@@ -165,19 +165,19 @@ def put(writer: Any, tenant: str, kept: Kept) -> None:
 
 
 def decide(writer: Any, tenant: str, id: str, verdict: LessonVerdict, at: int) -> str | None:
-    """Keeps what a person said; the id of the lesson, if there is one."""
+    """Store an operator decision. Return the id of the lesson, or `None` if there is none."""
     kept = _kept(_reader(writer), tenant, id)
     if kept is None:
         return None
     put(writer, tenant, making.decided(kept, verdict, at))
-    # A lesson and its fix are one decision. To disable a lesson only silences it.
+    # Approving or revoking a lesson also decides its fix. Disabling a lesson only hides the lesson.
     if verdict != "disable" and kept.lesson.fix:
         learning.decide(writer, tenant, kept.lesson.fix, approved=verdict == "approve", at=at)
     return kept.lesson.id
 
 
 def forget_patterns(writer: Any, tenant: str, ids: Sequence[str]) -> None:
-    """What was learned of patterns of which something is forgotten is learned anew from what is left."""
+    """Delete the learned lessons of patterns and mark the patterns, to rebuild from the remaining records."""
     for id in ids:
         rows = writer.execute("SELECT id, body FROM lessons WHERE tenant = ? AND pattern = ?", (tenant, id)).fetchall()
         for lesson, body in rows:
@@ -201,13 +201,13 @@ def _reader(writer: Any) -> Read:
     return read
 
 
-# Made of what has changed
+# Consolidate
 
 
 def consolidate(
     read: Read, writing: Writing, tenant: str, now: int, progress: Progress | None = None, most: int | None = None
 ) -> Consolidated:
-    """Looks at every pattern of which there is news, or at so many of them."""
+    """Update the lessons of all marked patterns, or of at most `max_patterns`."""
     ((waiting,),) = read("SELECT count(*) FROM unlearned WHERE tenant = ?", (tenant,))
     todo = waiting if most is None else min(most, waiting)
     if not todo:
@@ -218,7 +218,7 @@ def consolidate(
     while done < todo:
         with writing(tenant) as writer:
             some, made = _some(writer, tenant, now, min(AT_ONCE, todo - done), words)
-        if not some:  # another process was here
+        if not some:  # another process consolidated them
             break
         done += some
         told += [found for each in made if (found := find(read, tenant, each, now)) is not None]
@@ -229,7 +229,7 @@ def consolidate(
 
 
 def _some(writer: Any, tenant: str, now: int, most: int, words: Prompt) -> tuple[int, list[str]]:
-    """Some patterns in one transaction: how many, and the ids of lessons that are news."""
+    """Consolidate patterns in one transaction. Return their number and the ids of changed lessons."""
     read = _reader(writer)
     rows = read("SELECT pattern FROM unlearned WHERE tenant = ? ORDER BY pattern LIMIT ?", (tenant, most))
     query = FixQuery(now=now)
@@ -269,7 +269,7 @@ def _ground(read: Read, tenant: str, id: str, query: FixQuery, known: recipes.Kn
 
 
 def _sweep(writer: Any, tenant: str, pattern: str) -> None:
-    """Lessons of which nothing is left go, unless a person had a hand in them."""
+    """Delete lessons whose fix no longer exists, unless a person edited or decided on them."""
     left = {id for (id,) in writer.execute("SELECT id FROM fixes WHERE tenant = ? AND pattern = ?", (tenant, pattern))}
     rows = writer.execute("SELECT id, body FROM lessons WHERE tenant = ? AND pattern = ?", (tenant, pattern)).fetchall()
     for id, body in rows:

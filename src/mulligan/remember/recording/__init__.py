@@ -1,1 +1,1 @@
-"""From a call that returned to a row in the store: nothing lost, nothing doubled, nobody waits."""
+"""Recording: journal, queue and thread that move each record into the store exactly once, without blocking callers."""

@@ -1,4 +1,4 @@
-"""What the dead left in their journals, brought into the store."""
+"""Recovery of orphaned journals: import the records of dead processes into the store."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ log = logging.getLogger("mulligan")
 
 
 def adopt(store: Store, tenant: str, folder: Path) -> int:
-    """Brings what dead processes left in their journals into the store; how many events were not there yet.
+    """Import the records of orphaned journals into the store. Return the number of newly stored records.
 
-    A journal that cannot be read, or that the store does not take, is left where it is, for whoever comes next.
+    A journal that cannot be read or stored stays in the folder for a later attempt.
     """
     adopted = 0
     refused: Exception | None = None
@@ -40,8 +40,8 @@ def adopt(store: Store, tenant: str, folder: Path) -> int:
         except OSError as error:
             log.warning("%s cannot be adopted (%s); it was left", orphan.path, error.strerror or error)
         except StoreError:
-            raise  # it is away, for the others too
-        except Exception as error:  # noqa: BLE001 - of this one: the others need not wait for it
+            raise  # the store is unavailable: the other journals would fail too
+        except Exception as error:  # noqa: BLE001 - one bad journal must not block the others
             refused = refused or error
     if refused is not None:
         raise refused
@@ -49,15 +49,15 @@ def adopt(store: Store, tenant: str, folder: Path) -> int:
 
 
 def release(store: Store, tenant: str, folder: Path) -> None:
-    """Lets the store forget journals that are gone: their names are made of chance, and come never again."""
-    known = store.journals(tenant)  # asked before the files are: one has its file before it has anything in the store
+    """Delete the stored offsets of journals that no longer exist. Journal names are random and never reused."""
+    known = store.journals(tenant)  # before the files: a journal file exists before its offset is stored
     gone = [name for name in known if _is_ours(name) and not (folder / f"{name}{SUFFIX}").exists()]
     if gone:
         store.release(tenant, gone)
 
 
 def _is_ours(name: str) -> bool:
-    """Whether it is the name of a process's journal, or of a batch that was in none; an import has names of its own."""
+    """Return whether a name belongs to a process journal or to a batch without one. Imports use other names."""
     return name.startswith("journal_") or (name.partition("-j_")[0].isdigit() and "-j_" in name)
 
 
@@ -68,7 +68,7 @@ def _adopted(store: Store, tenant: str, orphan: Orphan) -> int:
     open_runs: dict[str, Run] = {}
     last_seen: dict[str, int] = {}
     batch: list[AnyEvent | Success] = []
-    # From the beginning: a run may have begun before what is new here, and been cut off after it.
+    # Read from the start: an abandoned run may have started before the first record that is not stored yet.
     for end, record in records_of(orphan.frames()):
         if isinstance(record, RunStarted):
             open_runs[record.run.id] = record.run
@@ -79,7 +79,7 @@ def _adopted(store: Store, tenant: str, orphan: Orphan) -> int:
                 last_seen[seen[0]] = seen[1]
         if end <= known:
             continue
-        # Two records of one frame stay in one batch: the offset says that both are kept.
+        # Records of one frame stay in one batch: the offset covers both.
         if len(batch) >= BATCH and end != offset:
             _keep(store, tenant, batch, orphan, offset)
             batch = []
@@ -88,11 +88,11 @@ def _adopted(store: Store, tenant: str, orphan: Orphan) -> int:
         count += 1
     if batch:
         _keep(store, tenant, batch, orphan, offset)
-    # Another process may have ended one: a run may go on in a child.
+    # Another process may have ended the run: a run can continue in a child process.
     ended = store.ended(tenant, list(open_runs)) if open_runs else set()
     ends = [_abandoned(run, last_seen) for run in open_runs.values() if run.id not in ended]
     if ends:
-        store.append(tenant, ends, orphan.name, offset + 1)  # one byte on: it is news, even where all else was kept
+        store.append(tenant, ends, orphan.name, offset + 1)  # +1: a repeated offset would be skipped
     return count
 
 
@@ -103,7 +103,7 @@ def _keep(store: Store, tenant: str, batch: Sequence[AnyEvent | Success], orphan
 
 
 def _seen(record: AnyEvent | Success) -> tuple[str, int] | None:
-    """The run of a call, and when that ended."""
+    """Return the run id and the end time of a call, or `None` for other records."""
     if isinstance(record, Success):
         return record.run, int(record.started * 1000) + int(record.seconds * 1000)
     if isinstance(record, StepEnded):
@@ -112,5 +112,5 @@ def _seen(record: AnyEvent | Success) -> tuple[str, int] | None:
 
 
 def _abandoned(run: Run, last_seen: dict[str, int]) -> RunEnded:
-    """Begun here and ended nowhere: it ended with its process, when that was last heard of."""
+    """Build the end event of a run whose process died: it ended with its last recorded call."""
     return RunEnded(msgspec.structs.replace(run, ended=last_seen.get(run.id, run.started), end="abandoned"))

@@ -1,4 +1,4 @@
-"""Journals that were laid aside, the store being away or slow: bounded, thinned if there are too many, brought in."""
+"""Backlog of full journals that wait while the store is unavailable or slow, bounded in size."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from mulligan.remember.store import Store
 from mulligan.success import Success
 
 BATCH = 4000
-"""Records that go into the store in one transaction."""
+"""Records per store transaction."""
 PORTION = 10
-"""Batches that are brought in at a time: between them it is seen whether there is room for what comes meanwhile."""
+"""Batches imported before the worker checks the queue limits again."""
 JOURNAL_FULL = 256 * 1024 * 1024
-"""Bytes that may wait in journals while the store is away. Beyond it the oldest successes are dropped and counted,
-beyond twice as much, the oldest of everything."""
+"""Maximum size of all waiting journals. Above it the oldest successes are dropped and counted; above twice this size,
+the oldest journals."""
 PARTS = 4
-"""Journals in which so much waits: one that is a part of it is laid aside, and the oldest of these is thinned first."""
+"""Journals that share the limit. A journal larger than one share moves to the backlog; the oldest is reduced first."""
 
 
 class Backlog:
-    """The journals that wait, the oldest first; nothing of them is in memory."""
+    """Full journals waiting for the store, oldest first. Their records are on disk only."""
 
     def __init__(self, complain: Callable[[str, str], None]) -> None:
         self.journals: list[Journal] = []
         self._thinned: set[str] = set()
         self._kept: dict[str, int] = {}
-        """Where the records end, in each of them, that are in the store."""
+        """Offset up to which each journal is stored, by journal name."""
         self._complain = complain
 
     def lay_aside(self, journal: Journal, kept_upto: int) -> None:
@@ -37,7 +37,7 @@ class Backlog:
         self._kept[journal.name] = kept_upto
 
     def thin(self, lose: Callable[[int], None]) -> None:
-        """Drops the oldest successes of journals that were laid aside, and then the oldest of everything."""
+        """Drop the successes of the oldest journals, then whole journals, until the size limit holds."""
         while self.journals and self._size > JOURNAL_FULL:
             old = next((each for each in self.journals if each.name not in self._thinned), None)
             if old is not None:
@@ -61,7 +61,7 @@ class Backlog:
         return sum(each.offset for each in self.journals)
 
     def bring_in(self, store: Store, tenant: str, lose: Callable[[int], None]) -> None:
-        """A portion of the oldest."""
+        """Import some batches of the oldest journal. Remove it when it is fully stored."""
         oldest = self.journals[0]
         self._kept[oldest.name] = bring_in(store, tenant, oldest, oldest.offset, lose)
         if self._kept[oldest.name] >= oldest.offset:
@@ -72,12 +72,12 @@ class Backlog:
     def remove(self, journal: Journal) -> None:
         try:
             journal.close(remove=True)
-        except OSError as error:  # kept, and known by its offset: nothing in it is doubled
+        except OSError as error:  # harmless: the stored offset prevents duplicates
             self._complain("journal", f"{journal.path} cannot be removed ({error})")
 
 
 def bring_in(store: Store, tenant: str, journal: Journal, end: int, lose: Callable[[int], None]) -> int:
-    """A portion of what is in a journal up to an offset and not in the store yet; up to where it is there now."""
+    """Import some batches of a journal, up to the offset `end`. Return the offset up to which it is stored."""
     batch: list[AnyEvent | Success] = []
     upto = count = 0
     for offset, record in records_of(journal.frames(store.offset(tenant, journal.name))):
@@ -97,7 +97,7 @@ def bring_in(store: Store, tenant: str, journal: Journal, end: int, lose: Callab
 
 
 def thinned(journal: Journal, start: int) -> tuple[Journal, int]:
-    """A journal with what is in this one from an offset on, without the successes; and how many these were."""
+    """Copy a journal from an offset on, without successes. Return the copy and the number of dropped successes."""
     new = Journal(journal.path.parent, journal.is_lasting)
     lost = 0
     try:
@@ -107,7 +107,7 @@ def thinned(journal: Journal, start: int) -> tuple[Journal, int]:
             else:
                 new.write(framed(frame.sort, frame.payload))
         if new.is_lasting:
-            new.sync(new.offset)  # before the other is removed
+            new.sync(new.offset)  # before the caller removes the original
     except BaseException:
         new.close(remove=True)
         raise

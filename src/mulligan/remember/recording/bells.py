@@ -1,7 +1,7 @@
-"""Waking each other up with no lock that one holds and another waits for.
+"""Wake-up signals between threads that are safe in signal handlers and finalizers.
 
-A signal handler, or a finaliser, may record in the middle of anything. It then waits for the lock of those who record;
-whoever has that lock must wait for nothing that the interrupted one holds, or both would wait for ever.
+A signal handler or finalizer may record at any point and then needs the queue lock. The holder of that lock must not
+wait for a lock that the interrupted code holds, or both deadlock. `Event` and `Condition` use such locks.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 
 class Bell:
-    """Wakes the one who waits for it, once however often it was rung.
+    """One-shot wake-up signal that is safe to set from a signal handler.
 
-    Not an Event: that one takes a lock to be set, and a signal handler that sets it meanwhile would wait for ever.
+    `threading.Event.set` takes a non-reentrant lock, so a handler interrupting `set` would deadlock.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Bell:
         self._silence.acquire()
 
     def ring(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it was rung, and nobody has heard it yet
+        with contextlib.suppress(RuntimeError):  # already set
             self._silence.release()
 
     def wait(self, timeout: float = -1) -> bool:
@@ -32,27 +32,30 @@ class Bell:
 
 
 class Progress:
-    """Wakes all who wait until something is so. Not a Condition, for the same reason."""
+    """Condition variable without a lock: wakes all waiting threads to check their predicates again."""
 
     def __init__(self) -> None:
         self._waiting: deque[Bell] = deque()
 
     def tell(self) -> None:
-        """Something may be so by now."""
+        """Wake all waiting threads. Call it after a change that may satisfy a predicate."""
         with contextlib.suppress(IndexError):
             while True:
                 self._waiting.popleft().ring()
 
     def wait_until(self, is_so: Callable[[], bool], deadline: float) -> bool:
-        """Whether it is so by the deadline, on the monotonic clock."""
+        """Block until the predicate holds or the deadline passes. Return whether it holds.
+
+        The deadline is a time of the monotonic clock.
+        """
         while not is_so():
             bell = Bell()
             self._waiting.append(bell)
             try:
-                # Looked at once more now that the bell hangs there: what is told from now on is heard.
+                # Check again after registering: a notification between check and registration would be missed.
                 if not is_so() and not bell.wait(min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
                     return is_so()
             finally:
-                with contextlib.suppress(ValueError):  # it was rung
+                with contextlib.suppress(ValueError):  # already removed by notify_all
                     self._waiting.remove(bell)
         return True

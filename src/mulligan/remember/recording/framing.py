@@ -1,6 +1,6 @@
-"""A record as a frame of a journal, and back.
+"""Encoding of records as journal frames, and decoding.
 
-A call that worked is told in short, without its texts: it is written before the caller goes on.
+A successful call has a compact encoding without texts, because it is written before the call returns.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from mulligan.success import Form, Success, telling
 log = logging.getLogger("mulligan")
 
 EVENT, SUCCESS = 1, 4
-"""The sorts of frames: an event as JSON, and a call that worked at once, in short."""
+"""Frame types: an event as JSON, and a call that succeeded at the first attempt, in the compact encoding."""
 FORMS = 1000
-"""Forms, and sorts of runs, that are remembered while frames are read."""
+"""Call templates and run descriptions cached while frames are decoded."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 _Seconds = Annotated[float, msgspec.Meta(gt=-(2**43), lt=2**43)]
-"""As much as every store can hold; NaN is not between the two."""
-_facts = msgspec.msgpack.Decoder(  # as `success_frame` packs them
+"""Range that every store supports; it excludes NaN."""
+_facts = msgspec.msgpack.Decoder(  # the fields that `success_frame` packs
     tuple[msgspec.Raw, str, _Number, _Number | None, _Seconds, _Seconds, msgspec.Raw, list[Any]]
 ).decode
 _prefix = msgspec.msgpack.Decoder(tuple[StepType, str, list[str]]).decode
@@ -45,15 +45,15 @@ def event_frame(event: AnyEvent) -> bytes:
 
 
 def success_frame(success: Success, told: Sequence[Any] | None = None) -> bytes:
-    """A success without its texts: the prefix says what all calls of its form share, the rest is its own.
+    """Encode a success without its texts: a prefix shared by all calls of its template, then the fields of this call.
 
-    `told` is what `telling` makes of its values, where that was done.
+    `journal_form` is the result of `journal_values` if the caller has already computed it.
     """
     form, alone = success.form, success.alone
     if told is None:
         told = telling(form, success.named, success.given)
     facts = (
-        form.prefixes[len(success.given)],  # type: ignore[index] # it is known by now
+        form.prefixes[len(success.given)],  # type: ignore[index] # None raises: the caller prepares the template
         success.run,
         success.seq,
         success.parent,
@@ -64,27 +64,27 @@ def success_frame(success: Success, told: Sequence[Any] | None = None) -> bytes:
     )
     try:
         payload = _pack(facts)
-    except (OverflowError, TypeError):  # a number too large for the format is told by its type
+    except (OverflowError, TypeError):  # a number too large for the format is replaced by its type name
         payload = _pack((*facts[:-1], [_small(value) for value in told or ()]))
     return _head(MARK, SUCCESS, len(payload), _checksum(payload, SUCCESS)) + payload
 
 
 def _small(value: Any) -> Any:
     if isinstance(value, str):
-        return str.__str__(value)  # a name may be of a class of its own
+        return str.__str__(value)  # a str subclass: only the plain text can be packed
     is_large = type(value) is int and not -(2**63) <= value < 2**64
     return "int" if is_large else value
 
 
 def records_of(found: Iterable[Frame]) -> Iterator[tuple[int, AnyEvent | Success]]:
-    """Each record of a journal, and the offset at which its frame ends. A frame nobody can read is passed over.
+    """Yield each record with the end offset of its frame. Undecodable frames are logged and skipped.
 
-    A call that was alone in its run is followed by the end of that run.
+    A standalone call is followed by the end event of its run.
     """
     for offset, sort, payload in found:
         try:
             record, run = (_event(payload), None) if sort == EVENT else _success(payload)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, those that follow need not wait for it
+        except Exception as error:  # noqa: BLE001 - a damaged record must not block those after it
             log.warning("a damaged record of a journal was passed over: %s", error)
             continue
         yield offset, record
@@ -93,7 +93,7 @@ def records_of(found: Iterable[Frame]) -> Iterator[tuple[int, AnyEvent | Success
 
 
 def events_of(found: Iterable[Frame]) -> Iterator[tuple[int, AnyEvent]]:
-    """The same, all of it as events."""
+    """Yield each record as an event, with the end offset of its frame."""
     for offset, record in records_of(found):
         yield offset, Kept([record])[0]
 
@@ -102,13 +102,13 @@ def _event(payload: bytes) -> AnyEvent:
     event: AnyEvent = decode(payload, AnyEvent)  # type: ignore[arg-type]
     if isinstance(event, RunStarted | RunEnded):
         for moment in (event.run.started, event.run.ended or 0):
-            if abs(moment) >= 2**53:  # whoever adopts it would end the run by it
+            if abs(moment) >= 2**53:  # journal recovery would use it as the end of the run
                 raise ValueError("a time that is none")
     return event
 
 
 def _success(payload: bytes) -> tuple[Success, Run | None]:
-    """A call that worked, and its run, where it was alone in one."""
+    """Decode a successful call, and its run if it was a standalone call."""
     prefix, run, seq, parent, started, seconds, about, told = _facts(payload)
     form, names = _form(bytes(prefix))
     places = len(names)
@@ -123,7 +123,7 @@ def _success(payload: bytes) -> tuple[Success, Run | None]:
 
 @functools.lru_cache(FORMS)
 def _form(prefix: bytes) -> tuple[Form, Sequence[str]]:
-    """What calls of a form have in common, and the names of the values that were given by place."""
+    """Return the template shared by calls with this prefix, and the names of the positional values."""
     type, name, names, server = (*_prefix(prefix), None) if prefix[0] == _THREE else _prefix_of(prefix)
     form = Form(type, name, server=server)
     form.kept_name = name
@@ -140,7 +140,7 @@ def _about(told: bytes) -> Run | None:
 
 
 def _read(told: Any) -> Any:
-    """A value as far as it was told: see `success.telling`."""
+    """Restore a value as far as `journal_values` encoded it: texts have only their length."""
     if type(told) is list:
         (length,) = told
         return {"$str": length}

@@ -1,8 +1,8 @@
-"""Framed append before a call returns: a record survives the process that made it, however that ends.
+"""Journal: append-only write-ahead file of one process, written before a call returns.
 
-A journal is one process's file beside the store: a lock tells a living owner, and whoever opens the store next adopts
-what a dead one left. A frame is a mark, the sort of its payload, its length, a checksum, and the payload. A torn or
-damaged frame costs itself alone: reading goes on at the next mark.
+Journals are stored beside the store. A file lock marks a living owner; the next process that opens the store recovers
+orphaned journals. A frame has a mark, payload type, length, checksum and payload. After a torn or damaged frame,
+reading continues at the next mark.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if sys.platform != "win32":
     import fcntl
 
 MARK = b"\xf5m1"
-"""Begins every frame. The digit is the version of the format."""
+"""First bytes of every frame. The digit is the format version."""
 HEAD = struct.Struct("<3sBII")
 SUFFIX = ".journal"
 UNNAMED = ".begun"
-"""The suffix of a journal that nobody holds yet."""
+"""Suffix of a journal that is not locked yet."""
 STALE = 3600.0
-"""Seconds after which a journal without a name was left by a process that died while it was made."""
+"""Age after which an unnamed journal is a leftover of a process that died while creating it."""
 LARGEST = 64 * 1024 * 1024
-"""Bytes. A length beyond it is a damaged frame, not a large one."""
+"""Maximum payload size. A larger length means a damaged frame."""
 
 
 class Frame(NamedTuple):
-    """One record of a journal, and where it ends."""
+    """One frame of a journal, with its end offset."""
 
     offset: int
     sort: int
@@ -46,17 +46,16 @@ class Frame(NamedTuple):
 
 
 class NewerJournal(Exception):
-    """A journal of a newer mulligan, which is left for it."""
+    """A journal written by a newer version of mulligan."""
 
 
 class Journal:
-    """This process's own journal. `write` is called by one thread at a time.
+    """Journal of this process. Only one thread may call `write` at a time.
 
-    Where the system can promise the room beforehand, the file is written through memory: a copy of a few hundred
-    bytes, which the kernel keeps whatever becomes of us. A system call would let go of the interpreter's lock, and with
-    several threads each call would then wait for its turn. Where there is no such promise, a full disk would end the
-    process, so there it is a system call all the same. So is it where the journal is to survive the machine
-    (`is_lasting`): then whoever writes calls `sync` before it goes on.
+    If the file system can preallocate space, the file is written through a memory mapping: copying a few hundred bytes,
+    which the kernel keeps even if the process dies. A system call would release the GIL, and threads would then queue
+    for it. Without preallocation, a full disk would kill the process on a mapped write, so it uses system calls. It
+    also uses them if records must survive a machine crash (`is_synced_to_disk`); the writer must then call `sync`.
     """
 
     def __init__(self, folder: Path, is_lasting: bool = False, full: int = sys.maxsize) -> None:
@@ -66,19 +65,19 @@ class Journal:
         self.offset = 0
         self.is_lasting = is_lasting
         self._appending = 0
-        """How many frames are being appended: one, or more where a signal handler writes in the middle of it."""
+        """Appends in progress; more than one if a signal handler writes during a write."""
         self._written = self._synced = 0
-        """Where the frames end that are whole, and those that the death of the machine does not take any more."""
+        """End offset of the complete frames, and of those synced to disk."""
         self._syncing = threading.RLock()
-        # Locked before it has its name: nobody can take it for an orphan in the moment between the two.
+        # Lock before renaming: otherwise another process could take the file for an orphaned journal.
         unnamed = self.path.with_suffix(UNNAMED)
         self._file = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR | CLOSE_ON_EXEC, 0o600)
         self.memory: mmap.mmap | None = None
         self._room = 0
-        """Where in memory there is no room any more."""
+        """End offset of the mapped memory."""
         self._full = full
         self.free = 0
-        """Up to here, whoever holds the writers' lock may write by himself: there is room, and it is not full."""
+        """Offset up to which the holder of the queue lock may write into the mapping directly."""
         try:
             _lock(self._file)
             if not is_lasting and _can_promise(self._file, ROOM):
@@ -94,8 +93,8 @@ class Journal:
             raise
 
     def write(self, frame: bytes) -> int:
-        """Appends a frame made by `framed` and answers where it ends."""
-        # The place is taken first, with no call between: a signal handler may write in the middle of this.
+        """Append a frame built by `encode_frame`. Return its end offset."""
+        # Reserve the range first, without a function call in between: a signal handler may write during this.
         size = len(frame)
         start = self.offset
         self.offset = end = start + size
@@ -112,7 +111,7 @@ class Journal:
         return end
 
     def _write_on(self, frame: bytes, start: int, end: int) -> None:
-        """The same where there is no room in memory, or no memory."""
+        """Write without a mapping, or after growing it."""
         if self.memory is None:
             self._append(frame, start)
         else:
@@ -123,7 +122,7 @@ class Journal:
         room = end + ROOM
         os.posix_fallocate(self._file, 0, room)
         other = mmap.mmap(self._file, room)
-        if self.memory is not None and room > self._room:  # unless a signal handler has made more room by now
+        if self.memory is not None and room > self._room:  # a signal handler may have grown it
             other, self.memory, self._room = self.memory, other, room
             self.free = min(room, self._full)
         other.close()
@@ -131,7 +130,7 @@ class Journal:
     def _append(self, frame: bytes, start: int) -> None:
         self._appending += 1
         try:
-            # Half a frame is no frame: the next one is written over it.
+            # A partial frame is invalid: the next frame overwrites it.
             if os.pwrite(self._file, frame, start) != len(frame):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
@@ -140,28 +139,28 @@ class Journal:
             self._written = self.offset
 
     def sync(self, upto: int) -> None:
-        """Answers when the frames up to this place survive the machine. Those who wait together are served together."""
+        """Block until the frames up to this offset are on disk. One fsync serves all waiting threads."""
         with self._syncing:
-            if self._synced >= upto or self._file < 0:  # one that is closed was moved into another, or is kept
+            if self._synced >= upto or self._file < 0:  # closed: its records were moved or stored
                 return
-            end = self._written  # asked before: what is written meanwhile may not be on the disk
+            end = self._written  # read before fsync: later writes may not be covered
             _settle(self._file)
             self._synced = end
 
     def since(self, start: int) -> bytes:
-        """The frames from an offset on, as they were written."""
+        """Return the raw bytes from an offset to the end."""
         if self.memory is None:
             return os.pread(self._file, self.offset - start, start)
         return self.memory[start : self.offset]
 
     def frames(self, start: int = 0) -> Iterator[Frame]:
-        """What is in it from an offset on. By the handle: somebody may have removed the file."""
+        """Yield the frames from an offset on. Reads through the open handle, because the file may have been removed."""
         with os.fdopen(os.dup(self._file), "rb") as file:
             yield from _frames(file, start)
 
     def close(self, remove: bool) -> None:
-        """Lets go of the file; removes it when everything in it is in the store."""
-        with self._syncing:  # the number of a file that is closed may be another's the next moment
+        """Close the journal. With `remove`, delete its file: all of its records are stored."""
+        with self._syncing:  # a closed file descriptor may be reused at once: no fsync may run meanwhile
             try:
                 if remove:
                     self.path.unlink(missing_ok=True)
@@ -169,7 +168,7 @@ class Journal:
                 self.abandon()
 
     def abandon(self) -> None:
-        """Lets go of the handle alone: in a forked child, the file is the parent's."""
+        """Close the handle but keep the file. In a forked child, the file belongs to the parent."""
         memory, self.memory = self.memory, None
         if memory is not None:
             memory.close()
@@ -178,19 +177,19 @@ class Journal:
             os.close(file)
 
     def __del__(self) -> None:
-        # A lock outlives the object it was taken for, and an orphan that is locked waits for nobody.
+        # An open handle keeps the lock, and a locked journal is never recovered.
         if hasattr(self, "memory"):
             self.abandon()
 
 
 CHUNK = 1024 * 1024
-"""Bytes that are read at a time."""
+"""Bytes per read."""
 ROOM = 1024 * 1024
-"""Bytes that are promised at a time."""
+"""Bytes preallocated at a time."""
 
 
 def _settle(file: int) -> None:
-    """Has the disk keep what was written. Where the system has two words for it, the one that is true."""
+    """Flush a file to disk. On macOS only F_FULLFSYNC reaches the disk."""
     if sys.platform == "darwin":
         fcntl.fcntl(file, fcntl.F_FULLFSYNC)
     else:
@@ -198,7 +197,7 @@ def _settle(file: int) -> None:
 
 
 def _settle_folder(folder: Path) -> None:
-    """The same for the names in a folder, where these need it."""
+    """Flush the entries of a folder to disk, on systems that need it."""
     if hasattr(os, "O_DIRECTORY"):
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | CLOSE_ON_EXEC)
         try:
@@ -208,7 +207,7 @@ def _settle_folder(folder: Path) -> None:
 
 
 def _can_promise(file: int, room: int) -> bool:
-    """Reserves room on the disk; whether this system can. A disk that is full is told as an error."""
+    """Reserve disk space. Return whether the file system supports it. Raise if the disk is full."""
     if not hasattr(os, "posix_fallocate"):
         return False
     try:
@@ -228,9 +227,9 @@ def framed(sort: int, payload: bytes) -> bytes:
 
 
 def frames(path: Path, start: int = 0) -> Iterator[Frame]:
-    """The sound frames of a journal from an offset on.
+    """Yield the valid frames of a journal file from an offset on.
 
-    Read, not mapped: its owner may cut it off meanwhile, and to look into memory that is gone ends a process.
+    Reads instead of mapping the file: the owner may truncate it, and access to truncated mapped memory kills a process.
     """
     with path.open("rb") as file:
         beginning = file.read(len(MARK))
@@ -238,7 +237,7 @@ def frames(path: Path, start: int = 0) -> Iterator[Frame]:
         for frame in _frames(file, start):
             is_ours = True
             yield frame
-        # One with a frame of ours in it is ours, and only looks newer where it is damaged.
+        # A journal with a valid frame has our version: a newer mark at its start is damage.
         if not is_ours and beginning[:2] == MARK[:2] and beginning[2:] > MARK[2:]:
             raise NewerJournal(f"{path} was written by a newer mulligan")
 
@@ -246,7 +245,7 @@ def frames(path: Path, start: int = 0) -> Iterator[Frame]:
 def _frames(file: BinaryIO, place: int) -> Iterator[Frame]:
     file.seek(place)
     data, at = b"", 0
-    """What was read last, and how far it has been looked at; the latter is `place` in the file."""
+    """Buffer of read bytes and the index in it that corresponds to the file offset."""
     while True:
         if len(data) - at < HEAD.size:
             more = file.read(CHUNK)
@@ -266,7 +265,7 @@ def _frames(file: BinaryIO, place: int) -> Iterator[Frame]:
                 at = end
                 yield Frame(place, sort, payload)
                 continue
-        # Damaged, or the end: on to the next mark, or to where one may begin that is not read yet.
+        # Damaged frame or end of the file: skip to the next mark, or to the bytes where a partial mark may start.
         found = data.find(MARK, at + 1)
         skipped = (found if found >= 0 else max(at + 1, len(data) - len(MARK) + 1)) - at
         place += skipped
@@ -274,7 +273,7 @@ def _frames(file: BinaryIO, place: int) -> Iterator[Frame]:
 
 
 class Orphan:
-    """A journal whose owner is gone, held so that nobody else adopts it too."""
+    """Journal of a dead process, locked against concurrent recovery."""
 
     def __init__(self, path: Path, file: int) -> None:
         self.path = path
@@ -292,13 +291,13 @@ class Orphan:
 
 
 def orphans(folder: Path) -> Iterator[Orphan]:
-    """The journals in a folder whose owners are gone, each locked while it is looked at."""
+    """Yield the orphaned journals of a folder. Each is locked while the caller handles it."""
     _sweep(folder)
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
             file = os.open(path, os.O_RDWR | CLOSE_ON_EXEC)
         except OSError:
-            continue  # adopted by somebody else, just now; or not ours to adopt
+            continue  # recovered by another process meanwhile, or no permission
         orphan = Orphan(path, file)
         try:
             if try_lock(file) and path.exists():
@@ -308,7 +307,7 @@ def orphans(folder: Path) -> Iterator[Orphan]:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what was left by processes that died before their journal had a name, and so held nothing."""
+    """Delete expired unnamed journals. They are empty: their process died before it locked them."""
     for path in folder.glob(f"*{UNNAMED}"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > STALE:
@@ -316,7 +315,7 @@ def _sweep(folder: Path) -> None:
 
 
 if sys.platform == "win32":
-    # Best effort: there is no lock that goes with its process, and a file that is open cannot be removed anyway.
+    # Best effort: there is no lock that ends with its process, and an open file cannot be removed.
 
     def _lock(file: int) -> None:
         return
@@ -329,7 +328,7 @@ else:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def try_lock(file: int) -> bool:
-        """Whether nobody else has it; then it is ours until it is closed, or this process dies."""
+        """Lock a file without blocking. Return whether that succeeded. The lock lasts until close or process exit."""
         try:
             _lock(file)
         except OSError:

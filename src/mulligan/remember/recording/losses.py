@@ -1,4 +1,4 @@
-"""What could not be kept, counted where everybody can see it, and what is wrong, told once a minute."""
+"""Counter of dropped records that all processes share, and rate-limited warnings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MINUTE = 60.0
 
 
 class Losses:
-    """What one process has dropped, and has told of it."""
+    """Dropped records of one process, and how many of them the store already counts."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -30,7 +30,7 @@ class Losses:
             log.warning("%s (%d records in memory, %d dropped)", told, waiting, self.dropped)
 
     def tell(self, store: Store, tenant: str) -> None:
-        """Counts what was dropped where `mulligan doctor` sees it, once the store can be written again."""
+        """Add new drops to the count in the store, which `mulligan doctor` reports."""
         count = self.dropped
         if count > self._told:
             add_dropped(store, tenant, count - self._told)
@@ -38,7 +38,7 @@ class Losses:
 
 
 def dropped(store: Store, tenant: str) -> int:
-    """How many records were dropped, by all processes that have kept anything since."""
+    """Return the number of dropped records of all processes that have reported theirs."""
     kept = store.get(tenant, SHELF, KEY)
     return int(kept) if kept is not None and kept.isdigit() else 0
 
@@ -48,7 +48,7 @@ def add_dropped(store: Store, tenant: str, count: int) -> None:
 
 
 class Faults(NamedTuple):
-    """How often a hook of a coding agent has failed, which nobody is told at the time, and how it did last."""
+    """Number of hook errors and the last one. Hooks fail silently, so that they never disturb the coding agent."""
 
     number: int = 0
     last: str = ""
@@ -56,7 +56,7 @@ class Faults(NamedTuple):
 
 
 def hook_faults(folder: Path) -> Faults:
-    """What hooks have counted in their folder."""
+    """Read the error log files that hooks write to their folder."""
     lines = [line for name in ("faults.old", "faults") for line in _lines(folder / name)]
     if not lines:
         return Faults()

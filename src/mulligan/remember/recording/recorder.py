@@ -1,7 +1,7 @@
-"""Keeps every event twice: in the journal before the caller goes on, and then, in batches, in the store.
+"""Recorder: writes each record to the journal before the call returns, and later, in batches, to the store.
 
-The journal survives the process; the store answers questions. The recorder's thread moves one into the other, redacts
-what worked on the way, and never blocks the caller.
+The journal survives a process crash; the store answers queries. The recorder thread moves records from one to the other
+and redacts successes on the way. It never blocks a caller.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from mulligan.remember.recording.worker import Worker
 from mulligan.remember.store import LOCAL, Store
 
 EXIT = 2.0
-"""Seconds. Leaving the process never takes longer than this because of us."""
+"""Maximum delay of process exit caused by the recorder."""
 AGAIN, SHARE = 0.5, 5
-"""A store that has refused every record by itself is offered them again after so many seconds, or after so many times
-as long as that took."""
+"""Delay before the next write to a store that rejected every record: this minimum, or this factor times the duration
+of the last attempt."""
 ADOPTION = 30.0
-"""Seconds after which journals of dead processes that could not be kept are tried again."""
+"""Delay before the next attempt to recover orphaned journals after a failed one."""
 
 
 class Recorder:
-    """Keeps events for as long as the store cannot, and hands each to the stream's listeners once it is kept."""
+    """Event sink that buffers events until they are stored, then delivers each to the listeners of the stream."""
 
     def __init__(
         self,
@@ -51,28 +51,28 @@ class Recorder:
         self._stream = stream
         self._tenant = tenant
         self._learns = learns
-        """Whether lessons are made here, in the time that is left: a server makes its own."""
+        """Whether the idle recorder thread consolidates lessons. A server consolidates its own."""
         self._intake = Intake(journals, stream.known, fsync)
         self._worker = Worker(self._intake, self._turn)
         self._intake.rouse = self._worker.rouse
-        self.keep: Callable[..., None] = self._intake.keep  # not by way of another call: it is made at every call
-        """Keeps a call that worked at once."""
+        self.keep: Callable[..., None] = self._intake.keep  # bound: one call less on the hot path
+        """Queue a call that succeeded at the first attempt."""
         self._reset()
         _recorders.add(self)
 
     def _reset(self) -> None:
         self.store: Store | None = None
         self._not_before = 0.0
-        """When a store that takes no record at all is tried again."""
+        """Monotonic time of the next write after a store rejected every record."""
         self._next_adoption = float("inf")
-        """When what dead processes left is tried again: a store may have been away when it was opened."""
+        """Monotonic time of the next attempt to recover orphaned journals."""
         self._learner = Learner()
         self._closing = threading.RLock()
         self._arriving = threading.Lock()
-        """Held while a store is opened and imported: a child forked meanwhile would wait for that import for ever."""
+        """Held while a store is imported and opened: a child forked meanwhile would deadlock on the import lock."""
 
     def begin_in_child(self) -> None:
-        """The parent writes what it has; a child starts with nothing, its own journal and its own connection."""
+        """Reset after fork: the parent stores its own records, the child starts empty."""
         self._reset()
         self._worker.reset()
         self._intake.abandon()
@@ -82,43 +82,43 @@ class Recorder:
 
     @property
     def dropped(self) -> int:
-        """Records that could not be kept."""
+        """Number of dropped records."""
         return self._intake.losses.dropped
 
     def flush(self, timeout: float = EXIT) -> bool:
-        """Waits until everything published so far is in the store; whether it is."""
+        """Block until all published events are stored or the timeout expires. Return whether all were stored."""
         return self._worker.flush(timeout)
 
     def close(self, timeout: float = EXIT) -> bool:
-        """Keeps what is left, tells the listeners of it and lets go of the store; whether everything was kept.
+        """Store and deliver the queued events, then close the store. Return whether all events were stored.
 
-        What was not kept stays in the journal, for the next process. An event that comes later opens it all again.
+        Other events stay in the journal for the next process. A later event opens the store again.
         """
         intake, worker = self._intake, self._worker
         if worker.thread is threading.current_thread():
-            return not intake.has_more  # a listener's wish: the one who listens cannot wait for its own end
+            return not intake.has_more  # called by a listener on the recorder thread, which cannot join itself
         deadline = time.monotonic() + timeout
         with self._closing:
             while True:
                 done = worker.flush(0.75 * (deadline - time.monotonic()))
                 if not worker.end(deadline):
                     return done
-                # Somebody may have recorded while the thread was ending: then once more.
+                # Repeat if a caller recorded while the thread was stopping.
                 if not (done and intake.has_more) or time.monotonic() >= deadline:
                     return self._let_go() and done
 
     def _let_go(self) -> bool:
-        """Lets go of the store, and of the journal where nothing in it is needed any more; whether all is kept."""
+        """Close the store and remove the journal if it is no longer needed. Return whether all records are stored."""
         store, self.store = self.store, None
         is_kept = self._intake.let_go()
         if store is not None:
             store.close()
         return is_kept
 
-    # On the recorder's thread
+    # Called by the recorder thread
 
     def _turn(self) -> bool:
-        """One batch, and a new journal where it is time for one; whether there was any progress."""
+        """Write one batch, then do the maintenance that is due. Return whether there was progress."""
         try:
             if not self._write():
                 return False
@@ -126,13 +126,13 @@ class Recorder:
             if self.store is not None and time.monotonic() >= self._next_adoption:
                 self._adopt(self.store)
             self._learn()
-        except Exception as error:  # noqa: BLE001 - without this thread nothing would be kept any more
+        except Exception as error:  # noqa: BLE001 - the recorder thread must not die
             self._intake.complain("fault", f"recording waits: {type(error).__name__}: {error}")
             return False
         return True
 
     def _write(self) -> bool:
-        """One batch into the store; it stays in memory, or in the journal, until it is there."""
+        """Write one batch to the store. Records stay in memory or in the journal until they are stored."""
         intake = self._intake
         intake.make_room(self.store is not None)
         if time.monotonic() < self._not_before:
@@ -149,7 +149,7 @@ class Recorder:
         except MulliganError as error:
             intake.complain("store", f"recording waits: {error}")
             return False
-        except Exception as error:  # noqa: BLE001 - a broken store costs memory, never the user's call
+        except Exception as error:  # noqa: BLE001 - a broken store must not fail the user's call
             intake.complain("store", f"recording waits: {type(error).__name__}: {error}")
             return self._set_aside(batch)
         self._tell_dropped(store)
@@ -160,18 +160,18 @@ class Recorder:
         return True
 
     def _learn(self) -> None:
-        """Lessons of what was kept, when there is nothing else to do."""
+        """Consolidate lessons if the queue is empty."""
         if not self._learns or self.store is None or self._intake.has_more:
             return
         self._learner.heard(self._tenant)
         try:
             for _, lesson in self._learner.turn(self.store):
                 self._stream.publish(LessonLearned(lesson))
-        except Exception as error:  # noqa: BLE001 - what is recorded does not wait for what is learned
+        except Exception as error:  # noqa: BLE001 - consolidation must not block recording
             self._intake.complain("lessons", f"lessons wait: {error}")
 
     def _opened(self) -> Store:
-        """The store, with what dead processes left for it; opened here, so that no caller waits for it."""
+        """Return the store. Open it and recover orphaned journals first if needed, so that no caller waits for that."""
         if self.store is None:
             with self._arriving:
                 store = self._opening()
@@ -180,31 +180,31 @@ class Recorder:
         return self.store
 
     def _adopt(self, store: Store) -> None:
-        """What dead processes left; where it cannot be kept now, once more after a while."""
+        """Recover orphaned journals. Schedule another attempt if that fails."""
         if self._journals is None:
             return
         self._next_adoption = float("inf")
         try:
             adopt(store, self._tenant, self._journals())
             release(store, self._tenant, self._journals())
-        except Exception as error:  # noqa: BLE001 - what is recorded now need not wait for it
+        except Exception as error:  # noqa: BLE001 - recovery must not block recording
             self._next_adoption = time.monotonic() + ADOPTION
             self._intake.complain("adoption", f"journals of earlier processes wait: {error}")
 
     def _events(self, batch: Sequence[Waiting]) -> Sequence[AnyEvent]:
-        """The events of a batch, in its order, as they may be kept."""
+        """Return the redacted events of a batch, in order."""
         return self._stream.kept([record for _, record in batch])
 
     def _tell_dropped(self, store: Store) -> None:
         try:
             self._intake.losses.tell(store, self._tenant)
-        except Exception as error:  # noqa: BLE001 - the batch itself is kept; the count is told with the next
+        except Exception as error:  # noqa: BLE001 - the batch is stored; the next one retries the count
             self._intake.complain("dropped", f"what was dropped is not counted yet: {error}")
 
     def _set_aside(self, batch: list[Waiting]) -> bool:
-        """Drops what can never be kept, lest one such record holds up all that follow it; whether there was any.
+        """Drop unstorable records, so that they do not block the others. Return whether any was dropped.
 
-        Where every record can be written down, a store that takes some of them alone and not the others has told which.
+        If all records can be encoded, each is written on its own to find those that the store rejects.
         """
         sound = [each for each in batch if self._is_encodable(each)]
         if len(sound) == len(batch):
@@ -214,11 +214,11 @@ class Recorder:
             try:
                 bad = refused(self.store, self._tenant, [self._events([each]) for each in batch])
             except MulliganError:
-                return False  # it went away in the middle, which says nothing of a record
+                return False  # the store became unavailable, which says nothing about a record
             if bad is None:
                 now = time.monotonic()
                 self._not_before = now + max(AGAIN, SHARE * (now - begun))
-                return False  # it takes nothing at all: it is the store that is broken
+                return False  # the store rejects everything: the store is broken, not a record
             sound = [each for place, each in enumerate(batch) if place not in bad]
         if len(sound) == len(batch):
             return False
@@ -228,7 +228,7 @@ class Recorder:
     def _is_encodable(self, waiting: Waiting) -> bool:
         try:
             encode(list(self._events([waiting])))
-        except Exception:  # noqa: BLE001 - whatever it is, it cannot be written down
+        except Exception:  # noqa: BLE001 - any error means it cannot be encoded
             return False
         return True
 
@@ -245,7 +245,7 @@ def _begin_in_child() -> None:
 
 
 def _at_exit_of_a_worker(_: object) -> None:
-    # Children of multiprocessing leave without the interpreter's own farewell, and forget what was arranged before.
+    # multiprocessing children skip atexit handlers and clear finalizers registered before the fork.
     sys.modules["multiprocessing.util"].Finalize(None, _at_exit, exitpriority=0)
 
 

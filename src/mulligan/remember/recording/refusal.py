@@ -1,6 +1,6 @@
-"""Which records a store can never keep, told from a store that keeps nothing at all.
+"""Detection of unstorable records, as opposed to a store that is broken.
 
-One such record must not hold up all that follow it, wherever they come from: memory, or a journal.
+One unstorable record must not block the records after it, whether they come from the queue or a journal.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from mulligan.success import Success
 
 
 def refused(store: Store, tenant: str, batch: Sequence[Sequence[AnyEvent]]) -> set[int] | None:
-    """The places of those that a store takes in no company, and alone neither; None where it takes nothing at all.
+    """Return the indexes of records that the store rejects one by one, or `None` if it rejects all of them.
 
-    Each is offered under a journal of its own: the batch it belongs to comes again, and what it holds is known by its
-    ids. Raises where the store goes away in the middle, which says nothing of a record.
+    Each record is written under a new journal name. Its batch is written again later; ids prevent duplicates. Raise if
+    the store becomes unavailable meanwhile, because that says nothing about a record.
     """
     alone = [place for place, events in enumerate(batch) if not _is_kept(store, tenant, events)]
     if len(alone) == len(batch):
         return None
-    # Once more, now that it has taken something: it may have come back in the middle of the first round.
+    # Try the rejected records again: the store may have become available during the first round.
     return {place for place in alone if not _is_kept(store, tenant, batch[place])}
 
 
 def append_sound(store: Store, tenant: str, records: Sequence[AnyEvent | Success], journal: str, upto: int) -> int:
-    """Keeps what a journal has up to an offset, without what can never be kept; how many records that is."""
+    """Append records up to a journal offset, without unstorable ones. Return the number of unstorable records."""
     try:
         store.append(tenant, Kept(records), journal, upto)
     except MulliganError:
@@ -36,7 +36,7 @@ def append_sound(store: Store, tenant: str, records: Sequence[AnyEvent | Success
     except Exception:
         bad = refused(store, tenant, [Kept([each]) for each in records])
         if not bad:
-            raise  # it is the store that is broken, or was
+            raise  # the store failed, not a record
         sound = [each for place, each in enumerate(records) if place not in bad]
         store.append(tenant, Kept(sound), journal, upto)
         return len(bad)
@@ -48,6 +48,6 @@ def _is_kept(store: Store, tenant: str, events: Sequence[AnyEvent]) -> bool:
         store.append(tenant, events, new_id("journal"), 1)
     except MulliganError:
         raise
-    except Exception:  # noqa: BLE001 - whatever it is, it is this record's
+    except Exception:  # noqa: BLE001 - any other error is caused by this record
         return False
     return True

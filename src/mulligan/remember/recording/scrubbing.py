@@ -1,8 +1,8 @@
-"""What was forgotten, taken out of the journals of processes that still run.
+"""Removal of forgotten records from the journals of running processes.
 
-A journal holds what is in the store already until it is begun anew. Its owner only appends to it, so that what it has
-written may be overwritten in place: with as many bytes, and a checksum that fits. What a process has still in memory
-comes into the store later, and is as new there as any record.
+A journal still contains stored records until it is rotated. Its owner only appends, so a frame can be overwritten in
+place with the same number of bytes and a matching checksum. Records that are still in the memory of a process reach the
+store later and count as new.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from mulligan.remember.store import Forget
 log = logging.getLogger("mulligan")
 
 _NOTHING = b'{"event":"context.compacted","compaction":{}}'
-"""An event that is about nothing, in the place of one that is forgotten."""
+"""Event without content that replaces a forgotten one."""
 
 
 def scrub(folder: Path, what: Forget, runs: Collection[str]) -> int:
-    """Overwrites what is about these runs, the tool or the text in all journals of a folder; how many records."""
+    """Overwrite the records of these runs, the tool or the text in all journals of a folder. Return their number."""
     count = 0
     for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
         try:
@@ -46,7 +46,7 @@ def _scrub(path: Path, what: Forget, runs: Collection[str]) -> int:
 
 
 def _instead(frame: Frame, what: Forget, runs: Collection[str]) -> tuple[int, bytes] | None:
-    """The sort and payload that stand in for a frame; None if it stays."""
+    """Return the type and payload that replace a frame, or `None` if it is unaffected."""
     if what.text is not None:
         payload = frame.payload
         for needle in forgetting.needles(what.text):

@@ -1,4 +1,4 @@
-"""The recorder's thread: when it sleeps, when it hurries, and how it ends."""
+"""Recorder thread: when it sleeps, flushes and stops."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from mulligan.remember.recording.bells import Bell
 from mulligan.remember.recording.intake import Intake
 
 PAUSE = 0.05
-"""Seconds between batches, so that many events share one transaction."""
+"""Delay between batches, so that many records share one transaction."""
 
 
 class Worker:
-    """A daemon thread that takes turns for as long as something waits; started by the first record."""
+    """Daemon thread that runs rounds while records are queued. The first record starts it."""
 
     def __init__(self, intake: Intake, turn: Callable[[], bool]) -> None:
         self._intake = intake
         self._turn = turn
-        """One batch; whether there was any progress."""
+        """Store one batch. Return whether there was progress."""
         self.reset()
 
     def reset(self) -> None:
-        """As at the beginning: a forked child has no thread but the one that forked."""
+        """Return to the initial state. A forked child has only the thread that called fork."""
         self.thread: threading.Thread | None = None
         self._starting = threading.RLock()
         self._wake = Bell()
         self._hurry = Bell()
         self._urgent: set[object] = set()
-        """Those who wait for a flush."""
+        """One object per pending `flush` call."""
         self._is_ending = False
 
     def rouse(self) -> None:
@@ -42,20 +42,21 @@ class Worker:
 
     def start(self) -> None:
         if sys.is_finalizing():
-            return  # a thread that is started now never runs, and starting it would wait for that: the journal has it
+            # A thread started now never runs, and start() would block. The journal has the records.
+            return
         with self._starting:
             thread = threading.Thread(target=self._run, name="mulligan-recorder", daemon=True)
-            if self.thread is not None:  # asked last: a signal handler may have started one in the middle of this
+            if self.thread is not None:  # checked last: a signal handler may have started one meanwhile
                 return
             self.thread = thread
             try:
                 thread.start()
-            except RuntimeError as error:  # the interpreter is leaving, or there are too many threads
+            except RuntimeError as error:  # interpreter shutdown, or too many threads
                 self.thread = None
                 self._intake.complain("thread", f"records wait in the journal: {error}")
 
     def flush(self, timeout: float) -> bool:
-        """Waits until everything that was taken so far is kept; whether it is."""
+        """Block until all queued records are stored or the timeout expires. Return whether all were stored."""
         intake = self._intake
         aim = intake.taken
         deadline = time.monotonic() + timeout
@@ -73,7 +74,7 @@ class Worker:
                 self.start()
             thread = self.thread
             if thread is None or thread is threading.current_thread():
-                break  # a listener that waited for its own thread would wait in vain
+                break  # a listener on this thread would wait for itself
             self._hurry.ring()
             self._wake.ring()
             if not intake.progress.wait_until(functools.partial(self._has_come_to, aim, thread), deadline):
@@ -84,8 +85,11 @@ class Worker:
         return self._intake.has_come_to(aim) or self.thread is not thread
 
     def end(self, deadline: float) -> bool:
-        """Ends the thread in time; one that hangs in its store goes on when it can. Whether it has ended."""
-        with self._starting:  # one that is being started cannot be waited for yet
+        """Stop the thread by the deadline. Return whether it has ended.
+
+        A thread that is blocked in the store continues when it can.
+        """
+        with self._starting:  # a thread cannot be joined before it is started
             thread = self.thread
         if thread is None:
             return True
@@ -101,11 +105,12 @@ class Worker:
         try:
             while not self._is_ending:
                 intake.is_unheard = True
-                if not intake.has_more:  # looked at after saying that we sleep, so that no record goes unheard
+                # Check after setting the idle flag: a record queued in between then wakes this thread.
+                if not intake.has_more:
                     self._wake.wait()
                 intake.is_unheard = False
                 if not self._urgent and not self._is_ending:
-                    self._hurry.wait(0)  # rung for a flush that is over: what comes now may wait for more
+                    self._hurry.wait(0)  # clear the signal of a finished flush: new records may wait for a batch
                 while intake.has_more and not self._is_ending:
                     if len(intake.waiting) < backlog.BATCH and not intake.is_behind and not self._urgent:
                         self._hurry.wait(PAUSE)
