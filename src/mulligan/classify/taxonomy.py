@@ -1,6 +1,6 @@
 """The table of failure kinds: remedy, whether the call may have taken effect, and a hint for the model.
 
-The third argument of a kind is what the kind alone tells. It is `NO` only if the call cannot have executed. A rule with
+`took_effect` is what the kind alone tells. It is `NO` only if the call cannot have executed. A rule with
 proof, such as a refused connection or a JSON-RPC rejection, sets it on the failure.
 """
 
