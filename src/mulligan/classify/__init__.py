@@ -1,1 +1,1 @@
-"""What kind of failure is it?"""
+"""Classification of errors into failure kinds."""

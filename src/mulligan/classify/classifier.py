@@ -1,4 +1,4 @@
-"""An error in, a Failure out: tries the evidence in order, first match wins, never raises."""
+"""Classification of an error into a `Failure`. The first decision in order of evidence strength wins. Never raises."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mulligan.classify.rules import Rule, compiled, matching
 from mulligan.failure import AgentError, Failure, InfraError, Kind, Ran, Remedy
 
 _SHORT = 700
-"""Characters. In a longer text only its ends are asked what the matter is: the middle is somebody's output."""
+"""Longer texts are matched at both ends only: their middle is usually output of the tool."""
 
 _FLAG = frozenset({bool, type(None)})
 _SOURCES = ("tool", "model", "retrieval", "orchestration")
@@ -43,36 +43,39 @@ _SPELLINGS = (
     ("ognised", "ognized"),
     ("uthoris", "uthoriz"),
 )
-"""One spelling for each word, so that rules for everyone's words need not list them all."""
+"""Spelling variants and their normal form, so that general rules need to list each word only once."""
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """A kind and what spoke for it."""
+    """A kind with the evidence for it."""
 
     kind: Kind
     why: tuple[str, ...]
     confidence: float
     ran: Ran | None = None
     place: int = -1
-    """Where in the text the rule that decided found its words."""
+    """Index in the text where the deciding rule matched, or -1."""
 
 
 class Classifier:
-    """A table of kinds and rules, and the answer they give. Rules of one's own are asked before the built-in ones."""
+    """Classifier with a table of kinds and rules. User-defined rules run before the built-in ones."""
 
     def __init__(self, kinds: Sequence[Kind] = (), rules: Sequence[Rule] = ()) -> None:
         self.kinds: dict[str, Kind] = {**taxonomy.KINDS, **{str(kind): kind for kind in kinds}}
         self.rules = tuple(rules)
         self._memo = Memo()
         for rule in self.rules:
-            from mulligan.classify import custom  # only for those who have rules of their own
+            from mulligan.classify import custom  # lazy: needed for user-defined rules only
 
             custom.check_pattern(rule.pattern, f"rule {rule.name!r}")
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Classifier:
-        """From the `kinds` and `rules` of `mulligan.toml`; a mistake in them is a `SettingsError` that says so."""
-        from mulligan.classify import custom  # only for those who have rules of their own
+        """Build a classifier from the `kinds` and `rules` of `mulligan.toml`.
+
+        Raise `SettingsError` if they are invalid.
+        """
+        from mulligan.classify import custom  # lazy: needed for user-defined rules only
 
         return cls(*custom.read(settings, taxonomy.KINDS))
 
@@ -89,16 +92,16 @@ class Classifier:
         exception: str | None = None,
         rejects: Collection[int] = (),
     ) -> Failure:
-        """What went wrong. Never raises, and reads at most both ends of what it is given.
+        """Classify an error. Never raises, and reads only both ends of long texts.
 
-        `source` is the type of the step (`tool`, `model`, `retrieval`, `orchestration`); else the evidence decides.
-        `exception` names a class by its path where the error itself is gone. `rejects` are statuses by which the tool's
-        developer says that nothing was done.
+        `source` is the type of the step (`tool`, `model`, `retrieval`, `orchestration`). Without it the evidence
+        decides. `exception` is the path of the exception class, for callers that no longer have the exception.
+        `rejection_statuses` are HTTP statuses with which the tool reports that the call did not execute.
         """
         if isinstance(error, Failure):
             return error
         if source not in _SOURCES:
-            source = None  # a step of another type, such as a plan, says nothing about what failed in it
+            source = None  # other step types, such as a plan, do not tell what failed
         evidence = Evidence(source=source, tool=_name(tool), is_error=is_error)
         try:
             key = None
@@ -123,7 +126,7 @@ class Classifier:
             if key is not None:
                 self._memo.keep(key, arguments, failure, told)
             return failure
-        except Exception as fault:  # noqa: BLE001 - a fault of ours must not hide the user's error
+        except Exception as fault:  # noqa: BLE001 - an internal error must not hide the user's error
             kind = taxonomy.KINDS.get(f"{source}/unknown", taxonomy.TOOL_UNKNOWN)
             why = (f"classification failed: {type(fault).__name__}",)
             return Failure.of(kind, plain(evidence.text)[: unwrap.LONGEST], evidence=why, confidence=0.0)
@@ -142,11 +145,11 @@ class Classifier:
             retry_after = waits.asked(evidence.headers, f"{evidence.text}\n{evidence.detail}")
         ran = decision.ran
         if ran is None and kind is taxonomy.TOOL_EXECUTION_FAILED and evidence.exit_code:
-            ran = Ran.YES  # a program that ended badly has run
+            ran = Ran.YES  # the program started, so the call executed
         if evidence.is_retried:
-            ran = Ran.UNKNOWN if (ran or kind.ran) is Ran.NO else ran  # of the attempts before nobody knows
+            ran = Ran.UNKNOWN if (ran or kind.ran) is Ran.NO else ran  # earlier attempts may have executed
             if kind.remedy is Remedy.WAIT and kind.type != "model":
-                # One layer retries, and this one has.
+                # Only one layer may retry. The wrapping library has already done so.
                 hint = taxonomy.ORCHESTRATION_MAX_RETRIES_EXCEEDED.hint
                 kind = Kind(kind.type, kind.code, Remedy.TELL, kind.ran, hint)
         return Failure.of(
@@ -162,7 +165,7 @@ class Classifier:
         )
 
     def _declared(self, error: AgentError | InfraError, evidence: Evidence) -> Failure:
-        """An error whose author said what it is: nothing is guessed."""
+        """Build the failure of an `AgentError` or `InfraError`. The author declared the kind, so no rule is applied."""
         code = error.code if isinstance(error.code, str) else ""
         named = self.kinds.get(code) or self.kinds.get(f"{evidence.source or 'tool'}/{code}")
         message = unwrap.tidy(unwrap.plain_marks(plain(evidence.text)))
@@ -172,23 +175,23 @@ class Classifier:
             kind = Kind(kind.type, kind.code, Remedy.STOP, kind.ran, kind.hint)
             return Failure.of(kind, message, evidence=("InfraError",), recoverable=False, **fields)
         kind = named or taxonomy.TOOL_INVALID_ARGUMENTS
-        # Its promise is that nothing happened yet, so a repair may follow; its author may say that none can help.
+        # `AgentError` promises that the call did not execute, so a repair is safe unless the author rules it out.
         remedy = Remedy.TELL if not error.recoverable else kind.remedy if named else Remedy.REPAIR
-        # Of what else was done where it was caught and wrapped, it does not speak.
+        # The promise does not cover code that caught and wrapped the error.
         kind = Kind(kind.type, kind.code, remedy, Ran.UNKNOWN if evidence.is_wrapped else Ran.NO, kind.hint)
         hint = error.hint or kind.hint
         return Failure.of(kind, message, hint=hint, evidence=("AgentError",), recoverable=error.recoverable, **fields)
 
     def _decisions(self, evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
-        """Every answer the evidence gives, the best founded first. Only the first is used; the last is always there."""
+        """Yield all decisions, strongest evidence first. Callers use only the first; there is always at least one."""
         text = evidence.text
         for rule in self.rules:
-            from mulligan.classify import custom  # only for those who have rules of their own
+            from mulligan.classify import custom  # lazy: needed for user-defined rules only
 
             place = custom.speaks(rule, text, evidence.tool)
             if place >= 0:
                 yield Decision(rule.kind, (f"rule {rule.name}",), 1.0, rule.ran, place)
-        # What came last in a traceback is what left it: a timeout cancels, and is then no cancellation.
+        # The last exception of a traceback is the one that was raised: a timeout cancels, but is no cancellation.
         for name in evidence.names if evidence.is_named else evidence.names[:1]:
             if name in ("CancelledError", "KeyboardInterrupt", "Cancelled", "TaskCancelledError"):
                 yield Decision(taxonomy.NONE_CANCELLED, (f"class {name}",), 1.0)
@@ -206,7 +209,7 @@ class Classifier:
         yield _of_last_resort(evidence)
 
     def _of_source(self, kind: Kind, source: str | None) -> Kind:
-        """The same code under the step's own type, where the table has it: a search may end in `retrieval/timeout`."""
+        """Return the kind with the same code under the step's type, if there is one, such as `retrieval/timeout`."""
         name = str(kind)
         if source == "retrieval" and kind.type == "tool":
             name = f"retrieval/{'no_results' if kind.code == 'not_found' else kind.code}"
@@ -217,20 +220,20 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
     text, tool = evidence.text, evidence.tool
     rpc = python.by_rpc(evidence.rpc)
     if rpc:
-        # Only these two prove that nothing ran; a server may answer the rest after it has begun.
+        # Only these two codes prove that the call did not execute. A server may send the others after it has started.
         ran = Ran.NO if evidence.rpc in (-32601, -32602) else None
         chosen = next((rule.kind for rule, _ in matching(refusals.ARGUMENTS, text) if rule.kind in rpc), rpc[0])
         yield Decision(chosen, (f"JSON-RPC {evidence.rpc}",), 0.97, ran)
     quoted = python.by_rpc(evidence.quoted_rpc)
     if quoted:
-        # The code as a client writes it into a text: as good as its number, but no proof that nothing ran.
+        # A code quoted in text identifies the kind, but does not prove that the call did not execute.
         matched = matching(refusals.ARGUMENTS, text)
         chosen = next((rule.kind for rule, _ in matched if rule.kind in quoted), quoted[0])
         yield Decision(chosen, (f"text: JSON-RPC {evidence.quoted_rpc}",), 0.9)
     written = compiled(r"name '(\w{1,80})' is not defined|\(<(?:string|stdin|unknown)>, line \d{1,9}\)").search(text)
     is_code = not evidence.is_named or "SyntaxError" in evidence.names
     if written and tool and is_code and (written.group(1) is None or written.group(1) in tool):
-        # The call itself was code that a model wrote, and it is not one.
+        # The call itself is model-written code that does not parse.
         yield Decision(taxonomy.MODEL_INVALID_OUTPUT, ("text: the call cannot be read",), 0.8, Ran.UNKNOWN)
     if not evidence.is_exception:
         for rule, place in matching(coding.EDITING, text, tool):
@@ -247,7 +250,7 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
             yield from _by_exit(evidence, is_known=True)
             yield from _by_code(evidence, allowed, why, ran_program)
             gist = _spelt(gist)
-        # Those that may not answer are not asked: most patterns are then never compiled.
+        # Filter first: the patterns of excluded rules are then never compiled.
         asked = [rule for rule in rules if _may_answer(rule, allowed, why, ran_program, evidence.status)]
         for rule, place in matching(asked, gist, tool):
             at = place if gist == text else text.find(gist[place : place + 12])
@@ -265,14 +268,14 @@ def _of_a_tool(evidence: Evidence, said: unwrap.Said) -> Iterator[Decision]:
     ):
         yield Decision(taxonomy.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("text: nothing but a missing key",), 0.7)
     if not ran_program and not allowed and len(text) <= _SHORT:
-        # The sentence, not its wrapping: these look at how it begins.
+        # Match the sentence without its envelope: these patterns are anchored at the start.
         sentence = said.sentence if text.lstrip()[:1] in "{[" else text
         for rule, _ in matching(refusals.GUESSES, _spelt(sentence)):
             yield Decision(rule.kind, (f"text: {rule.name}",), 0.5)
 
 
 def _ran_program(evidence: Evidence) -> bool:
-    """Whether the text is what a program said that ran: its exit code is known, or a shell handed it back."""
+    """Return whether the text is the output of a program: its exit code is known, or it comes from a shell tool."""
     if evidence.is_named or evidence.is_exception:
         return evidence.exit_code is not None and not evidence.is_named
     return evidence.exit_code is not None or is_a_program(evidence.tool, evidence.text)
@@ -281,7 +284,7 @@ def _ran_program(evidence: Evidence) -> bool:
 def _by_code(
     evidence: Evidence, allowed: tuple[Kind, ...], why: tuple[str, ...], ran_program: bool
 ) -> Iterator[Decision]:
-    """What a code says: more than everyone's words, less than those of one sort of program."""
+    """Decide by error code. A code outweighs general words, but not rules for one type of program."""
     for code in evidence.codes if not ran_program else ():
         kind = python.by_code(code)
         if kind is not None and (not allowed or kind in allowed):
@@ -291,9 +294,9 @@ def _by_code(
 def _may_answer(
     rule: Rule, allowed: tuple[Kind, ...], why: tuple[str, ...], ran_program: bool, status: int | None
 ) -> bool:
-    """Whether words may name this kind, given what class, status and a program's exit leave open."""
+    """Return whether a rule may decide, given the kinds that class and status allow and whether a program ran."""
     if ran_program and _is_its_own_affair(rule.kind, status):
-        # A particular word about the program's own affairs settles that nothing is known about the call.
+        # A particular rule about the program's internals is a decision by itself: nothing is known about the call.
         return rule in _PARTICULAR and not allowed
     if not allowed:
         return True
@@ -303,23 +306,23 @@ def _may_answer(
 
 
 _OF_ARGUMENTS = frozenset(("class ValueError", "class TypeError"))
-"""Classes that speak of the arguments: a vague word does not outweigh them, a particular one does."""
+"""Classes that indicate wrong arguments. A vague rule does not override them, a particular one does."""
 
 
 def _is_its_own_affair(kind: Kind, status: int | None) -> bool:
-    """Whether a program that ran speaks of itself and not of the call; a status it passes on is not its own."""
+    """Return whether a program's output is about itself and not about the call. A status it passes on is not."""
     return kind not in world.OF_A_PROCESS and not python.by_status(status)
 
 
 def _proven(rule: Rule, evidence: Evidence, why: tuple[str, ...]) -> Ran | None:
-    """What a rule says about having run. Words alone prove nothing: a refused connection needs its class."""
+    """Return whether the call took effect, by a rule. Text proves nothing: a refused connection needs its class."""
     if rule.kind is taxonomy.TOOL_UNKNOWN_TOOL and evidence.is_exception:
-        return Ran.UNKNOWN  # raised in this process, where something may have happened before
+        return Ran.UNKNOWN  # raised in this process, which may have executed part of the call
     return rule.ran if any(each.startswith("class ") for each in why) or rule.ran is not Ran.NO else None
 
 
 def _allowed(evidence: Evidence) -> tuple[tuple[Kind, ...], tuple[str, ...]]:
-    """The kinds that status and class leave open, and their names as evidence."""
+    """Return the kinds that status and class allow, and the names of both as evidence."""
     by_status = python.by_status(evidence.status)
     if by_status:
         return by_status, (f"status {evidence.status}",)
@@ -330,7 +333,7 @@ def _allowed(evidence: Evidence) -> tuple[tuple[Kind, ...], tuple[str, ...]]:
 
 
 def _by_exit(evidence: Evidence, is_known: bool = False) -> Iterator[Decision]:
-    """What an exit code says: with `is_known`, only those that every shell agrees on."""
+    """Decide by exit code. With `is_standard_only`, use only codes with the same meaning in every shell."""
     if not evidence.exit_code:
         return
     why = (f"exit code {evidence.exit_code}",)
@@ -357,7 +360,7 @@ def _by_exit(evidence: Evidence, is_known: bool = False) -> Iterator[Decision]:
 
 
 _NOT_THERE = r"not found|no such|cannot find|not recogni[sz]ed|ENOENT|unable to find"
-"""What a shell says with exit code 127, where it says anything about a command; it ends so for other reasons too."""
+"""Messages of a shell for a missing command. Exit code 127 has other causes too."""
 _SAYS_MORE = r"^(?!exit code)\S{1,80}: \S"
 
 _TEST_COMMAND = (
@@ -374,7 +377,7 @@ _BUILD_COMMAND = (
 
 
 def _of_last_resort(evidence: Evidence) -> Decision:
-    """It failed, and nothing says how. Where not even that is certain, the answer is that it is not known."""
+    """Return the decision for a failure without evidence: `execution_failed`, or `unknown` if it may be none."""
     if evidence.source in ("model", "retrieval", "orchestration"):
         return Decision(taxonomy.KINDS[f"{evidence.source}/unknown"], tuple(evidence.names[:1]), 0.2)
     failed = (
@@ -392,7 +395,7 @@ def _of_last_resort(evidence: Evidence) -> Decision:
 
 
 def _read(evidence: Evidence) -> unwrap.Said:
-    """The text without its marks and wrapping; what it says about status, codes and classes joins the evidence."""
+    """Strip control characters and envelopes from the text. Add its status, codes and classes to the evidence."""
     evidence.text = unwrap.plain_marks(evidence.text)
     evidence.detail = unwrap.plain_marks(evidence.detail)
     if evidence.exit_code is None and not evidence.is_exception:
@@ -420,9 +423,9 @@ def _quoted_rpc(text: str) -> int | None:
 
 
 def _status(text: str) -> int | None:
-    """A status that the text calls one."""
+    """Return the HTTP status that the text names as one, or None."""
     if not compiled(r"[45]\d\d").search(text[:2_000]):
-        return None  # as in most: the words around it are then not looked for
+        return None  # fast path: the pattern below is expensive
     match = compiled(
         r"\bHTTP(?:/\d(?:\.\d)?)?[ :]+(?:status |error |code )*\(?([45]\d\d)\b|"
         r"\bstatus(?:[ _-]?code)?[\"']?\s?(?:[:=]|of|is|was)?\s?[\"']?([45]\d\d)\b"
@@ -441,7 +444,7 @@ def _spelt(text: str) -> str:
 
 
 def _gist(text: str) -> str:
-    """Both ends of a long text, cut at lines."""
+    """Return both ends of a long text, cut at line breaks."""
     if len(text) <= _SHORT:
         return text
     head, tail = text[: _SHORT // 2], text[-_SHORT // 2 :]
@@ -449,7 +452,7 @@ def _gist(text: str) -> str:
 
 
 def _message(text: str, said: unwrap.Said, decision: Decision) -> str:
-    """The line the decision rests on, where the text is somebody's output; else its one sentence."""
+    """Return the matched line if the text is multi-line output, else the extracted sentence."""
     lines = text.count("\n")
     if decision.place < 0 or lines == 0 or said.is_page or said.is_envelope or text.lstrip()[:1] in "{[":
         return said.sentence
@@ -474,6 +477,6 @@ def _with(failure: Failure, **changes: Any) -> Failure:
 
 
 default = Classifier()
-"""Built-in kinds and rules only."""
+"""Classifier with the built-in kinds and rules only."""
 
 classify = default.classify

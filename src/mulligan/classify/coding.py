@@ -1,4 +1,4 @@
-"""Rules for edit, read, build and test tools of coding agents, and for the answers that are no failures."""
+"""Rules for edit, read, build and test tools of coding agents, and for results that are not failures."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ _NO_SOURCE = (
     r"^g?make: \S{1,200}: No such file or directory\ng?make: \*\*\* No rule|^error: file not found: |"
     r"unrecogni[sz]ed command.line option|^g?make: \*\*\* \S{1,200}: No such file|^CMake Error: Unknown argument"
 )
-"""The compiler was given a file that is not there: nothing is wrong with the code."""
+"""Errors about a missing source file: the command was wrong, not the code."""
 
 BUILDING = (
     Rule(
@@ -413,4 +413,4 @@ TELLING = (
     r"|^[ \t]{0,40}(?:[\w.]{0,80}Error|SyntaxError): .{1,200}|^FAIL\t\S{1,300}.{0,100}|^\[ERROR\] .{1,200}|"
     r"^.{0,100}undefined reference to .{1,200}|^error: .{1,200}"
 )
-"""The line of a build or a test run that says what to mend."""
+"""First error line of a build or a test run."""

@@ -1,4 +1,4 @@
-"""Kinds and rules of one's own, from code or from `mulligan.toml`, checked where they are read.
+"""User-defined kinds and rules from code or `mulligan.toml`, validated when they are read.
 
 [kinds."tool/card_declined"]
 remedy = "tell"
@@ -21,17 +21,15 @@ from mulligan.classify.taxonomy import TYPES
 from mulligan.failure import Kind, Ran, Remedy, SettingsError
 
 LINES, WIDTH = 20, 200
-"""How much of a text a pattern of one's own is tried on: lines, and characters of each.
-
-Together with `check_pattern` this bounds the work: at most two open repetitions over 200 characters.
-"""
+"""Limits for matching a user-defined pattern: lines of a text, and characters of each line. Together with
+`check_pattern` they bound the work to at most two open repetitions over 200 characters."""
 
 _KIND_FIELDS = ("remedy", "ran", "hint")
 _RULE_FIELDS = ("name", "kind", "words", "pattern", "tools", "ran")
 
 
 def read(settings: Mapping[str, Any], known: Mapping[str, Kind]) -> tuple[list[Kind], list[Rule]]:
-    """The kinds and rules of a settings file. A rule may name a kind of the built-in table or one defined beside it."""
+    """Parse the kinds and rules of a settings file. A rule may name a built-in kind or one defined beside it."""
     for name in settings:
         if name not in ("kinds", "rules"):
             _complain(f"classification has kinds and rules, not {name!r}.", name, ("kinds", "rules"))
@@ -47,7 +45,7 @@ def read(settings: Mapping[str, Any], known: Mapping[str, Kind]) -> tuple[list[K
 
 
 def kind(name: str, fields: object, known: Mapping[str, Kind]) -> Kind:
-    """One kind; what is not said is taken from the built-in kind of that name, if there is one."""
+    """Parse one kind. Missing fields come from the built-in kind of the same name, if there is one."""
     type_, slash, code = name.partition("/")
     if not slash or not re.fullmatch(r"[a-z][a-z0-9_]{0,60}", code):
         raise SettingsError(f"a kind is called type/code in small letters, such as tool/card_declined, got {name!r}.")
@@ -67,7 +65,7 @@ def kind(name: str, fields: object, known: Mapping[str, Kind]) -> Kind:
 
 
 def rule(fields: object, known: Mapping[str, Kind], number: int) -> Rule:
-    """One rule; `number` is its place in the list, for the sentence that says what is wrong with it."""
+    """Parse one rule. `number` is its position in the list, for error messages."""
     where = f"rule {number}"
     if not isinstance(fields, Mapping):
         raise SettingsError(f"{where} is a table with kind and words or pattern, got {_a(fields)}.")
@@ -91,7 +89,10 @@ def rule(fields: object, known: Mapping[str, Kind], number: int) -> Rule:
 
 
 def check_pattern(pattern: str, where: str = "rule") -> None:
-    """Refuses a pattern that hostile text could keep busy: a repeated group, or more than two open repetitions."""
+    """Reject a pattern with exponential or high polynomial cost.
+
+    A repeated group and more than two open repetitions are not allowed.
+    """
     if len(pattern) > 500:
         raise SettingsError(
             f"{where}: a pattern has at most 500 characters, got {len(pattern)}. Use words, or two rules."
@@ -116,7 +117,7 @@ def check_pattern(pattern: str, where: str = "rule") -> None:
 
 
 def _repetitions(pattern: str) -> Iterator[tuple[bool, int]]:
-    """Each quantifier: whether it follows a group, and the most it allows."""
+    """Yield each quantifier: whether it follows a group, and its maximum."""
     at, in_set, before = 0, False, ""
     while at < len(pattern):
         mark = pattern[at]
@@ -144,7 +145,7 @@ def _repetitions(pattern: str) -> Iterator[tuple[bool, int]]:
 
 
 def speaks(rule: Rule, text: str, tool: str) -> int:
-    """Where a rule of one's own matches, or -1; line by line, within `LINES` and `WIDTH`."""
+    """Return where a user-defined rule matches, or -1. Only the first lines are searched, each up to a fixed width."""
     if rule.tools and not any(name in tool.lower() for name in rule.tools):
         return -1
     lower = text.lower()
@@ -181,7 +182,7 @@ def _member(enum: type[Any], value: object, where: str) -> Any:
 
 
 def _complain(sentence: str, got: str, known: tuple[str, ...]) -> NoReturn:
-    from difflib import get_close_matches  # only for a mistake
+    from difflib import get_close_matches  # lazy: needed for invalid settings only
 
     near = get_close_matches(got, known, 1, 0.6)
     raise SettingsError(f"{sentence} Did you mean {near[0]!r}?" if near else sentence)

@@ -1,7 +1,7 @@
-"""Whatever went wrong, as plain data: names of classes, a status, codes, headers and bounded text.
+"""Evidence of an error as plain data: class names, status, codes, headers and bounded text.
 
-Everything is taken by duck-typing and through a guard, because these objects belong to strangers: a property may raise,
-a body may be unread, a cause may lead back to itself.
+All values are read by duck typing and with exceptions caught. The objects belong to other libraries: a property may
+raise, a body may be unread, a cause may form a cycle.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from mulligan.classify.rules import HEAD, TAIL, bounded
 from mulligan.failure import AgentError, InfraError
 
 DEEPEST = 5
-"""Causes and members of groups that are looked at. The first few say why; the rest is how it travelled."""
+"""Maximum number of causes and group members read. The first few name the problem."""
 
 
 class Evidence:
-    """What is known about one error, before anyone has decided what it means.
+    """Everything known about one error before classification.
 
-    A plain class: a dataclass would double what the first use of classification costs.
+    A plain class: a dataclass would double the import cost of classification.
     """
 
     __slots__ = (
@@ -47,30 +47,30 @@ class Evidence:
         self.source = source
         self.tool = tool
         self.text = ""
-        """Bounded. The words of the error itself first, then those of its causes."""
+        """Bounded text: the error's own message first, then those of its causes."""
         self.detail = ""
-        """Bounded. What else was said: notes, bodies, output."""
+        """Bounded further text: notes, response bodies, output."""
         self.names: list[str] = []
-        """Classes, the most particular first, with those of the causes after them."""
+        """Class names, most specific first, followed by those of the causes."""
         self.modules: set[str] = set()
-        """The modules these classes come from."""
+        """Modules of these classes."""
         self.status: int | None = None
         self.codes: list[str] = []
         self.headers: dict[str, str] = {}
         self.rpc: int | None = None
-        """The code of a JSON-RPC error."""
+        """Code of a JSON-RPC error."""
         self.quoted_rpc: int | None = None
-        """The same, where only the text tells it."""
+        """JSON-RPC code that appears only in the text."""
         self.exit_code: int | None = None
         self.is_error = is_error
         self.is_exception = False
-        """True where an error was raised in this process: whatever raised it may have done something first."""
+        """Whether the error was raised in this process. The code that raised it may have executed part of the call."""
         self.is_named = False
-        """True where the class was given, and not read out of the text."""
+        """Whether the class was passed explicitly and not parsed from the text."""
         self.is_wrapped = False
-        """True where the error was raised inside another that says nothing itself."""
+        """Whether the error was wrapped in another one without a message of its own."""
         self.is_retried = False
-        """True where that other one says that it was tried again and again: only the last time is known."""
+        """Whether the wrapper reports several attempts, of which only the last is known."""
         self.arguments: Mapping[str, Any] | None = None
 
     def add_text(self, text: object) -> None:
@@ -88,7 +88,7 @@ class Evidence:
             self.codes.append(code)
 
     def add_class(self, path: object) -> None:
-        """A class by its path, such as `openai.RateLimitError`."""
+        """Add a class by its path, such as `openai.RateLimitError`."""
         if isinstance(path, str) and path.strip():
             module, _, name = path.strip()[:200].rpartition(".")
             if name not in self.names:
@@ -103,7 +103,7 @@ class Evidence:
 
 
 def gather(error: object, into: Evidence) -> Evidence:
-    """Everything this object says, added to what is known already."""
+    """Add everything that this object reports to the evidence."""
     if error is None:
         return into
     if isinstance(error, (str, bytes, bytearray, memoryview)):
@@ -123,7 +123,7 @@ def gather(error: object, into: Evidence) -> Evidence:
 
 
 def opened(error: object, into: Evidence) -> object:
-    """The error itself, where it came in others that say nothing: a group of one, the last of many retries."""
+    """Return the error inside wrappers without information: groups of one, or retry errors. Record the wrapping."""
     for _ in range(DEEPEST):
         inside = _inside(error) if isinstance(error, BaseException) else None
         if inside is None:
@@ -154,18 +154,18 @@ def _inside(error: BaseException) -> BaseException | None:
 
 
 _MUTE = (Exception, RuntimeError)
-"""Classes that say no more than that something failed."""
+"""Classes that only say that something failed."""
 
 
 def _is_of_retries(error: object) -> bool:
-    """Tenacity's: all that it says is the place in memory of the last attempt."""
+    """Return whether this is tenacity's `RetryError`, whose message is only the address of the last attempt."""
     return type(error).__name__ == "RetryError" and attribute(error, "last_attempt") is not None
 
 
 def _words(error: object) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - a stranger's __str__
+    except Exception:  # noqa: BLE001 - __str__ of a foreign class
         return ""
 
 
@@ -175,7 +175,7 @@ def _notes(error: object) -> list[object]:
 
 
 def plain(text: object) -> str:
-    """Any words as bounded text. Bytes are cut before they are decoded, so that 10 MB cost no more than 10 KB."""
+    """Return text or bytes as bounded text. Bytes are cut before decoding, so that 10 MB cost no more than 10 KB."""
     if isinstance(text, str):
         return bounded(text).strip()
     if isinstance(text, (bytes, bytearray, memoryview)):
@@ -188,7 +188,7 @@ def plain(text: object) -> str:
 
 
 def whole(value: object) -> int | None:
-    """An integer, or an enum of integers such as `HTTPStatus`; never a boolean."""
+    """Return an integer, also from an integer enum such as `HTTPStatus`, else None. A boolean is not an integer."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -199,10 +199,10 @@ def whole(value: object) -> int | None:
 
 
 def attribute(thing: object, name: str) -> Any:
-    """An attribute, or None: a stranger's property may do anything, and raising is the least of it."""
+    """Return an attribute, or None if it is missing or reading it raises."""
     try:
         return getattr(thing, name, None)
-    except Exception:  # noqa: BLE001 - classification never becomes the failure
+    except Exception:  # noqa: BLE001 - classification must not raise
         return None
 
 
@@ -216,7 +216,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(each))
         yield each
         if isinstance(each, BaseExceptionGroup):
-            # A cancelled sibling says nothing; what made the group fail does.
+            # A cancelled sibling carries no information, so it comes last.
             queue.extend(sorted(each.exceptions[:DEEPEST], key=lambda one: type(one).__name__ == "CancelledError"))
         if each.__cause__ is not None:
             queue.append(each.__cause__)
@@ -237,7 +237,7 @@ def _exception(error: BaseException, into: Evidence, is_cause: bool) -> None:
 
 
 def _attributes(error: object, into: Evidence) -> None:
-    """The attributes by which the clients of the world report a failure."""
+    """Add the attributes with which client libraries report a failure."""
     for name in ("status_code", "http_status", "status", "code"):
         into.add_status(attribute(error, name))
     for name in ("code", "type", "status", "reason_code", "error_code", "sqlstate", "pgcode", "sqlite_errorname"):
@@ -272,7 +272,7 @@ def _grpc(error: object, into: Evidence) -> None:
         return
     try:
         into.add_code(attribute(code(), "name"))
-    except Exception:  # noqa: BLE001 - a stranger's method
+    except Exception:  # noqa: BLE001 - method of a foreign class
         return
 
 
@@ -280,7 +280,7 @@ def _response(response: object, into: Evidence) -> None:
     into.add_status(attribute(response, "status_code"))
     into.add_status(attribute(response, "status"))
     _headers(attribute(response, "headers"), into)
-    # Only a body that is in memory already: reading one could block, or take it from whoever reads it next.
+    # Use only a body that is in memory already: reading a stream could block, or consume it before the caller.
     body = attribute(response, "_content") or attribute(response, "_body")
     if body is None and "_content" not in (attribute(response, "__dict__") or {}):
         body = attribute(response, "text")
@@ -299,7 +299,7 @@ def _headers(headers: object, into: Evidence) -> None:
     try:
         pairs = list(headers.items())[:100]  # type: ignore[attr-defined]
         into.headers = {str(name).lower(): str(value)[:200] for name, value in pairs}
-    except Exception:  # noqa: BLE001 - a stranger's mapping
+    except Exception:  # noqa: BLE001 - mapping of a foreign class
         return
 
 
@@ -383,5 +383,5 @@ def _object(thing: object, into: Evidence) -> None:
     if not into.text:
         try:
             into.add_text(repr(thing)[:HEAD])
-        except Exception:  # noqa: BLE001 - a stranger's __repr__
+        except Exception:  # noqa: BLE001 - __repr__ of a foreign class
             into.add_text(type(thing).__name__)

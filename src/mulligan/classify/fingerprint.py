@@ -1,7 +1,7 @@
-"""The same failure again? Volatile parts masked, codes and limits kept.
+"""Failure fingerprints: a hash of kind, tool and message template.
 
-"Parameter-aware": the names of the call's own arguments are kept and their values are masked, so that two calls which
-failed for one reason agree although one was about Paris and the other about Rome.
+The template masks variable parts and retains error codes and limits. It retains the names of the call's arguments and
+masks their values, so that the same failure for Paris and for Rome has one fingerprint.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from mulligan.records import digest
 from mulligan.redaction import expressions
 
 VERSION = "3"
-"""Grows whenever the same text may give another fingerprint. Stores compare only within one version."""
+"""Increase it whenever a text may get another fingerprint. Stores compare fingerprints of one version only."""
 
 LONGEST = 1_000
-"""Characters of the masked text that count. What tells two failures apart stands at the beginning."""
+"""Characters of the template that count. The distinguishing part of a message is at its beginning."""
 
 # One pass, alternatives in order. Every repetition is bounded or stops at a character the next one cannot start with.
 _TOKENS = r"""
@@ -72,7 +72,7 @@ _LIMIT_AFTER = (
     r"^\W{0,2}(?:\w{1,20} ){0,2}(?:is the )?(?:max(?:imum)?\b|min(?:imum)?\b|limit\b|or (?:less|fewer|more|greater)\b)"
 )
 
-# Words an error is made of. As an argument's value they would turn the sentence itself into masks.
+# Common words of error messages. Masking them as argument values would mask the message itself.
 _COMMON = frozenset(
     "error errors failed failure invalid missing required not found none null true false file path name type value key "
     "user order item id query command string number list object index table column city date time date text "
@@ -85,11 +85,11 @@ _COMMON = frozenset(
 
 
 _DIGITS = frozenset(("uuid", "time", "ip", "hex", "number"))
-"""What cannot be without a digit."""
+"""Token types that contain at least one digit."""
 
 
 def _tokens(text: str) -> str:
-    """The alternatives that this text can hold at all: at every word, each that cannot match costs as one that may."""
+    """Return the token pattern without alternatives that cannot match this text: each costs time at every word."""
     absent = {name for name, mark in (("url", "://"), ("email", "@")) if mark not in text}
     if not _compiled(r"\d").search(text):
         absent |= _DIGITS
@@ -111,19 +111,19 @@ def _compiled(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
 
 
 def fingerprint(kind: str, tool: str | None, text: str, arguments: Mapping[str, Any] | None = None) -> str:
-    """A short name that two failures share when they are the same failure: `3:9f2c41d07ab3`."""
-    # Of what is no failure, only which it is counts: a person may refuse a call in any words.
+    """Return the fingerprint of a failure, such as `3:9f2c41d07ab3`. Equal failures have equal fingerprints."""
+    # Kinds that are not failures ignore the text: a user may reject a call in any words.
     masked = "" if kind.startswith("none/") else template(text, arguments)
     said = f"{kind}\n{tool or ''}\n{masked}"
     return f"{VERSION}:{digest(said.encode('utf-8', 'replace'), 6).hex()}"
 
 
 def template(text: str, arguments: Mapping[str, Any] | None = None) -> str:
-    """The text with its volatile parts masked: what a fingerprint is made of."""
+    """Return the message template: the text with its variable parts masked."""
     text = text[: 4 * LONGEST]
     names = {str(name).lower() for name in arguments} if arguments else set()
     for value in _values(arguments) if arguments else ():
-        # Most values are not in the text, and to compile an expression for each takes longer than all the rest.
+        # Skip absent values: compiling a pattern for each would cost more than the rest of this function.
         if _is_elsewhere(value, text):
             continue
         text = re.sub(rf"(?<![\w<]){re.escape(value)}(?![\w>])", "<value>", text, flags=re.IGNORECASE)
@@ -148,7 +148,7 @@ def template(text: str, arguments: Mapping[str, Any] | None = None) -> str:
 
 
 def quotes(text: str, arguments: Mapping[str, Any] | None) -> bool:
-    """Whether a text may hold a value of the arguments: only then do these make another template of it."""
+    """Return whether a text may contain a value of the arguments. Otherwise they do not change its template."""
     return bool(arguments) and not all(_is_elsewhere(value, text) for value in _values(arguments or {}))
 
 
@@ -157,7 +157,7 @@ def _is_elsewhere(value: str, text: str) -> bool:
 
 
 def _joined(match: re.Match[str]) -> str:
-    """A list of masks is one mask: how many values were named is as volatile as the values."""
+    """Merge a list of masks into one: the number of values is as variable as the values."""
     last = match.group().rstrip(" ,;:./-\n\t")
     tail = " " if match.group() != last else ""
     return last[last.rindex("<") :] + tail
@@ -180,7 +180,7 @@ def _is_kept(token: str, before: str, after: str) -> bool:
 
 
 def _values(arguments: Mapping[str, Any]) -> list[str]:
-    """The call's own string values, longest first so that a part of one is not masked before the whole."""
+    """Return the string values of the call, longest first, so that no part of a value is masked before the whole."""
     found = {value for value in _strings(arguments, 3) if 3 <= len(value) <= 300 and value.lower() not in _COMMON}
     return sorted(found - set(arguments), key=lambda value: (-len(value), value))[:50]
 

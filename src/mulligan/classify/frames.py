@@ -1,6 +1,6 @@
-"""What coding agents put around a program's output: the command, where it ran, how long it took, how it ended.
+"""Frames that coding agents print around program output: command, directory, duration, exit code.
 
-Every agent has its own frame, and the frame's words are not the program's: `Command: timeout 5 make` is no timeout.
+The text of a frame is not the program's: `Command: timeout 5 make` is not a timeout.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from mulligan.classify.rules import compiled
 
 
 class Framed(msgspec.Struct, frozen=True):
-    """A program's own output, and the exit code its frame tells."""
+    """A program's output without its frame, and the exit code from the frame."""
 
     output: str
     exit_code: int | None
@@ -35,7 +35,7 @@ _MARKS = ("wall time:", "exit code:", "[command finished", "[the command complet
 
 
 def framed(text: str) -> Framed:
-    """The output without its frame; the text itself where there is none."""
+    """Remove the frame from the output. Return the text unchanged if it has none."""
     ends = f"{text[:400]}\n{text[-400:]}" if len(text) > 800 else text
     match = compiled(_EXIT).search(ends)
     exit_code = next((int(group) for group in match.groups() if group), None) if match else None
@@ -57,5 +57,5 @@ _REFUSED_CALL = (
 
 
 def is_a_program(tool: str, text: str) -> bool:
-    """Whether the text is a program's output by its tool alone: what a shell hands back without an exit code."""
+    """Return whether the tool is a shell, so that the text is program output even without an exit code."""
     return bool(tool and compiled(_SHELL).search(tool)) and not compiled(_REFUSED_CALL).search(text[:400])

@@ -1,7 +1,7 @@
-"""A conversation that does not fit: how each provider says it, and the sizes it names.
+"""Context overflow: how each provider reports it, and the sizes it names.
 
-Its neighbours sound alike and need other moves: throttling by tokens (wait), an answer limit set too high and an image
-that is too big (change the request). They are told apart here and nowhere else.
+Similar errors need other remedies: throttling by tokens (retry), an answer limit set too high or an image that is too
+large (repair). Only this module tells them apart.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from mulligan.redaction import expressions
 
 
 class Overflow(msgspec.Struct, frozen=True):
-    """Both in tokens unless the provider counts otherwise; None where it did not say."""
+    """Sizes of an overflow, in tokens unless the provider counts otherwise. None if not reported."""
 
     window: int | None
     requested: int | None
     answer: int = 0
-    """The part of both that is for the answer, where it says so."""
+    """Tokens of both sizes that are reserved for the answer, if reported."""
 
 
 @cache
@@ -28,7 +28,7 @@ def _re(pattern: str) -> re.Pattern[str]:
     return expressions.compiled(pattern, re.IGNORECASE)
 
 
-# Without one of these no text is about an overflow; they spare every other text the patterns below.
+# Every overflow text contains one of these. Other texts skip the patterns below.
 _WORDS = (
     "too long",
     "too large",
@@ -48,7 +48,7 @@ _WORDS = (
 )
 
 _PHRASES = (
-    # The window by its name.
+    # Names the context window.
     r"context[_ -]?(?:length|window|size|limit)s? (?:\w{1,12} ){0,2}?exceed",
     r"exceed\w{0,3} (?:\W?\w{1,14}\W{1,2}){0,6}?context[_ -]?(?:length|window|size|limit)",
     r"maximum (?:\w{1,12} ){0,2}context (?:length|window|size|limit)",
@@ -60,7 +60,7 @@ _PHRASES = (
     r"context (?:is )?(?:too long|overflow\w{0,3})",
     r"too (?:large|long|big) for (?:\w{1,20} ){0,6}(?:context|maximum context)",
     r"(?:fit|fits) (?:\w{1,12} ){0,3}context (?:window|length|size)",
-    # The input by its name.
+    # Names the input.
     r"(?:prompt|input|inputs|messages?|conversation|query|"
     r"request)(?: \([^)]{1,40}\))? (?:\w{1,10} ){0,2}?(?:is|are|was) too (?:long|large|big)\b(?! to (?:render|"
     r"display))",
@@ -83,7 +83,7 @@ _PHRASES = (
     r"input length and `?max_tokens`? exceed|prompt tokens? .{0,40}max_?tokens .{0,30}exceed",
     r"expected maxlength: \d{4,}",
     r"string too long|string_above_max_length",
-    # The request by its size.
+    # Names the request size.
     r"request too large for|request_too_large|request exceeds the maximum (?:allowed )?(?:size|number of bytes)",
     r"request (?:payload|body)? ?size exceeds the limit|tokens must be reduced in order to run",
     r"token count (?:\w{1,8} ){0,2}exceeds|tokens? (?:\w{1,10} ){0,3}exceeds? the (?:model|maximum|available|context)",
@@ -91,7 +91,7 @@ _PHRASES = (
     r"sequence length is longer than|decoder prompt|exceeds? max(?:imum)? (?:model |sequence )?len",
 )
 
-# Said about throttling, the length of the answer, or a picture. One of these and it is not an overflow ...
+# About throttling, the length of the answer or an image. A match means that it is not an overflow ...
 _OTHERWISE = (
     r"too many tokens,? please wait|tokens per (?:min|day|hour|second)(?![\s\S]{0,200}must be reduced)(?<!large)",
     r"max_?(?:completion_|output_|new_)?tokens\W{0,3}(?:is too large|: ?\d+ > \d+|must be (?:less|at most|<|"
@@ -103,7 +103,7 @@ _OTHERWISE = (
     r"too many (?:images|requests|tools|functions)|array too long|pixels",
 )
 
-# ... unless the whole does not fit together, which only these say.
+# ... unless one of these matches, which only overflows contain.
 _ALL_THE_SAME = (
     r"input length and `?max_tokens`? exceed|exceed context limit|maximum context length|context window|"
     r"request too large for"
@@ -132,7 +132,7 @@ _REQUESTS = (
 
 
 def overflow(text: str) -> Overflow | None:
-    """The sizes of an overflow, or None where the text is not about one."""
+    """Return the sizes of an overflow, or None if the text does not report one."""
     lower = text.lower()
     if not any(word in lower for word in _WORDS):
         return None
@@ -152,7 +152,7 @@ def overflow(text: str) -> Overflow | None:
         answer = int(part.group(1) or part.group(2))
         answer = answer if answer < requested else 0
     if window is not None and requested is not None and requested < window:
-        requested = None  # a part of it, such as the length of the answer
+        requested = None  # only a part, such as the length of the answer
     return Overflow(window, requested, answer if requested is not None else 0)
 
 
@@ -160,6 +160,6 @@ def _size(patterns: tuple[str, ...], text: str) -> int | None:
     for pattern in patterns:
         for match in _re(pattern).finditer(text):
             number = next((int(re.sub(r"\D", "", group)) for group in match.groups() if group), 0)
-            if number >= 100:  # fewer are not a window: a message's index, a count of images
+            if number >= 100:  # a smaller number is an index or a count, not a window
                 return number
     return None

@@ -1,4 +1,4 @@
-"""The page of kinds, made from the table: `python -m mulligan.classify.page > docs/kinds.md`."""
+"""Documentation page of all kinds: `python -m mulligan.classify.page > docs/kinds.md`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ABOUT = {
 
 
 def page() -> str:
-    """Every kind with its remedy, whether the call may have taken effect, and the hint a model is given."""
+    """Render every kind with its remedy, whether the call may have taken effect, and its hint for the model."""
     lines = [
         "# Kinds of failure",
         "",

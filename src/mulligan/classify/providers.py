@@ -1,7 +1,7 @@
-"""Rules for LLM providers' errors, by duck-typing: none of their packages is imported.
+"""Rules for LLM provider errors, by duck typing: no provider package is imported.
 
-The class and the status say which kinds are possible, the provider's own code and the text choose among them. The order
-matters: providers reuse each other's words (a quota a minute is not a quota that money ends).
+The class and the status determine which kinds are possible. The provider's code and the text choose among them. The
+order matters: providers reuse each other's words (a quota per minute is a rate limit, a spent quota is not).
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ _VAGUE = frozenset(
     "api_error validation_error failed_precondition server_error requests tokens resource_exhausted safety unavailable "
     "permission_denied access_denied not_found_error invalid_parameter_value".split()
 )
-"""Codes that say little: the text is asked first."""
+"""Ambiguous codes: the text is matched first."""
 
 _RULES = (
     Rule(
@@ -349,7 +349,7 @@ _OF_ANY_CLIENT: dict[Kind, tuple[Kind, ...]] = {
     kinds.TOOL_AUTH_ERROR: (AUTH,),
     kinds.TOOL_INVALID_RESPONSE: (GARBLED, DOWN),
 }
-"""What the classes of any HTTP client mean when a model was called."""
+"""Meaning of general HTTP client classes when a model was called."""
 
 _PACKAGES = (
     "openai anthropic litellm mistralai cohere groq together ollama pydantic_ai google.genai "
@@ -360,7 +360,7 @@ _PACKAGES = (
     "dashscope volcenginesdkarkruntime portkey_ai openrouter strands"
 ).split()
 
-# Words that only someone who serves a model says. Enough when no tool was called; a tool may quote them.
+# Words that only model providers use. They decide if no tool was called, since a tool result may quote them.
 _MARKS = (
     r"^error code: \d{3} - |litellm|openai|anthropic|gemini|generativelanguage|vertex ?ai|bedrock|invokemodel|"
     r"converse(?:stream)? operation"
@@ -391,19 +391,19 @@ def _re(pattern: str) -> re.Pattern[str]:
 
 
 def is_from_a_model(evidence: Evidence, is_envelope: bool = False) -> bool:
-    """Whether a model was called: the step says so, the class does, or, where no tool is known, the words do."""
+    """Return whether a model was called, by the step's source, the class, or the text if no tool is known."""
     if evidence.source is not None:
         return evidence.source == "model"
     if any(_is_provider(module) for module in evidence.modules):
         return True
     if any(module.startswith("botocore") for module in evidence.modules) and _re(_BEDROCK).search(evidence.text):
-        return True  # one client serves all of AWS: the operation says whether it was a model
+        return True  # botocore serves all of AWS: the operation tells whether it was a model
     if any(name in CLASSES and name not in _COMMON for name in evidence.names):
         return True
     if evidence.tool or evidence.rpc is not None or evidence.exit_code is not None:
         return False
     if evidence.modules - {"builtins"} and not is_envelope:
-        return False  # some other client's own class
+        return False  # a class of another client library
     said = _said(evidence)
     return is_envelope or bool(_re(_MARKS).search(said)) or overflow(said) is not None
 
@@ -418,7 +418,7 @@ _COMMON = frozenset(
     "ServiceQuotaExceededException "
     "InternalServerException APIConnectionError".split()
 )
-"""Names that other clients use as well: alone they do not say that a model was called."""
+"""Class names that other client libraries use too. Alone they do not prove that a model was called."""
 
 
 def _is_provider(module: str) -> bool:
@@ -426,12 +426,12 @@ def _is_provider(module: str) -> bool:
 
 
 def _said(evidence: Evidence) -> str:
-    """What a provider says is short. The ends suffice, and keep the cost of any text small."""
+    """Return both ends of the text. Provider messages are short, so this bounds the cost for other texts."""
     return ends(f"{evidence.text}\n{evidence.detail}", 2_500, 1_500)
 
 
 def named(evidence: Evidence) -> tuple[Kind, list[str], float]:
-    """The kind of a model's failure, what agreed on it, and how sure that is."""
+    """Return the kind of a model failure, the evidence for it, and the confidence."""
     why: list[str] = []
     allowed: tuple[Kind, ...] = ()
     for name in evidence.names:
@@ -447,7 +447,7 @@ def named(evidence: Evidence) -> tuple[Kind, list[str], float]:
     by_status = STATUSES.get(status, () if status < 400 else _REFUSED if status < 500 else _BROKEN)
     if by_status:
         both = tuple(kind for kind in by_status if kind in allowed)
-        # A client's class may be coarser than the status, or its own invention: the status is the other side's word.
+        # The class may be coarser than the status, or specific to the client library. The status comes from the server.
         if not allowed or len(allowed) > 1 or not both:
             allowed = both or (by_status if len(allowed) != 1 else allowed)
         why.append(f"status {evidence.status}")
@@ -459,7 +459,7 @@ def named(evidence: Evidence) -> tuple[Kind, list[str], float]:
         kind = CODES.get(code.lower())
         if kind is not None and code.lower() not in _VAGUE and (not allowed or kind in allowed):
             if kind is QUOTA and any(rule.kind is LIMIT for rule, _ in matching(_RULES[:1], said)):
-                continue  # the words of a billing stop, said about a minute
+                continue  # a rate limit per minute that uses the words of a spent quota
             if kind is LIMIT and any(rule.kind is QUOTA for rule, _ in matching(_RULES[:3], said)):
                 continue
             return kind, [f"code {code}", *why], 0.97

@@ -1,4 +1,4 @@
-"""Rules for exceptions and HTTP statuses: each gives the set of kinds it allows, the likeliest first."""
+"""Rules for exception classes, HTTP statuses and error codes. Each maps to the kinds it allows, likeliest first."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _OF_ARGUMENTS = (
     kinds.ORCHESTRATION_CONSTRAINT_VIOLATION,
     kinds.ORCHESTRATION_INVALID_STATE,
 )
-"""A wrong value, unless the text is particular: these classes are raised for everything that has to do with a value."""
+"""Kinds of a wrong value. Particular text overrides them: these classes are raised for many problems with values."""
 
 CLASSES: dict[str, tuple[Kind, ...]] = {
     name: allowed
@@ -182,7 +182,7 @@ CLASSES: dict[str, tuple[Kind, ...]] = {
     )
     for name in names.split()
 }
-"""By the class's own name: the same class goes by many modules, and many modules are never imported here."""
+"""Keyed by class name without module: one class is exported by several modules, most of which are not imported here."""
 
 CODES: dict[str, Kind] = {
     name: kind
@@ -240,7 +240,7 @@ CODES: dict[str, Kind] = {
 """Codes of errno, gRPC, AWS and common APIs, in lower case."""
 
 _JOINED = {name.replace("_", "").removesuffix("exception").removesuffix("error"): kind for name, kind in CODES.items()}
-"""The same in one word, as `AlreadyExists` and `NotFound` are written."""
+"""The same codes without separators, for spellings such as `AlreadyExists` and `NotFound`."""
 
 _SQLSTATES = {
     "08": kinds.TOOL_CONNECTION_ERROR,
@@ -255,7 +255,7 @@ _SQLSTATES = {
 
 
 def by_status(status: int | None) -> tuple[Kind, ...]:
-    """The kinds a status allows; none where there is none."""
+    """Return the kinds that a status allows, or an empty tuple."""
     if status is None or status < 400:
         return ()
     if status in STATUSES:
@@ -264,7 +264,7 @@ def by_status(status: int | None) -> tuple[Kind, ...]:
 
 
 def by_code(code: str) -> Kind | None:
-    """The kind a code names: errno, gRPC, AWS, SQLSTATE."""
+    """Return the kind of an errno, gRPC, AWS or SQLSTATE code."""
     lower = code.lower()
     kind = CODES.get(lower) or _JOINED.get(lower.removesuffix("exception").removesuffix("error"))
     if kind is not None:
@@ -279,7 +279,7 @@ def by_code(code: str) -> Kind | None:
 
 
 def by_rpc(code: int | None) -> tuple[Kind, ...]:
-    """The kinds a JSON-RPC code allows."""
+    """Return the kinds that a JSON-RPC code allows."""
     if code is None:
         return ()
     return {

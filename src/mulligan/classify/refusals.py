@@ -1,6 +1,7 @@
-"""Rules for what a tool says about the call itself: its arguments, its moment, the things it names.
+"""Rules for rejected calls: wrong arguments, wrong state, missing objects.
 
-These words are everyone's. They are asked last, and only where they can be about the call: see `world.OF_A_PROCESS`.
+Their words are general. They are matched last, and only if they can refer to the call: see
+`program_rules.PROCESS_KINDS`.
 """
 
 from __future__ import annotations
@@ -289,4 +290,4 @@ GUESSES = (
         r"\bis not (?:there|here|part of|among|known)\b|\bnowhere\b|\bno longer (?:here|there|available)\b",
     ),
 )
-"""Shapes of a sentence rather than words: asked when nothing else answered, and answered with little confidence."""
+"""Sentence shapes rather than words: matched only if no other rule decided, and with low confidence."""

@@ -1,6 +1,6 @@
-"""Is this result a failure, although nobody said so? "isError unset, text says Error".
+"""Detection of error results that are not marked as errors, such as text that starts with "Error".
 
-The answer is no unless the result says yes in so many words: a document about errors is a document.
+A result counts as an error only if it says so explicitly: a document about errors is a document.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _OBJECT = r"\A\s{0,20}\{"
 
 
 def has_failed(result: object, is_error: bool | None = None) -> bool:
-    """Whether a result is a failure in the clothes of a success; `is_error` and a result's own flag are believed."""
+    """Return whether a result is an error. `is_error` and the result's own flag take precedence over its text."""
     try:
         return bool(is_error) or _has_failed(result)
-    except Exception:  # noqa: BLE001 - a stranger's object; what cannot be read is not accused
+    except Exception:  # noqa: BLE001 - foreign object; an unreadable result is not an error
         return False
 
 
@@ -79,7 +79,7 @@ def _text(text: str) -> bool:
         return True
     if not compiled(_OBJECT).match(text):
         return False
-    import json  # only for an answer that looks like an object, and only the bounded text
+    import json  # lazy: needed for text that looks like an object only
 
     try:
         answer = json.loads(text)

@@ -1,4 +1,4 @@
-"""What a rule is: words that must be there, a pattern that must match, and the kind they speak for."""
+"""Classification rules: words that must occur, a pattern that must match, and the resulting kind."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ HEAD, TAIL = 8_192, 2_048
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """Speaks for `kind` when one of `words` stands in the text and `pattern`, if there is one, matches.
+    """A rule that matches if one of `words` occurs in the text and `pattern`, if set, matches.
 
-    The words are there for speed: most rules are dismissed by a substring search, and most patterns never compiled.
+    The words are a fast path: a substring search excludes most rules, so most patterns are never compiled.
     """
 
     name: str
@@ -27,14 +27,14 @@ class Rule(msgspec.Struct, frozen=True):
     unless: str = ""
     ran: Ran | None = None
     tools: tuple[str, ...] = ()
-    """Only for tools whose name contains one of these."""
+    """The rule applies only to tools whose name contains one of these."""
     is_strong: bool = False
-    """True where the words are so particular that they may name what a class would leave to its first guess."""
+    """Whether the words are specific enough to override the first kind that a class allows."""
     is_vague: bool = False
-    """True where the words are everyone's: they do not outweigh a class that speaks of the arguments."""
+    """Whether the words are general: then they do not override a class that indicates wrong arguments."""
 
     def place(self, lower: str, text: str) -> int:
-        """Where in the text it speaks up, or -1."""
+        """Return the index where the rule matches, or -1."""
         place = -1
         for word in self.words:
             place = lower.find(word)
@@ -56,7 +56,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 def matching(rules: Iterable[Rule], text: str, tool: str = "") -> Iterator[tuple[Rule, int]]:
-    """The rules that speak for this text, in their order, each with the place where it does."""
+    """Yield the rules that match this text, in order, each with its position."""
     lower, tool = text.lower(), tool.lower()
     for rule in rules:
         if rule.tools and not any(name in tool for name in rule.tools):
@@ -67,12 +67,12 @@ def matching(rules: Iterable[Rule], text: str, tool: str = "") -> Iterator[tuple
 
 
 def ends(text: str, head: int, tail: int) -> str:
-    """The beginning and the end of a text, as much of each as is asked for."""
+    """Return the first `head` and the last `tail` characters of a text."""
     return text if len(text) <= head + tail else f"{text[:head]}\n{text[-tail:]}"
 
 
 def bounded(text: str) -> str:
-    """Both ends of a long text. What was said stands at the beginning, how it ended at the end."""
+    """Return both ends of a long text: the message is at the beginning, the ending at the end."""
     if len(text) <= HEAD + TAIL:
         return text
     return f"{text[:HEAD]}\n...\n{text[-TAIL:]}"

@@ -1,7 +1,7 @@
-"""The one table of kinds: whose move is next, could the call have taken effect, and what a model should know.
+"""The table of failure kinds: remedy, whether the call may have taken effect, and a hint for the model.
 
-`ran` is what the kind alone can say. It is `NO` only where nothing can have happened; a rule that has seen proof
-(a refused connection, a JSON-RPC refusal) says so on the failure itself.
+`took_effect` is what the kind alone tells. It is `NO` only if the call cannot have executed. A rule with
+proof, such as a refused connection or a JSON-RPC rejection, sets it on the failure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from mulligan.failure import Kind, Ran, Remedy
 WAIT, REPAIR, COMPRESS, TELL, STOP = Remedy.WAIT, Remedy.REPAIR, Remedy.COMPRESS, Remedy.TELL, Remedy.STOP
 NO, YES, UNKNOWN = Ran.NO, Ran.YES, Ran.UNKNOWN
 
-# A tool was called.
+# Tool calls
 
 TOOL_TIMEOUT = Kind(
     "tool",
@@ -152,7 +152,7 @@ TOOL_UNKNOWN = Kind(
     "The reason is not known. Check whether anything happened, and try another way rather than the same again.",
 )
 
-# A model was called.
+# Model calls
 
 MODEL_RATE_LIMIT = Kind("model", "rate_limit", WAIT, UNKNOWN, "Too many requests or tokens a minute: wait.")
 MODEL_CONTEXT_LENGTH_EXCEEDED = Kind(
@@ -207,7 +207,7 @@ MODEL_UNKNOWN = Kind(
     "model", "unknown", TELL, UNKNOWN, "The provider failed for a reason we do not know: ask once more, then say so."
 )
 
-# Something was looked up.
+# Retrieval
 
 RETRIEVAL_NO_RESULTS = Kind(
     "retrieval",
@@ -233,7 +233,7 @@ RETRIEVAL_UNKNOWN = Kind(
     "retrieval", "unknown", TELL, UNKNOWN, "The search failed for a reason we do not know. Try another way to find it."
 )
 
-# The agent around them.
+# Orchestration
 
 ORCHESTRATION_MAX_RETRIES_EXCEEDED = Kind(
     "orchestration",
@@ -285,7 +285,7 @@ ORCHESTRATION_UNKNOWN = Kind(
     "The agent's own machinery failed for a reason we do not know. Say what is left undone.",
 )
 
-# No failure at all.
+# Not a failure
 
 NONE_USER_REJECTED = Kind(
     "none", "user_rejected", TELL, NO, "The user said no. Do not make this call again: do what the user says, or ask."
@@ -302,6 +302,6 @@ NONE_COLLATERAL = Kind(
 )
 
 KINDS: dict[str, Kind] = {str(kind): kind for kind in list(globals().values()) if isinstance(kind, Kind)}
-"""Every kind by its name, in the order above."""
+"""All kinds by name, in the order above."""
 
 TYPES = ("tool", "model", "retrieval", "orchestration", "none")

@@ -1,7 +1,7 @@
-"""One clean sentence out of whatever an error says: JSON in JSON, dictionaries as Python prints them, pages, stacks.
+"""Extraction of one sentence from error text: nested JSON, printed Python dictionaries, HTML pages, tracebacks.
 
-Nothing here parses with a grammar. A scanner for `key: value` pairs reads JSON, escaped JSON, Python's own notation and
-any of them cut off in the middle, in one pass and without the recursion by which hostile text breaks a parser.
+A linear scanner for `key: value` pairs replaces parsers. It reads JSON, escaped JSON, Python literals and truncated
+text in one pass, and without recursion that hostile text could exhaust.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import msgspec
 from mulligan.redaction import expressions
 
 LONGEST = 300
-"""Characters of a message. A longer one is cut at the end of a sentence or a word."""
+"""A longer message is cut at the end of a sentence or a word."""
 
 _DEEPEST = 4
-"""JSON in a string in JSON: how often it is opened."""
+"""How many levels of JSON inside JSON strings are unwrapped."""
 
 _MESSAGES = ("message", "errormessage", "error_message", "msg", "error", "detail", "error_description", "description")
 _MORE_MESSAGES = ("faultstring", "reason", "title", "text", "stderr", "output", "errors")
@@ -26,7 +26,7 @@ _STATUSES = ("status", "statuscode", "status_code", "http_status", "code", "http
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What a text says, once its wrapping is off."""
+    """The message of a text without its envelope, with status, codes and classes."""
 
     sentence: str
     codes: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Said(msgspec.Struct, frozen=True):
     names: tuple[str, ...] = ()
     """Exception classes named by a traceback or a prefix, with their modules."""
     is_envelope: bool = False
-    """An object whose `error` is an object: how providers answer."""
+    """Whether the text is an object whose `error` is an object, the format of model providers."""
     is_page: bool = False
 
 
@@ -45,7 +45,7 @@ def _re(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
 
 
 def plain_marks(text: str) -> str:
-    """The text without ANSI sequences, carriage returns and control marks; newline and tab stay."""
+    """Remove ANSI sequences, carriage returns and control characters. Newlines and tabs stay."""
     if "\x1b" in text or "\x9b" in text:
         text = _re(
             r"\x1b\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|(?:\x1b\[|\x9b)[0-?]{0,32}[ -/]{0,8}[@-~]|\x1b[@-Z\\-_]?"
@@ -58,7 +58,7 @@ def plain_marks(text: str) -> str:
 
 
 def unwrap(text: str) -> Said:
-    """The sentence a person would have written, and the codes around it."""
+    """Extract the sentence that describes the error, and the codes around it."""
     text = plain_marks(text)
     codes: list[str] = []
     status: int | None = None
@@ -102,7 +102,10 @@ def unwrap(text: str) -> Said:
 
 
 def pairs(text: str) -> list[tuple[str, str]]:
-    """Every `key: value` of an object, however it is quoted and however deep, in order; keys in lower case."""
+    """Return all `key: value` pairs of an object in order, at any depth and with any quoting.
+
+    Keys are in lower case.
+    """
     if '\\"' in text and not _re(r"""["']\w{1,40}["']\s{0,5}:""").search(text):
         text = text.replace('\\"', '"').replace("\\n", "\n")
     found = []
@@ -115,8 +118,8 @@ def pairs(text: str) -> list[tuple[str, str]]:
     return found
 
 
-# A value's string unrolled: each character fits in exactly one way, so that there is nothing to go back to. (A group
-# that never gives back would say it shorter, but the first Pythons that have it take more than they should.)
+# Unrolled string pattern: each character matches in exactly one way, so there is no backtracking. An atomic group would
+# be shorter, but is slow in the first Python versions that support it.
 _PAIR = (
     r"""["'](\w{1,40})["']\s{0,5}:\s{0,5}"""
     r"""(?:("[^"\\]*+(?:\\.[^"\\]*+)*"?|'[^'\\]*+(?:\\.[^'\\]*+)*'?)|(-?\d[\d.]{0,20}|null|none|true|false))"""
@@ -149,7 +152,7 @@ _NO_CODES = frozenset({"error", "none", "null", "true", "false", "failed", "fail
 
 
 def _message(found: list[tuple[str, str]]) -> str:
-    """The value that says most: of the first group of names that has one, the first with a space in it."""
+    """Return the most informative value: of the first key group with a match, the first value that contains a space."""
     for group in (_MESSAGES, _MORE_MESSAGES):
         said = [
             (group.index(key), value) for key, value in found if key in group and len(value) > 3 and not _number(value)
@@ -160,7 +163,7 @@ def _message(found: list[tuple[str, str]]) -> str:
 
 
 def _page(text: str) -> tuple[str, str]:
-    """The words of an error page: XML's own message, else its title or first heading."""
+    """Return the text of an error page: XML's own message, else its title or first heading."""
     said = code = ""
     for tag in ("message", "faultstring", "errormessage", "h1", "title", "h2", "p"):
         match = _re(rf"<(?:\w{{1,20}}:)?{tag}(?:\s[^<>]{{0,200}})?>([^<]{{1,300}})<").search(text)
@@ -180,7 +183,7 @@ _CLASS = (
 
 
 def _classes(text: str) -> list[str]:
-    """Exception classes that open a line, as tracebacks and prefixes name them; the last one raised comes first."""
+    """Return exception classes at line starts, as in tracebacks and prefixes. The last one raised comes first."""
     if not any(mark in text for mark in ("Error", "Exception", "Timeout", "Expired", "Exceeded")):
         return []
     found = [match.group().strip() for match in _re(_CLASS, re.MULTILINE).finditer(text)]
@@ -209,7 +212,7 @@ _PREFIX = (
 
 
 def sentence(text: str) -> str:
-    """The line that says what went wrong, on one line, bounded."""
+    """Return the line that describes the error, bounded in length."""
     text = plain_marks(text).replace("</tool_use_error>", "").replace("<tool_use_error>", "")
     lines = [line for line in text.splitlines() if line.strip()]
     if any(line.startswith("Traceback (most recent call last)") for line in lines):
@@ -220,12 +223,12 @@ def sentence(text: str) -> str:
 
 
 def is_noise(line: str) -> bool:
-    """Whether a line says nothing by itself: an exit code, a prompt, a rule of dashes."""
+    """Return whether a line carries no message by itself: an exit code, a prompt, a line of dashes."""
     return _re(_NOISE).match(line.strip()) is not None
 
 
 def tidy(line: str) -> str:
-    """A line without its prefixes and with single spaces, cut where a sentence or a word ends."""
+    """Remove prefixes from a line, normalize its spaces, and cut it at the end of a sentence or a word."""
     line = " ".join(line.split())
     for _ in range(_DEEPEST):
         shorter = _re(_PREFIX).sub("", line, count=1)

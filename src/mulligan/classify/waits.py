@@ -1,4 +1,4 @@
-"""How long the other side asked us to wait, in every form it is said."""
+"""Parsing of Retry-After values from headers and error text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from mulligan.redaction import expressions
 
 LONGEST = 7 * 24 * 3600.0
-"""Seconds. What asks for more than a week is a mistake, or a date in another calendar."""
+"""A longer delay than a week is ignored as a mistake."""
 
 _SPAN = (
     r"(\d{1,9}(?:\.\d{1,9})?)\s?(milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|"
@@ -32,10 +32,10 @@ def _re(pattern: str) -> re.Pattern[str]:
 
 
 def asked(headers: Mapping[str, str], text: str = "", now: float | None = None) -> float | None:
-    """Seconds to wait, from headers (names in lower case) first and from the text else.
+    """Return the seconds to wait from the headers (names in lower case), else from the text, else None.
 
-    A date is read against the answer's own `Date` header, so that a wrong clock here changes nothing; `now` and the
-    clock serve only where there is none.
+    A date is compared with the response's own `Date` header, so that a wrong local clock has no effect. Without that
+    header `now` or the clock is used.
     """
     for seconds in (_from_headers(headers, now), _from_text(text)):
         if seconds is not None and 0 <= seconds <= LONGEST:
@@ -61,7 +61,7 @@ def _from_headers(headers: Mapping[str, str], now: float | None) -> float | None
         ):
             left = headers.get(name.replace("reset", "remaining"))
             if left is not None and _float(left) not in (0.0, None):
-                continue  # this allowance is not the one that ran out
+                continue  # this rate limit is not the exhausted one
             seconds = _reset(value.strip(), headers, now)
             if seconds is not None:
                 resets.append(seconds)
@@ -75,7 +75,7 @@ def _reset(said: str, headers: Mapping[str, str], now: float | None) -> float | 
         return span if span is not None else _until(said, headers, now)
     if number > 1e12:
         number /= 1000
-    if number > 1e9:  # a moment, not a span
+    if number > 1e9:  # a timestamp, not a duration
         return max(0.0, number - _now(headers, now))
     return number
 
@@ -97,7 +97,7 @@ def _from_text(text: str) -> float | None:
 
 
 def _span(text: str) -> float | None:
-    """`6m0s`, `1h2m3.5s`, `7.66s`, `20 seconds`: the parts that follow each other from the start."""
+    """Parse a duration such as `6m0s`, `1h2m3.5s`, `7.66s` or `20 seconds` at the start of the text."""
     total, at, found = 0.0, 0, False
     while match := _re(
         r"\s?(\d{1,9}(?:\.\d{1,9})?)\s?(milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|"
@@ -134,7 +134,7 @@ def _now(headers: Mapping[str, str], now: float | None) -> float:
     theirs = _moment(headers.get("date", ""))
     if theirs is not None:
         return theirs
-    import time  # only for a date without a Date beside it
+    import time  # lazy: needed for a date without a Date header only
 
     return time.time()
 
@@ -142,7 +142,7 @@ def _now(headers: Mapping[str, str], now: float | None) -> float:
 def _moment(date: str) -> float | None:
     if not date:
         return None
-    from datetime import UTC, datetime  # email and datetime cost 8 ms; a date in a header is rare
+    from datetime import UTC, datetime  # lazy: email and datetime cost 8 ms, and dates in headers are rare
     from email.utils import parsedate_to_datetime
 
     for read in (parsedate_to_datetime, datetime.fromisoformat):

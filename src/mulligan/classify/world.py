@@ -1,6 +1,6 @@
-"""Rules for the programs that tools are made of: shells, files, networks, services, git, packages, databases, indexes.
+"""Rules for common programs: shells, files, networks, services, git, packages, databases, search indexes.
 
-In order: the particular before the general. What a rule says is checked against the class and the status, if any.
+Specific rules come before general ones. The classifier checks each result against the class and the status, if any.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ FILES = (
 )
 
 NETWORK = (
-    # Only these prove that nothing was sent; everything after a connection stands is unknown.
+    # Only these prove that nothing was sent. After a connection is established the outcome is unknown.
     Rule(
         "refused connection",
         kinds.TOOL_CONNECTION_ERROR,
@@ -624,7 +624,8 @@ PROGRAMS = (
 
 
 PARTICULAR: tuple[Rule, ...] = (*COMMANDS, *NETWORK[:2], *FILES, *SOURCES, *DATABASES, *NETWORK[2:])
-"""What only one sort of program says. A refused connection goes before a missing file: sockets are files too."""
+"""Rules with words of one type of program. A refused connection precedes a missing file, since sockets are files
+too."""
 
 OF_A_PROCESS = frozenset(
     (
@@ -639,4 +640,5 @@ OF_A_PROCESS = frozenset(
         kinds.TOOL_EXECUTION_FAILED,
     )
 )
-"""What the output of a program that ran can say about the call. Its other words are about the program's own affairs."""
+"""Kinds that the output of a program can report about the call. Other kinds in its output are about the program
+itself."""

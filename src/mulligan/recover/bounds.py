@@ -1,7 +1,7 @@
-"""A number that an error text names, for a number of the call that it can be about.
+"""Repair of one number of a call from a number in the error text.
 
-A bound is the only value that error text may ever supply (SAFETY S1): a number, for a number that is already in the
-call, which it moves towards that bound. What an error says was expected, a total for example, is a suggestion.
+A bound is the only value that error text may supply automatically (SAFETY S1): it moves a number that is already in the
+call towards that bound. An expected value, such as a total, is only suggested.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from mulligan.records import Change
 from mulligan.recover.schema import Path
 from mulligan.recover.values import is_number, like
 
-# No text makes these look at a character more than a fixed number of times. A number with a unit,
-# a share, a thousands mark or a range behind it is not the bound it seems to be. They are compiled when first used.
+# These patterns look at each character a bounded number of times. A number followed by a unit, a percent sign, a
+# thousands separator or a range is not a bound. They are compiled on first use.
 _NUMBER = r"(-?[0-9]{1,15}+(?:\.[0-9]{1,6}+)?)(?![\w/]| ?%|[.,:-][0-9])"
 _ALONE = rf"(?<![\w.,:/-]){_NUMBER}"
 _UPPER = (
@@ -43,16 +43,16 @@ _GIVEN = (
 )
 _ANY = rf"(?<![\w.,:/-])[$€£]?{_NUMBER}"
 _APART = 10
-"""How many times as much another amount may be. More is not a slip in a sum, but somebody's wish."""
+"""Maximum ratio between the expected and the actual amount. A larger one is not a calculation mistake."""
 _SCANNED = 2000
 _PARTS = 10
-"""Numbers of a list that are added up."""
+"""Maximum length of a list whose numbers are added up."""
 _NAMES = 50
-"""Numeric arguments that are looked for in an error text: each takes one look."""
+"""Numeric arguments searched for in an error text. Each costs one search."""
 
 
 def bound_in(error: str, arguments: Mapping[str, Any]) -> tuple[Path, Change] | None:
-    """The one number moved to the bound that the error names; None where it is not clear which, or to what."""
+    """Return the one number moved to the bound that the error names, or None if number or bound is ambiguous."""
     found = _meant(error[:_SCANNED], arguments)
     if found is None:
         return None
@@ -62,19 +62,20 @@ def bound_in(error: str, arguments: Mapping[str, Any]) -> tuple[Path, Change] | 
 
 
 class Corrected(NamedTuple):
-    """Another number for one of the call, by what an error says of it."""
+    """A corrected number for one argument, derived from the error text."""
 
     path: Path
     change: Change
     is_shown: bool
-    """Whether the error shows this very number; else it is a part of the sum that it shows."""
+    """Whether the error shows the original number itself. Otherwise it is one summand of the sum that the error
+    shows."""
 
 
 def expected_in(error: str, arguments: Mapping[str, Any]) -> list[Corrected]:
-    """What an error says was expected, in place of a number or a sum of the call that it shows: suggestions only.
+    """Return corrections to the value that an error expects, for suggestions only.
 
-    "total price is 350, but paid 300" of a call that pays 300, or 100 and 200. Of several that make up a sum nobody
-    knows which is meant; the last comes first, for what is left is mostly put there.
+    The error must show a number or a sum of the call: "total price is 350, but paid 300" for a call that pays 300, or
+    100 and 200. Which summand is wrong is unknown. The last one comes first, since it usually holds the remainder.
     """
     text = error[:_SCANNED]
     numbers = _about(text, arguments)
@@ -93,10 +94,10 @@ def expected_in(error: str, arguments: Mapping[str, Any]) -> list[Corrected]:
 
 
 def _stand_for(numbers: Mapping[Path, float], amount: float) -> list[Path]:
-    """The one number of a call that an amount is, or those that come to it."""
+    """Return the path of the one number equal to an amount, or the paths of numbers that add up to it."""
     equal = [path for path, value in numbers.items() if value == amount]
     if len(equal) > 1:
-        return []  # which is meant would be a guess
+        return []  # ambiguous
     return equal or _summands(numbers, amount)
 
 
@@ -109,7 +110,7 @@ def _is_near(one: float, other: float) -> bool:
 
 
 def _about(text: str, arguments: Mapping[str, Any]) -> dict[Path, float]:
-    """The numbers of a call that a text can be about: those under a name that it says, or all where it says none."""
+    """Return the numbers that the text can refer to: those whose name it mentions, or all if it mentions none."""
     numbers = dict(_numbers(arguments, ()))
     if len(numbers) > _NAMES:
         return {}
@@ -120,7 +121,7 @@ def _about(text: str, arguments: Mapping[str, Any]) -> dict[Path, float]:
 
 
 def _summands(numbers: Mapping[Path, float], amount: float) -> list[Path]:
-    """The numbers under one name, in a list, that come to an amount."""
+    """Return the paths of numbers of one field, in a list, that add up to an amount."""
     groups: dict[Path, list[Path]] = {}
     for path in numbers:
         groups.setdefault(tuple(part for part in path if isinstance(part, str)), []).append(path)
@@ -139,16 +140,16 @@ def _corrected(path: Path, before: float, after: float, is_shown: bool) -> Corre
 
 
 def _meant(text: str, arguments: Mapping[str, Any]) -> tuple[Path, float] | None:
-    """The one number of the call that a text can be about."""
+    """Return the one number of the call that the text refers to, or None."""
     numbers = dict(_numbers(arguments, ()))
     if not numbers or len(numbers) > _NAMES:
         return None
     named = [path for path in numbers if _is_named(str(path[-1]), text)]
     if not named and not any(isinstance(name, str) and _stands_in(name[:200], text) for name in [*arguments][:_NAMES]):
-        # Not named, but shown: "50 is greater than the maximum of 10".
+        # Not mentioned by name, but by value: "50 is greater than the maximum of 10".
         named = [path for path, value in numbers.items() if _stands_in(_shown(value), text)]
     if len(named) != 1:
-        return None  # not named, or two of them: which is meant would be a guess
+        return None  # not mentioned, or ambiguous
     return named[0], numbers[named[0]]
 
 
@@ -157,12 +158,12 @@ def _moved(path: Path, value: float, targets: set[float]) -> tuple[Path, Change]
         return None
     after = targets.pop()
     if isinstance(after, float) and isinstance(value, int):
-        return None  # a whole number would become another kind of number
+        return None  # an integer would become a float
     return path, Change(path=".".join(map(str, path)), how="clamp", before=value, after=after, from_="error")
 
 
 def _numbers(value: Any, path: Path) -> Iterator[tuple[Path, float]]:
-    """The numbers of a call under a name, with their places."""
+    """Yield the numbers of a call that stand under a name, with their paths."""
     if len(path) > 4:
         return
     if isinstance(value, Mapping):
@@ -173,7 +174,7 @@ def _numbers(value: Any, path: Path) -> Iterator[tuple[Path, float]]:
         for at, inner in enumerate(value[:20]):
             if isinstance(inner, Mapping):
                 yield from _numbers(inner, (*path, at))
-    elif is_number(value) and value == value:  # NaN is on no side of any bound
+    elif is_number(value) and value == value:  # NaN compares with no bound
         yield path, value
 
 

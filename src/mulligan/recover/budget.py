@@ -1,6 +1,6 @@
-"""Stops retry storms: a shared allowance of retries, and a circuit for a tool whose other side is down.
+"""Retry budgets and circuit breakers, which limit retries to failing tools.
 
-Nothing here reads a clock: the time, in seconds of any clock that does not go back, comes in as an argument.
+Nothing here reads a clock: callers pass the time in seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from mulligan.failure import Failure, Remedy
 from mulligan.recover.policy import Policy
 
 WINDOW = 30.0
-"""Seconds in which the results of a tool are counted."""
+"""Length of the sliding window in which results of a tool count."""
 RESULTS = 5
-"""Results that there must be before they say anything."""
+"""Results required in the window before a circuit breaker can open."""
 SHARE = 0.5
-"""The share of infrastructure failures at which a circuit opens."""
+"""Share of infrastructure failures at which a circuit breaker opens."""
 OPEN = 5.0
-"""Seconds that a circuit stays open; it doubles with each probe that fails."""
+"""How long a circuit breaker stays open. It doubles with each failed probe."""
 LONGEST_OPEN = 10.0
 TOOLS = 1000
-"""Tools that are counted one by one; any more share one retry budget, and have no circuit."""
+"""Tools with their own limits. Further tools share one retry budget and have no circuit breaker."""
 TARGETS = 100
-"""Targets of one tool whose circuits are remembered."""
+"""Targets of one tool with their own circuit breaker."""
 MAX_TALLY_ENTRIES = 2000
-"""Entries of one tally in a window. Results that come faster share an entry."""
+"""Entries in a result window. Results that arrive faster share an entry."""
 MAX_NOTES = int(WINDOW) + 10
-"""Notes of a guard's success count: one a second, for longer than a window."""
+"""Marks of a tool's success count: one per second, for longer than a window."""
 CLOCK_SLACK_SECONDS = 0.25
-"""How much later than its own time a thread may count a success."""
+"""How much later than its own timestamp a thread may count a success."""
 
 _lock = threading.Lock()
-"""One for all, held for a few comparisons; a forked child is given a new one."""
+"""One lock for all limits, held for a few comparisons. A forked child gets a new one."""
 
 
 def _renew() -> None:
-    global _lock  # a thread that held it is not in the child to let go of it
+    global _lock  # the thread that held the lock does not exist in the child
     _lock = threading.Lock()
 
 
@@ -47,9 +47,9 @@ forks.renew(_renew)
 
 
 class Bucket:
-    """An allowance: a share of a token comes in with each first attempt, each retry takes one.
+    """Token bucket: each first attempt adds a fraction of a token, each retry takes one.
 
-    In any window no more can be taken than could be saved up before it and came in within it.
+    In any window, retries are bounded by the burst plus the tokens added within the window.
     """
 
     __slots__ = ("_burst", "_counted", "_ratio", "_tokens")
@@ -61,8 +61,8 @@ class Bucket:
         self._counted = 0
 
     def has_one(self, firsts: int) -> bool:
-        """Whether there is a token, now that so many first attempts were made since the beginning."""
-        # Counted when asked: in between nothing is taken, so what comes in together is cut off as if one by one.
+        """Return whether a token is available, given the total number of first attempts so far."""
+        # Refill lazily. No token is taken in between, so capping the sum equals capping each refill.
         self._tokens = min(self._burst, self._tokens + self._ratio * (firsts - self._counted))
         self._counted = firsts
         return self._tokens >= 1
@@ -72,10 +72,11 @@ class Bucket:
 
 
 class Tally:
-    """Counts the results of one target in a sliding window.
+    """Results of one target in a sliding window.
 
-    Results within `WINDOW / MAX_TALLY_ENTRIES` seconds share an entry, so that memory is bounded at any load. Where the
-    window begins within such an entry, its failures do not count: in doubt a circuit stays closed.
+    Results within `CIRCUIT_WINDOW_SECONDS / MAX_WINDOW_ENTRIES` seconds share an entry, which bounds memory at any
+    load. If the window begins inside such an entry, its failures do not count, so that in doubt the circuit breaker
+    stays closed.
     """
 
     __slots__ = ("_entries", "bad", "good")
@@ -83,7 +84,7 @@ class Tally:
     def __init__(self) -> None:
         self._entries: deque[TallyEntry] = deque()
         self.good = 0
-        """Other results than infrastructure failures."""
+        """Results other than infrastructure failures."""
         self.bad = 0
         """Infrastructure failures."""
 
@@ -102,27 +103,27 @@ class Tally:
             self.good += 1
 
     def drop_before(self, start: float) -> None:
-        """Forget what is older than a window that begins then."""
+        """Drop entries that are older than the start of the window."""
         while self._entries and self._entries[0].last_at < start:
             entry = self._entries.popleft()
             self.good -= entry.good
             self.bad -= entry.bad
 
     def count_surely_within(self, start: float) -> tuple[int, int]:
-        """Count good and bad results that surely lie in a window that begins then. Call `drop_before` first."""
+        """Return the good and bad results that are certain to be in the window. Call `drop_before` first."""
         entry = self._entries[0] if self._entries else None
         if entry is None or entry.first_at >= start:
             return self.good, self.bad
         return self.good - entry.good, self.bad - entry.bad
 
     def clear(self) -> None:
-        """Forget all results."""
+        """Drop all results."""
         self._entries.clear()
         self.good = self.bad = 0
 
 
 class TallyEntry:
-    """Results that came within a few milliseconds."""
+    """Results that arrived within a few milliseconds."""
 
     __slots__ = ("bad", "first_at", "good", "last_at")
 
@@ -132,29 +133,29 @@ class TallyEntry:
 
 
 class Circuit:
-    """The results of one tool at one target, and whether it is left alone for a while."""
+    """Circuit breaker of one tool at one target."""
 
     __slots__ = ("probe", "since", "successes_before", "tally", "until", "wait")
 
     def __init__(self) -> None:
         self.tally = Tally()
         self.since = float("-inf")
-        """When it last opened or closed: earlier results do not count any more."""
+        """When it last opened or closed. Earlier results do not count."""
         self.successes_before = 0
-        """Successes of its guard before that, known by number alone."""
+        """The tool's success count at that time."""
         self.until: float | None = None
-        """When it may be tried again; None while it is closed."""
+        """When a probe is allowed, or None while closed."""
         self.wait = OPEN
         self.probe: float | None = None
-        """When the one call was let through that decides."""
+        """When the probe was admitted, or None."""
 
     def open(self, now: float, successes_before: int) -> None:
-        """Open it for as long as `wait` says."""
+        """Open for `open_seconds`."""
         self._restart(now, successes_before)
         self.until = now + self.wait
 
     def close(self, now: float, successes_before: int) -> None:
-        """Close it: from now on results count anew."""
+        """Close and restart counting results."""
         self._restart(now, successes_before)
         self.until, self.wait = None, OPEN
 
@@ -164,13 +165,13 @@ class Circuit:
 
 
 class Guard:
-    """What one tool may still do: its first attempts are counted here, its retries and its circuits are kept.
+    """Limits of one tool: its count of first attempts, its retry tokens and its circuit breakers.
 
-    `made`, `successes`, `tick` and `is_careful` are read and written by every call, without a lock. Python adds to an
-    attribute without letting another thread in; where it has no global lock, two threads may lose a count.
+    Every call reads and writes `first_attempts`, `successes`, `tick` and `needs_admission_check` without a lock. With
+    the GIL, adding to an attribute is not interrupted here; without it, concurrent threads may lose a count.
 
-    Most successes are counted by number alone, and once a second a note says how many there were. All other results
-    come one by one, with their target. A circuit opens only where both together leave no doubt.
+    Most successes are only counted, and a mark once per second records the count. All other results are recorded with
+    their target. A circuit breaker opens only if both together leave no doubt.
     """
 
     __slots__ = (
@@ -187,39 +188,38 @@ class Guard:
 
     def __init__(self, policy: Policy) -> None:
         self.made = 0
-        """First attempts since the beginning."""
+        """First attempts since the start."""
         self.successes = 0
-        """Successes since the beginning whose target nobody looked at."""
+        """Successes since the start whose target was not resolved."""
         self.tick = float("-inf")
-        """When the next note of these is due."""
+        """When the next mark of the success count is due."""
         self.is_careful = False
-        """Whether a call must be looked at before it is made."""
+        """Whether a call must be admitted before it is made."""
         self.breaks = policy.breaker
         self.has_targets = False
-        """Whether calls may go to several targets: then nobody knows to which one a success belongs that is only a
-        number."""
+        """Whether calls may go to several targets. A success that was only counted then has no known target."""
         self._notes: deque[tuple[float, int]] = deque(maxlen=MAX_NOTES)
         self._circuits: dict[str, Circuit] = {}
         self._bucket = Bucket(policy.retry_burst, policy.retry_ratio)
 
     def note_successes(self, now: float) -> None:
-        """Note how many successes there were before one that comes now, a second or more after the last note."""
+        """Mark the success count before a success at this time, at least a second after the last mark."""
         self.tick = now + 1.0
         self._notes.append((now, self.successes))
 
     def count_success(self, now: float) -> None:
-        """Count a success by number alone. The way of every first attempt does the same in place."""
+        """Count a success without its target. The first-attempt hot path does the same inline."""
         if now >= self.tick:
             self.note_successes(now)
         self.successes += 1
 
     def count_first_attempt(self) -> None:
-        """Count a first attempt that was not counted on its way."""
+        """Count a first attempt that was not counted inline."""
         self.made += 1
 
     def _count_noted_successes(self, start: float) -> tuple[int, int]:
-        """Count the successes since a time that are known by number alone: at least, and at most."""
-        successes = self.successes  # before the notes: a success is noted, then counted
+        """Return the minimum and maximum number of counted successes since a time."""
+        successes = self.successes  # read before the marks: a success is marked first, then counted
         notes = self._notes.copy()
         first_within = next((count for at, count in notes if at >= start), successes)
         surely_before = self._count_surely_before(start - CLOCK_SLACK_SECONDS, successes, notes)
@@ -234,27 +234,27 @@ class Guard:
                 break
             earlier = note
         if earlier is None:
-            return 0  # the first success of all makes a note, so there is none before; or notes were dropped
-        # Successes after a note came within a second of it: the first one later makes the next note.
+            return 0  # the first success sets a mark, so there is none before it, or marks were dropped
+        # Successes after a mark came within a second of it: the first later one sets the next mark.
         if start < earlier[0] + 1.0:
             return earlier[1]
         return successes if later is None else later[1]
 
     def is_open(self, target: str, then: float) -> bool:
-        """Whether calls will still be kept out then, as far as is known now."""
+        """Return whether the circuit breaker will still be open at a time, as far as is known now."""
         with _lock:
             circuit = self._circuits.get(target)
             return circuit is not None and circuit.until is not None and then < circuit.until
 
     def admit(self, target: str, now: float) -> tuple[float, bool]:
-        """Seconds until a call may be made, 0 where it may now; and whether it is the one that decides."""
+        """Return the seconds until a call is allowed, 0 if it is now, and whether the call is the probe."""
         with _lock:
             circuit = self._circuits.get(target)
             if circuit is None or circuit.until is None:
                 return 0.0, False
             if now < circuit.until:
                 return circuit.until - now, False
-            # A probe that is never heard of again must not keep everybody out.
+            # A probe that never reports must not block calls forever.
             if circuit.probe is not None and now < circuit.probe + LONGEST_OPEN:
                 return circuit.probe + LONGEST_OPEN - now, False
             circuit.probe = now
@@ -263,10 +263,10 @@ class Guard:
     def result(
         self, target: str, is_bad: bool, now: float, *, is_probe: bool = False, is_let_through: bool = False
     ) -> None:
-        """An attempt has ended; `is_bad` where the infrastructure failed it.
+        """Record the result of an attempt. `is_bad` means an infrastructure failure.
 
-        `is_let_through` says that it was begun although the circuit was open. Its success closes the circuit like that
-        of a probe. Its failure changes nothing: when the circuit may be tried again, the probe decides.
+        `is_let_through` means that the attempt was made although the circuit breaker was open. Its success closes the
+        circuit breaker like that of a probe. Its failure changes nothing: the next probe decides.
         """
         if not self.breaks:
             return
@@ -284,7 +284,7 @@ class Guard:
         self.relax(now)
 
     def let_go(self, target: str, now: float) -> None:
-        """The call that was to decide was cancelled: the next one decides."""
+        """Release the probe slot of a cancelled call, so that the next call becomes the probe."""
         with _lock:
             circuit = self._circuits.get(target)
             if circuit is not None:
@@ -300,20 +300,21 @@ class Guard:
         return circuit
 
     def _drop_circuit(self, now: float) -> None:
-        """Make room for another target: one goes that never failed, else the oldest."""
+        """Drop one circuit breaker to make space: a closed one without failures, else the oldest."""
         spare = (
             target for target, circuit in self._circuits.items() if circuit.until is None and not circuit.tally.bad
         )
         circuit = self._circuits.pop(next(spare, next(iter(self._circuits))))
-        # Its successes stay, as those of which nobody knows the target.
+        # Keep its successes as successes without a target.
         if circuit.tally.good:
             self.count_success(now)
             self.successes += circuit.tally.good - 1
 
     def _open_if_failing(self, circuit: Circuit, now: float) -> None:
-        """Open a circuit where surely at least `RESULTS` results came and surely at least `SHARE` of them are bad.
+        """Open a circuit breaker if enough results are certain and enough of them are failures.
 
-        A success of which nobody knows the target may have been at this one, or not: so it counts for the share alone.
+        The limits are `MIN_CIRCUIT_RESULTS` and `CIRCUIT_FAILURE_RATIO`. A success without a known target may belong to
+        this one, so it counts only against the ratio.
         """
         start = now - WINDOW
         circuit.tally.drop_before(start)
@@ -325,7 +326,7 @@ class Guard:
             circuit.open(now, self.successes)
 
     def relax(self, now: float) -> None:
-        """Calls need not be looked at any longer, once nothing is left to look for."""
+        """Drop idle circuit breakers, and skip the admission check once none is open or failing."""
         with _lock:
             start = now - WINDOW
             is_careful = False
@@ -339,7 +340,7 @@ class Guard:
 
 
 class Budget:
-    """The retries of a process: of each tool and of all together."""
+    """Retry budget of a process: one per tool and one for all tools together."""
 
     def __init__(self, policy: Policy | None = None) -> None:
         policy = policy or Policy()
@@ -347,20 +348,20 @@ class Budget:
         self._guards: dict[str, Guard] = {}
 
     def guard(self, key: str, policy: Policy, *, has_targets: bool = False) -> Guard:
-        """The guard of a tool, by its key. `has_targets` says that its calls may go to several targets."""
+        """Return the limits of a tool by its key. `has_targets` means that its calls may go to several targets."""
         guard = self._guards.get(key)
         if guard is None:
             with _lock:
                 is_shared = len(self._guards) >= TOOLS
                 guard = self._guards.setdefault("" if is_shared else key, Guard(policy))
                 if is_shared:
-                    guard.breaks = False  # a tool that is down would block others
+                    guard.breaks = False  # shared limits: one failing tool would block the others
         guard.has_targets = guard.has_targets or has_targets
         guard.breaks = guard.breaks or (policy.breaker and guard is not self._guards.get(""))
         return guard
 
     def spend(self, guard: Guard) -> str:
-        """Takes one retry, of the tool and of the process; empty, or whose allowance is used up."""
+        """Take one retry from the budgets of the tool and the process. Return why it is denied, or an empty string."""
         with _lock:
             if not guard._bucket.has_one(guard.made):
                 return "its budget of retries is used up"
@@ -372,7 +373,7 @@ class Budget:
 
 
 def is_infrastructure(failure: Failure | None) -> bool:
-    """Whether the other side failed. A model's mistake does not count; a rate limit says itself when to come back."""
+    """Return whether the service failed. Wrong arguments do not count, nor rate limits, which state their own delay."""
     if failure is None or not failure.counts or failure.kind.code == "rate_limit":
         return False
     return failure.remedy is Remedy.WAIT or "InfraError" in failure.evidence
@@ -382,7 +383,7 @@ TARGET_ARGUMENTS = ("url", "uri", "endpoint", "base_url", "api_base", "host", "h
 
 
 def target_of(arguments: Mapping[str, Any]) -> str:
-    """Where a call goes, if its arguments say so: the host of a `url`, the `server`. Else the tool is the target."""
+    """Return the target of a call from its arguments, such as the host of a `url`, or an empty string."""
     for name in TARGET_ARGUMENTS:
         value = arguments.get(name)
         if isinstance(value, str) and value:
@@ -392,5 +393,5 @@ def target_of(arguments: Mapping[str, Any]) -> str:
 
 
 def target_of_model(arguments: Mapping[str, Any], endpoint: str, model: object) -> str:
-    """Which model is called and where: one that is down says nothing of the others."""
+    """Return the target of a model call: endpoint and model. An outage of one model says nothing about others."""
     return f"{target_of(arguments) or target_of({'url': endpoint})} {model or '-'}"[:200]

@@ -1,8 +1,9 @@
-"""Makes a conversation fit: old observations first, the largest first, then the middle; the newest exchange never.
+"""Compression of a conversation to a token limit.
 
-One pass climbs a ladder until the estimate fits. First the older half: its long observations are shortened to one
-common length, then its other long texts, then its exchanges are left out from the middle towards the beginning. Only if
-all of that is not enough, the same is done to the newer half. System prompt, last user turn and newest exchange stay.
+Compression proceeds in steps until the estimate fits. First it shortens the long tool results of the older half to one
+common length, then its other long texts, then it removes exchanges from the middle towards the beginning. If that is
+not enough, it does the same to the newer half. The system prompt, the last user turn and the newest exchange never
+change.
 """
 
 from __future__ import annotations
@@ -18,53 +19,54 @@ from mulligan.recover.shorten import LEAST, is_shortened, shortened
 from mulligan.recover.windows import counts_digits
 
 THRESHOLD = 2000
-"""Characters. A shorter observation is left alone as long as a longer one can be shortened."""
+"""A shorter tool result is left unchanged as long as a longer one can be shortened."""
 MARGIN = 0.955
-"""The share of the room that is used: an estimate is one, and to fail again costs more than a few sentences."""
+"""Share of the window that is filled: token counts are estimates, and a second overflow costs more than a few
+sentences."""
 SLOPE = 0.2
-"""How fast that share falls where our estimate is further from the provider's count than is usual."""
+"""How fast that share falls the more our estimate differs from the provider's count."""
 SIGNS = 0.94
-"""Tokens of the usual tokenizers to each of our pieces in JSON, where signs and escapes often go together."""
+"""Tokens per piece of our estimate in JSON, where punctuation and escapes often share a token."""
 BLIND = 0.5
-"""The share that is kept where nobody says how much fits."""
+"""Share of the conversation to keep if the window is unknown."""
 NOTE = 40.0
-"""Tokens of the sentence that stands for exchanges left out."""
+"""Tokens of the note that replaces removed exchanges."""
 SUMMARY = 0.12
-"""The share of the room that a summary of what is left out may take."""
+"""Share of the limit that summaries of removed exchanges may use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What is known of a model's window, in tokens."""
+    """Sizes of a model's context window, in tokens."""
 
     window: int | None = None
     requested: int | None = None
     answer: int = 0
-    """The part of both that is kept for the answer."""
+    """Tokens of both that are reserved for the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compressed:
-    """A conversation that should fit, and what that took."""
+    """A compressed conversation and how it was compressed."""
 
     messages: Sequence[Any]
     steps: int
-    """Messages that were shortened or left out."""
+    """Messages that were shortened or removed."""
     chars_before: int
     chars_after: int
     tokens_before: int
     tokens_after: int
-    """As estimated, or as the provider counted before."""
+    """As estimated, or as counted by the provider."""
     by: str
-    """Who shortened: summariser, structure, model."""
+    """What shortened it: summariser, structure or model."""
     cut: tuple[tuple[int, str], ...]
-    """The texts of tools that are not whole any more, with the number of their message."""
+    """Texts of tool results that were shortened or removed, with the index of their message."""
     fits: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How a provider counts: as tokenizers do or by letters, what a model reads or what was sent; how many to ours."""
+    """How a provider counts: by words or letters, with or without JSON escapes, and tokens per unit of our estimate."""
 
     count: Callable[[str], float] = by_words
     is_sent: bool = False
@@ -74,44 +76,44 @@ class Scale:
         return self.rate * self.count(escaped(text) if self.is_sent else text)
 
     def at_first(self, slot: Slot) -> float:
-        """The same for a text where it stands: what is no text there but data has no escapes."""
+        """Return the tokens of a text in its slot. Structured data in a slot has no escapes."""
         return self.rate * self.count(slot.text) if slot.wrap else self(slot.text)
 
     def whole(self, value: Any) -> float:
-        """The same for a message, or anything made of texts."""
+        """Return the tokens of a message or any other nested value."""
         return self.rate * heaviness(value, self.count, is_sent=self.is_sent)
 
     @property
     def margin(self) -> float:
-        """The share of the room that is used: the less, the worse what a provider counts agrees with what we do."""
+        """Return the share of the window to fill: less, the more the provider's count differs from ours."""
         return MARGIN * (1 - SLOPE * min(max(abs(self.rate - 1) - 0.05, 0), 0.5))
 
 
 def calibrated(sizes: Sizes, request: Any, model: object = None) -> Scale:
-    """The scale by which this provider counts, told by what it counted in a request and by the model's name."""
+    """Return the scale that best explains the provider's count of a request, given the model's name."""
     tokenizing = by_digits if counts_digits(model) else by_words
     if sizes.requested is None:
         words = heaviness(request, tokenizing)
         rate = 1.0
         if sizes.window is not None and sizes.window > sizes.answer and words > 0:
-            # It did not fit, so it was more than the window: a little more, as conversations grow a message at a time.
+            # The request exceeded the window, probably by little: conversations grow one message at a time.
             rate = max(rate, 1.12 * (sizes.window - sizes.answer) / words)
         return Scale(tokenizing, rate=rate if rate <= 4 else 1.0)
     counted = sizes.requested - sizes.answer
-    # Whichever comes nearest; in doubt what a model reads, as a tokenizer counts it.
+    # Choose the nearest scale. On a tie prefer the plain text as a tokenizer counts it.
     nearest, off = Scale(tokenizing), 4.0
     for doubt, (count, is_sent, usual) in enumerate(
         ((tokenizing, False, 1.0), (tokenizing, True, SIGNS), (by_letters, True, 1.0), (by_letters, False, 1.0))
     ):
         rate = counted / max(heaviness(request, count, is_sent=is_sent), 1.0)
         distance = abs(rate / usual - 1) + 0.002 * doubt
-        if rate >= 0.2 and distance < off:  # else it counted something else, such as bytes
+        if rate >= 0.2 and distance < off:  # otherwise it counted another unit, such as bytes
             nearest, off = Scale(count, is_sent, rate), distance
     return nearest
 
 
 def room(sizes: Sizes, tokens: float, margin: float = MARGIN) -> float:
-    """How many tokens a request may have, where one of so many was too long."""
+    """Return the token limit of a request, given that one with `tokens` tokens was too long."""
     if sizes.window is None or sizes.window <= sizes.answer:
         return tokens * BLIND
     fitting = margin * (sizes.window - sizes.answer)
@@ -129,7 +131,7 @@ class _Text:
     is_summary: bool = False
 
     def become(self, text: str, weigh: Scale) -> float:
-        """Takes another text; by how many tokens the whole is longer for it."""
+        """Replace the text and return the change in tokens."""
         before, self.now = self.heavy, text
         self.heavy = weigh.at_first(self.slot) if text is self.slot.text else weigh(text)
         return self.heavy - before
@@ -137,7 +139,7 @@ class _Text:
 
 @dataclass(slots=True)
 class _Work:
-    """A conversation while it is made to fit."""
+    """State of one compression."""
 
     messages: Sequence[Any]
     limit: float
@@ -145,13 +147,13 @@ class _Work:
     total: float = 0.0
     texts: list[_Text] = field(default_factory=list)
     own: dict[int, list[_Text]] = field(default_factory=dict)
-    """The same texts by their message."""
+    """The same texts by the index of their message."""
     parts: list[range] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
-    """What each message weighs without its texts."""
+    """Tokens of each message without its texts."""
     untouchable: set[int] = field(default_factory=set)
     gone: dict[int, range] = field(default_factory=dict)
-    """Exchanges that are left out, by their first message."""
+    """Removed exchanges by the index of their first message."""
     by: str = "structure"
 
     def __post_init__(self) -> None:
@@ -173,7 +175,7 @@ class _Work:
         return self.total <= self.limit
 
     def shortenable(self, numbers: range, *, observations: bool, over: int) -> list[_Text]:
-        """Texts of these messages that may be shortened, the largest first."""
+        """Return the texts of these messages that may be shortened, longest first."""
         found = [
             text
             for text in self.texts
@@ -187,9 +189,9 @@ class _Work:
         return sorted(found, key=lambda text: -len(text.slot.text))
 
     def level(self, texts: list[_Text], least: int) -> None:
-        """Shortens these texts to one common length, the greatest for which everything fits; at most to `least`.
+        """Shorten these texts to one common length: the greatest that fits, but at least `min_chars`.
 
-        To one length is the largest first: no text is touched while a longer one is longer than it.
+        A common length shortens the longest texts first: a text changes only if no longer text is left.
         """
         texts = [text for text in texts if not text.is_summary]
         if not texts:
@@ -226,7 +228,7 @@ class _Work:
         self.total += self._weight(part) - NOTE * (1 - self._beside(part))
 
     def _beside(self, part: range) -> int:
-        """Neighbours that are left out too: together they need one sentence."""
+        """Return how many adjacent exchanges are removed too. Adjacent ones share one note."""
         return sum(hole.stop == part.start or hole.start == part.stop for hole in self.gone.values())
 
     def _weight(self, part: range) -> float:
@@ -243,7 +245,7 @@ class _Work:
         ]
 
     def holes(self) -> list[range]:
-        """What is left out, neighbours joined."""
+        """Return the removed ranges, adjacent ones merged."""
         found: list[range] = []
         for part in sorted(self.gone.values(), key=lambda part: part.start):
             if found and found[-1].stop == part.start:
@@ -269,7 +271,7 @@ class _Work:
 
 
 def _guess(texts: list[_Text], available: float, least: int, weigh: Scale) -> int:
-    """The length for which these texts would weigh what is available, if each weighed by its length alone."""
+    """Estimate the common length at which these texts use the available tokens, assuming a constant token density."""
     lengths = sorted(((len(text.slot.text), weigh(text.slot.text)) for text in texts), reverse=True)
     rest = sum(heavy for _, heavy in lengths)
     for number, (length, _) in enumerate(lengths):
@@ -321,11 +323,10 @@ def fitting(
     rewrite: Callable[[Sequence[Any]], Any] | None = None,
     retell: Callable[[str, int], Any] | None = None,
 ) -> Generator[Ask, Any, Compressed]:
-    """The conversation with no more than `limit` tokens by this scale; the nearest to it, where nothing is enough.
+    """Compress a conversation to `limit` tokens by this scale, or as close to it as possible.
 
-    `summarise` makes a text shorter, `rewrite` a whole conversation, and
-    `retell` says what was in messages that are left out; each is asked through the player, and one that cannot answer
-    is not asked again.
+    `summarise` shortens a text, `rewrite` a whole conversation, and `summarize_gap` summarizes removed messages. Each
+    is called through a query move. One that fails is not called again.
     """
     before = messages
     by, steps = "structure", 0
@@ -358,9 +359,9 @@ def fitting(
 def _climbed(
     messages: Sequence[Any], limit: float, threshold: int, scale: Scale, summarise: Callable[[str], Any] | None
 ) -> Generator[Ask, Any, _Work]:
-    """The conversation as far down the ladder as it takes: the older half first, then all of it."""
+    """Run the compression steps as far as needed: on the older half first, then on the whole conversation."""
     work = _Work(messages, limit, scale)
-    # An exchange is of one half: the one in the middle of the conversation is of the newer.
+    # The exchange in the middle of the conversation belongs to the newer half.
     middle = next((part.start for part in work.parts if len(messages) // 2 in part), 0)
     older, newer = range(middle), range(middle, len(messages))
     for numbers, parts in (
@@ -379,7 +380,7 @@ def _climbed(
                 if 0 < len(said) < len(text.slot.text):
                     work.by, text.is_summary = "summariser", True
                     work.total += text.become(f"[mulligan: summarised to make the conversation fit] {said}", scale)
-        if not work.fits():  # also where the summariser could not answer, or its summaries are still too long
+        if not work.fits():  # also if the summarizer failed, or its summaries are still too long
             _climb(work, numbers, parts, threshold, long)
         if work.fits():
             break
@@ -387,7 +388,7 @@ def _climbed(
 
 
 def _climb(work: _Work, numbers: range, parts: list[range], threshold: int, long: list[_Text]) -> None:
-    """The rungs for one half, from the least loss to the greatest."""
+    """Apply the steps to one half, from the smallest loss to the largest."""
     work.level(long, least=max(threshold // 5, LEAST))
     if work.fits():
         return
@@ -402,7 +403,7 @@ def _climb(work: _Work, numbers: range, parts: list[range], threshold: int, long
 
 
 def _refill(work: _Work, last: range, cut: list[_Text]) -> None:
-    """Gives back what leaving out one exchange too many has freed: to that exchange, or to what was shortened."""
+    """Use the tokens freed by the last removal: restore that exchange shortened, or lengthen other texts."""
     own = [text for text in work.texts if text.message in last and not is_shortened(text.slot.text)]
     work.take_back(last)
     work.level(own, least=LEAST)
@@ -436,7 +437,7 @@ def _retold(work: _Work, retell: Callable[[str, int], Any], limit: float) -> Gen
 
 
 def _is_better(rewritten: Any, messages: Sequence[Any]) -> bool:
-    """Whether what a user's own function made of a conversation is one, shorter, and no call lost its result."""
+    """Return whether a user's rewrite is a shorter conversation in which no call lost its result."""
     if not isinstance(rewritten, list | tuple) or not rewritten:
         return False
     if sum(map(heaviness, rewritten)) >= sum(map(heaviness, messages)):

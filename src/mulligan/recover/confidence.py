@@ -1,7 +1,7 @@
-"""How sure a repair of each family is: the share of its repairs that were right, as the evaluations measured it.
+"""Confidence of each repair strategy: its measured success rate.
 
-`evals/repair.py` measures it on recorded failures, `evals/repair_perturbed.py` on calls broken on purpose. Below 0.80
-a repair is only suggested. Where a family was met too rarely to be measured, the figure is a cautious judgement.
+`evals/repair.py` measures it on recorded failures, `evals/repair_perturbed.py` on calls broken on purpose. Below 0.80 a
+repair is only suggested. For strategies that are too rare to measure the value is a cautious estimate.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 SURENESS: dict[str, float] = {
-    # The tool's name
+    # Tool names
     "tool junk": 0.85,
     "tool spelling": 0.88,
     "tool part": 0.85,
@@ -20,7 +20,7 @@ SURENESS: dict[str, float] = {
     "tool nameless": 0.75,
     "tool alone": 0.30,
     "tool answered": 0.06,
-    # The arguments' names
+    # Argument names
     "empty key": 0.97,
     "drop empty": 0.92,
     "rename spelling": 0.95,
@@ -31,7 +31,7 @@ SURENESS: dict[str, float] = {
     "unnest": 0.93,
     "nest": 0.90,
     "default": 0.90,
-    # Their values
+    # Argument values
     "cast": 0.95,
     "cast name": 0.70,
     "cast loose": 0.60,
@@ -47,7 +47,7 @@ SURENESS: dict[str, float] = {
     "bound in error": 0.85,
     "expected in error": 0.50,
     "rest in error": 0.35,
-    # From this run
+    # Values from this run
     "same id": 0.85,
     "seen form": 0.60,
     "same record": 0.50,
@@ -60,7 +60,7 @@ SURENESS: dict[str, float] = {
     "last part": 0.25,
     "first part": 0.15,
     "leave out": 0.10,
-    # From other runs: each says itself how sure it is, by its record
+    # From other runs: a fix with a record has its own confidence
     "fix": 0.80,
     "exemplar": 0.50,
     "recipe": 0.80,
@@ -68,5 +68,5 @@ SURENESS: dict[str, float] = {
 
 
 def sureness(families: Iterable[str]) -> float:
-    """A repair is as sure as the least sure of its changes."""
+    """Return the confidence of a repair: the lowest of its strategies."""
     return min((SURENESS[family] for family in families), default=0.0)

@@ -1,4 +1,4 @@
-"""What a stranger's schema would cost to check, found out without checking it (SAFETY S6)."""
+"""Cost estimate of validating an untrusted schema, without validating it (SAFETY S6)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 MOST = 20_000
-"""Nodes of a schema that may be looked at for one call. The largest schemas of real tools need a few hundred."""
+"""Schema nodes that one validation may visit. The largest schemas of real tools need a few hundred."""
 DEEP = 64
 MANY = 10_000
-"""Values of a call in which each fault may be looked for. All faults of a call come at once, however many they are."""
+"""Values of a call up to which each violation is located. The validator returns all violations at once."""
 ENDLESS = 1_000_000
-"""Values of a call that are not looked at: a few lists that hold each other may be more than anyone can count."""
+"""Values of a call up to which it is validated. A few lists that contain each other can represent any number of
+values."""
 
 _INSIDE = frozenset(
     (
@@ -19,18 +20,18 @@ _INSIDE = frozenset(
         "unevaluatedItems contains"
     ).split()
 )
-"""Keywords that go one level down in the arguments; all others stay where they are."""
+"""Keywords that descend one level in the arguments. All others stay on the same level."""
 _NAMED = frozenset("properties patternProperties dependentSchemas".split())
-"""Keywords that hold a schema for each name; the names are the tool's own and mean nothing here."""
+"""Keywords that map names to schemas. The names belong to the tool and are not keywords."""
 _DATA = frozenset("$defs definitions enum const default examples required type title description".split())
-"""Keywords that hold no schema, or one that counts only where something refers to it."""
+"""Keywords without a schema, or with one that counts only if it is referenced."""
 
 
 def is_affordable(schema: Mapping[str, Any], arguments: object) -> bool:
-    """Whether a schema can be checked in bounded time, and refers to nothing outside itself.
+    """Return whether a schema can be validated in bounded time and has no external references.
 
-    A few references that each name the next one twice double the work with every line: what such a schema looks at
-    grows far beyond what it weighs.
+    A few references that each name the next one twice double the work with every line, so the cost of a schema can far
+    exceed its size.
     """
     try:
         return _Cost(schema).of(schema, depth_of(arguments)) <= MOST
@@ -39,12 +40,12 @@ def is_affordable(schema: Mapping[str, Any], arguments: object) -> bool:
 
 
 def depth_of(value: object) -> int:
-    """How deeply a value is nested; what is deeper than the limit counts as the limit."""
+    """Return the nesting depth of a value, up to the limit."""
     return extent_of(value)[0]
 
 
 def extent_of(value: object) -> tuple[int, int]:
-    """How deeply a value is nested, and how many values there are in it: one that is held twice counts twice."""
+    """Return the nesting depth of a value and how many values it contains. A shared value counts each time."""
     return _extent(value, DEEP, {})
 
 
@@ -52,7 +53,7 @@ def _extent(value: object, limit: int, known: dict[tuple[int, int], tuple[int, i
     if limit <= 0 or not isinstance(value, Mapping | list | tuple):
         return 0, 1
     place = id(value), limit
-    if place not in known:  # each is visited once at each depth, also where it holds itself
+    if place not in known:  # visited once per depth, which also ends cycles
         deepest, count = 0, 1
         for each in value.values() if isinstance(value, Mapping) else value:
             if isinstance(each, Mapping | list | tuple):
@@ -65,11 +66,11 @@ def _extent(value: object, limit: int, known: dict[tuple[int, int], tuple[int, i
 
 
 class _Refused(Exception):
-    """A schema that is not looked at."""
+    """A schema that is not validated."""
 
 
 class _Cost:
-    """Counts each node once for each way that leads to it, and yet visits it once for each depth."""
+    """Counter of schema nodes per path, with one visit per node and depth."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
@@ -84,7 +85,7 @@ class _Cost:
             self.left -= 1
             if self.left < 0:
                 raise _Refused
-            self.known[place] = 0  # a circle at one depth: the validator itself stops there
+            self.known[place] = 0  # a cycle at one depth: the validator stops there too
             self.known[place] = self._counted(node, depth)
         return self.known[place]
 
@@ -102,7 +103,7 @@ class _Cost:
         return total
 
     def _target(self, keyword: str, reference: str) -> Any:
-        """What a reference within the schema names. All others are refused: they lead to the network or to files."""
+        """Return the target of a reference within the schema. Reject others: they lead to the network or to files."""
         if keyword != "$ref" or not (reference == "#" or reference.startswith("#/")):
             raise _Refused
         node: Any = self.root

@@ -1,6 +1,6 @@
-"""Schemas as they are met in the wild, mapped to JSON Schema: other names for types, wrappers, providers' ways.
+"""Conversion of schema dialects to JSON Schema: type aliases, wrappers, provider formats.
 
-What is not understood is left as it stands: the validator refuses it, and nothing is repaired.
+Unknown keywords stay unchanged. If the validator rejects the schema, nothing is repaired.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TYPES = {
 _KNOWN = frozenset("object number integer boolean string array null".split())
 _ANY = frozenset("any anytype mixed type_unspecified".split())
 _FORMS = (("parameters",), ("inputSchema",), ("input_schema",), ("function", "parameters"), ("parametersJsonSchema",))
-"""Where the schema of the arguments stands in a tool's description: OpenAI, MCP, Anthropic, OpenAI again, Gemini."""
+"""Paths of the argument schema in a tool description: OpenAI, MCP, Anthropic, OpenAI nested, Gemini."""
 _NAMED = frozenset("properties patternProperties $defs definitions dependentSchemas".split())
 _LISTS = frozenset("anyOf oneOf allOf prefixItems".split())
 _SINGLE = frozenset(
@@ -44,15 +44,15 @@ _SINGLE = frozenset(
 )
 DEEP = 64
 MOST = 20_000
-"""Nodes of a schema that are mapped. A larger one is nobody's tool."""
+"""Nodes of a schema that are converted. Real tools have far fewer."""
 
 
 class TooLarge(ValueError):
-    """A schema that is not looked at."""
+    """A schema that exceeds the size limits."""
 
 
 def parameters_of(description: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of the arguments, whether it is given alone or inside a tool's description."""
+    """Return the argument schema, given alone or inside a tool description."""
     if "properties" in description or "$ref" in description or description.get("type", "function") != "function":
         return description
     for form in _FORMS:
@@ -65,12 +65,12 @@ def parameters_of(description: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def mapped(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The same schema in the words of JSON Schema. The given one is not changed."""
+    """Convert a schema to JSON Schema. The input is not changed."""
     return _Mapping().of(parameters_of(schema), 0)
 
 
 class _Mapping:
-    """Goes through a schema once. What is shared within it counts each time: few lines can stand for very many."""
+    """Converter of one schema. Shared nodes count each time, since a small schema can expand to a very large one."""
 
     def __init__(self) -> None:
         self.left = MOST
@@ -92,11 +92,11 @@ class _Mapping:
             elif keyword == "type":
                 _take_type(made, value)
             elif keyword == "required" and not isinstance(value, list | tuple):
-                continue  # `required: true` on an argument itself, as the third draft had it
+                continue  # `required: true` on the argument itself, as in draft 3
             elif keyword in ("required", "enum") and isinstance(value, tuple):
                 made[keyword] = list(value)
             elif keyword in ("exclusiveMinimum", "exclusiveMaximum") and isinstance(value, bool):
-                continue  # the fourth draft's: its bound is moved below
+                continue  # draft 4: the bound is moved below
             else:
                 made[keyword] = value
         for keyword, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
@@ -126,14 +126,14 @@ def _take_type(made: dict[str, Any], value: Any) -> None:
     for each in given:
         word = each.strip().casefold() if isinstance(each, str) else each
         if word in _ANY:
-            return  # anything goes: no word for it
+            return  # any type: omit the keyword
         types.append(_TYPES.get(word, word if word in _KNOWN else each) if isinstance(word, str) else each)
     types = list(dict.fromkeys(types)) if all(isinstance(each, str) for each in types) else types
     made["type"] = types[0] if len(types) == 1 else types
 
 
 def _take_null(made: dict[str, Any]) -> None:
-    """Gemini and OpenAPI say that null is allowed with a word of its own."""
+    """Allow null, which Gemini and OpenAPI declare by a separate keyword."""
     given = made.get("type")
     if isinstance(given, str) and given != "null":
         made["type"] = [given, "null"]

@@ -1,7 +1,7 @@
-"""What earlier calls of the same run say about a value that was not found: the identifier that was meant.
+"""Candidate values for a rejected argument from earlier calls of the same run.
 
-Only opaque identifiers of the same run, and only where the argument's name says that they belong there. What is the
-same but for a sign, a case or a space may be tried; everything else is a suggestion.
+Only opaque identifiers of the same run are used, and only if the field name fits. A value that differs only in
+punctuation, case or spaces may be applied automatically; all others are suggestions.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from mulligan.recover.schema import Path
 from mulligan.recover.tool import Seen
 
 CALLS = 40
-"""Earlier calls that are looked at, the latest first."""
+"""Earlier calls that are searched, latest first."""
 LEAVES = 4000
-"""Values of them that are looked at."""
+"""Values of these calls that are searched."""
 READ = 100_000
-"""Characters of a result that are read."""
+"""Characters of a result that are parsed."""
 WIDE = 20
-"""Values of one call, or of one list in it, that are looked at."""
+"""Values of one call, or of one list in it, that are searched."""
 LONG = 120
-"""Characters of an identifier; what is longer is a text."""
+"""A longer value is text and not an identifier."""
 _VAGUE = frozenset("id ids name names number no num code key value the a an of is s".split())
-"""Words that say nothing of what an identifier is of."""
+"""Words that do not describe what an identifier refers to."""
 _ENDS = (".", "_", "-", ":")
-"""Signs behind which an identifier goes on."""
+"""Separators after which a longer identifier continues."""
 _TOKEN = re.compile(r"[#@$]?[A-Za-z0-9][\w.@:/#-]*[\w]|[#@$]?[A-Za-z0-9]")
 
 _PAIR = re.compile(r'"([^"\\]{1,120})"\s*:\s*(?:"([^"\\]{1,120})"|(-?[0-9]{1,18})(?![.0-9])|(\{))')
 
 
 class Found(NamedTuple):
-    """A value of an earlier call, under the name it had there."""
+    """A value of an earlier call, with its field name."""
 
     field: str
     value: str
@@ -49,7 +49,7 @@ class Found(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """Another value for one argument."""
+    """A candidate value for one argument."""
 
     path: Path
     after: Any
@@ -58,7 +58,7 @@ class Guess(NamedTuple):
 
 
 def harvest(seen: Sequence[Seen]) -> list[Found]:
-    """The identifiers that appeared in this run, the latest first."""
+    """Return the identifiers that occurred in this run, latest first."""
     found: dict[tuple[str, str, int], Found] = {}
     left = LEAVES
     for age, call in enumerate(reversed(seen[-CALLS:])):
@@ -67,7 +67,7 @@ def harvest(seen: Sequence[Seen]) -> list[Found]:
             sides.append(("result", _read(call.result)))
         for side, value in sides:
             if side == "call" and call.outcome != "success":
-                continue  # what failed is not known to exist
+                continue  # a failed call does not prove that its values exist
             for field, leaf in _leaves(value, "", 0):
                 left -= 1
                 if left < 0:
@@ -89,7 +89,7 @@ def _read(result: Any) -> Any:
 
 
 def _pairs(text: str) -> list[dict[str, Any]]:
-    """What stands in a JSON text that was cut off: names with their values, and tables by identifier."""
+    """Return the pairs of a truncated JSON text, and the keys of objects that are keyed by identifier."""
     found: list[dict[str, Any]] = []
     table = ""
     for name, text_value, number, opens in _PAIR.findall(text):
@@ -110,7 +110,7 @@ def _leaves(value: Any, field: str, depth: int) -> Iterator[tuple[str, str]]:
         for name, inner in value.items():
             if isinstance(name, str):
                 if isinstance(inner, Mapping) and _is_opaque(name):
-                    yield field, name  # a table by identifier
+                    yield field, name  # an object keyed by identifier
                 yield from _leaves(inner, name, depth + 1)
     elif isinstance(value, list | tuple):
         for inner in value:
@@ -127,16 +127,16 @@ def _leaves(value: Any, field: str, depth: int) -> Iterator[tuple[str, str]]:
 
 
 def _is_opaque(text: str) -> bool:
-    """Whether a text looks like an identifier rather than a word."""
+    """Return whether a text looks like an identifier rather than a word."""
     return len(text) <= LONG and " " not in text and (any(c.isdigit() for c in text) or "_" in text or "." in text)
 
 
 def guesses(
     arguments: Mapping[str, Any], error: str, names: Sequence[str], tool: str, seen: Sequence[Seen]
 ) -> list[Guess]:
-    """Other values for the arguments that an error can be about, the likeliest first.
+    """Return candidate values for the arguments that an error can refer to, likeliest first.
 
-    `names` are those that the schema has; an argument that is missing may be what is meant.
+    `names` are the arguments of the schema. A missing one may be the cause.
     """
     found = harvest(seen)
     made: list[Guess] = []
@@ -158,7 +158,7 @@ def guesses(
 
 
 def _suspects(arguments: Mapping[str, Any], error: str) -> Iterator[tuple[Path, str]]:
-    """The arguments that an error is about: those whose value it shows, else whose name it says, else all."""
+    """Yield the arguments that an error refers to: by value, else by name, else all."""
     leaves = [(path, value) for path, value in _texts(arguments, ()) if value and len(value) <= LONG]
     text = error[:2000]
     shown = [(path, value) for path, value in leaves if len(value) > 1 and _stands_in(value, text)]
@@ -168,12 +168,12 @@ def _suspects(arguments: Mapping[str, Any], error: str) -> Iterator[tuple[Path, 
 
 
 def _stands_in(value: str, text: str) -> bool:
-    """Whether a text shows a value, and not only a word that has it inside: the `no` of `not found`."""
+    """Return whether a text contains a value as a whole word, unlike the `no` in `not found`."""
     return value in text and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
 
 
 def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
-    """The texts and whole numbers of a call, with their places; of a very large one the first."""
+    """Yield the strings and integers of a call with their paths, bounded in number."""
     if len(path) > 4:
         return
     if isinstance(value, Mapping):
@@ -199,7 +199,7 @@ def _topics(text: str) -> frozenset[str]:
 
 
 def _fits(field: str, name: str) -> bool:
-    """Whether what stood under one name may stand under another: `order_id`, `orders`, `orderId`."""
+    """Return whether two field names refer to the same thing: `order_id`, `orders`, `orderId`."""
     if plain(field) == plain(name):
         return True
     theirs, ours = _topics(field), _topics(name)
@@ -207,7 +207,7 @@ def _fits(field: str, name: str) -> bool:
 
 
 def _same(path: Path, value: str, found: list[Found]) -> list[Guess]:
-    """The same identifier, but for a sign, a case, a space: `W123` for `#W123`."""
+    """Match an identifier that differs only in punctuation, case or spaces: `W123` for `#W123`."""
     spelt = plain(value)
     if len(spelt) < 2:
         return []
@@ -215,14 +215,14 @@ def _same(path: Path, value: str, found: list[Found]) -> list[Guess]:
     if len(same) != 1 or any(each.value == value for each in found):
         return []
     (each,) = same.values()
-    # S1: an opaque identifier that the schema says belongs there. A path is none: `./a` and `a` may be two places.
+    # S1: only an opaque identifier whose field name fits. A path does not qualify: `./a` and `a` may be two files.
     is_one = _is_opaque(each.value) and "/" not in each.value + value and _fits(each.field, _name(path))
     family = "same id" if is_one else "near id"
     return [Guess(path, each.value, family, f"{each.field or 'a value'} in the {each.origin}")]
 
 
 def _near(path: Path, value: str, found: list[Found]) -> list[Guess]:
-    """One or two characters away; which of two identifiers was meant is not ours to say."""
+    """Match identifiers within one or two edits. They are only suggested, since each may be a different object."""
     spelt = plain(value)
     if len(spelt) < 3:
         return []
@@ -230,7 +230,7 @@ def _near(path: Path, value: str, found: list[Found]) -> list[Guess]:
     for each in found:
         other = plain(each.value)
         if other != spelt and each.value.startswith(value) and each.value[len(value) : len(value) + 1] in _ENDS:
-            near.append((0, each.age, each))  # a file without its ending, an identifier without its number
+            near.append((0, each.age, each))  # a file without its extension, an identifier without its number
         elif other != spelt and abs(len(other) - len(spelt)) <= 2:
             enough = 1 if len(spelt) < 6 else 2
             apart = distance(spelt, other, enough)
@@ -243,7 +243,7 @@ def _near(path: Path, value: str, found: list[Found]) -> list[Guess]:
 
 
 def _answered(path: Path, value: str, seen: Sequence[Seen]) -> list[Guess]:
-    """What an earlier call answered when it was asked for this very value: the code of a place, the id of a name."""
+    """Match the result of an earlier call with this value as argument: the code of a city, the id of a name."""
     spelt = plain(value)
     for call in reversed(seen[-CALLS:]):
         if call.outcome == "success" and isinstance(call.arguments, Mapping) and len(call.arguments) <= 3:
@@ -256,7 +256,7 @@ def _answered(path: Path, value: str, seen: Sequence[Seen]) -> list[Guess]:
 
 
 def _is_known(text: str) -> bool:
-    """Whether a text is a code or an identifier, and not an amount or a path."""
+    """Return whether a text is a code or an identifier, and not an amount or a path."""
     if text.isalnum():
         return 1 < len(text) <= 24 and (text.isupper() or any(c.isdigit() for c in text))
     return len(text) <= 60 and any(c.isdigit() for c in text) and any(c.isalpha() for c in text) and _is_word(text)
@@ -267,7 +267,7 @@ def _is_word(text: str) -> bool:
 
 
 class Record(NamedTuple):
-    """An object of an answer: its plain values, under what, and both without case and signs."""
+    """An object in a result: its scalar values with their names, and both in normalized form."""
 
     call: int
     tool: str
@@ -275,9 +275,9 @@ class Record(NamedTuple):
 
 
 def _recorded(path: Path, value: str, records: Sequence[Record]) -> list[Guess]:
-    """What an answer of this run has in the same record as the value that was given: the id of the item of that title.
+    """Match the id of a result object that contains the given value, such as the id of the item with that title.
 
-    Or under that very name: `{"kettle": "8834460"}`. The latest answer that says one thing counts.
+    Also match an entry with that key: `{"kettle": "8834460"}`. The latest result with exactly one match counts.
     """
     name, spelt = _name(path), plain(value)
     found: dict[int, dict[str, tuple[str, str]]] = {}
@@ -299,7 +299,7 @@ def _recorded(path: Path, value: str, records: Sequence[Record]) -> list[Guess]:
 
 
 def _records(seen: Sequence[Seen]) -> Iterator[Record]:
-    """The objects in the answers of this run, the latest first, as far as they are looked at."""
+    """Yield the objects in the results of this run, latest first, bounded in number."""
     left = LEAVES
     for age, call in enumerate(reversed(seen[-CALLS:])):
         rest: list[Any] = [_read(call.result)] if call.outcome == "success" else []
@@ -322,7 +322,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _formed(path: Path, value: str, tool: str, seen: Sequence[Seen]) -> list[Guess]:
-    """The form that worked with this tool before: a sign in front, or capitals."""
+    """Match the format of values that succeeded with this tool: a leading sign, or upper case."""
     worked = [
         other
         for call in seen[-CALLS:]
@@ -332,7 +332,7 @@ def _formed(path: Path, value: str, tool: str, seen: Sequence[Seen]) -> list[Gue
     ]
     if not worked or any(other == value for other in worked):
         return []
-    signs = {other[:1] for other in worked}  # of an empty text that worked, nothing
+    signs = {other[:1] for other in worked}  # an empty value gives no sign
     if len(signs) == 1 and (sign := signs.pop()) and not sign.isalnum() and not value.startswith(sign):
         return [Guess(path, sign + value, "seen form", f"{tool} worked with {worked[-1]}")]
     if value.upper() != value and all(other.isupper() for other in worked):
@@ -348,9 +348,9 @@ def _fitting(
     tool: str,
     seen: Sequence[Seen],
 ) -> list[Guess]:
-    """What stood under the same name in this run and was not tried in vain.
+    """Match values with the same field name in this run that did not fail with this tool.
 
-    First what stood beside the call's other values: the payment of this order, and not of another.
+    Values that occurred together with the call's other values come first, such as the payment of the same order.
     """
     name = _name(path)
     others = {other for place, other in _texts(arguments, ()) if place != path and _is_opaque(other)}
@@ -379,7 +379,7 @@ def _fitting(
 
 
 def fillings(missing: Sequence[str], seen: Sequence[Seen]) -> dict[str, list[tuple[str, str]]]:
-    """Values for arguments that miss: what earlier calls of the run that worked had, or were told, under that name."""
+    """Return candidates for missing arguments: values of that field in earlier successful calls and results."""
     found = harvest(seen)
     made: dict[str, list[tuple[str, str]]] = {}
     for name in missing:

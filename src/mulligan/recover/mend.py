@@ -1,7 +1,7 @@
-"""What the tool's schema alone can mend: names, nesting and values, in rounds, until the call validates.
+"""Repair of a call by the tool's schema alone: names, nesting and values, in rounds until the call validates.
 
-Half a repair would only fail again: where one fault cannot be mended there is none. Every value comes from the call
-or from the schema.
+All violations must be repairable, since a partial repair would fail again. Every value comes from the call or the
+schema.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from mulligan.recover.paths import put
 from mulligan.recover.schema import Fault, Path, Pinned, resolved
 
 ROUNDS = 6
-"""A name may need mending before its value, and a value a cast before its bound; what takes more is not understood."""
+"""A name may need a repair before its value, and a value a cast before its bound."""
 FAULTS = 200
-"""Faults that are looked at in one round."""
+"""Violations handled in one round."""
 UNKNOWN = 50
-"""Names in one object that its schema does not have; more are another call."""
+"""Names in one object that its schema does not define. More indicate a different call."""
 DEEP = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """Arguments that validate, and what was done to them."""
+    """Repaired arguments that validate, with the changes."""
 
     arguments: dict[str, Any]
     changes: tuple[Change, ...]
@@ -36,17 +36,17 @@ class Mended:
 
 
 def mend(arguments: Mapping[str, Any], pinned: Pinned, *, strict: bool = False, bold: bool = False) -> Mended | None:
-    """The call with every fault mended, or None.
+    """Repair all schema violations of a call. Return None if one cannot be repaired.
 
-    `strict` counts arguments that the schema does not name as faults, even where it does not forbid them. `bold` also
-    does what may be wrong, for a suggestion.
+    `is_strict` treats arguments that the schema does not define as violations even if it allows them. `can_guess` also
+    applies uncertain repairs, for suggestions.
     """
     mending = _Mending(arguments, pinned, strict, bold)
     return mending.ended() if mending.mends() else None
 
 
 def strangers(arguments: Mapping[str, Any], pinned: Pinned) -> list[str]:
-    """Arguments of a call that its schema does not name, where it says nothing of such."""
+    """Return the arguments that the schema neither defines nor explicitly allows."""
     schema = pinned.schema
     if not schema or not _is_closed(schema):
         return []
@@ -54,7 +54,7 @@ def strangers(arguments: Mapping[str, Any], pinned: Pinned) -> list[str]:
 
 
 def _is_closed(node: Mapping[str, Any]) -> bool:
-    """Whether a schema lists the names that it takes, and does not say that others are welcome."""
+    """Return whether a schema lists its names and does not allow others."""
     if not isinstance(node.get("properties"), Mapping) or node.get("patternProperties"):
         return False
     if any(word in node for word in ("allOf", "anyOf", "oneOf", "if", "unevaluatedProperties")):
@@ -73,7 +73,7 @@ class _Mending:
         self.strict = strict
         self.bold = bold
         self.changes: dict[Path, Change] = {}
-        """By the place where the value now is: one change for each."""
+        """Changes by the current path of the value, one for each path."""
         self.families: list[str] = []
 
     def mends(self) -> bool:
@@ -102,7 +102,7 @@ class _Mending:
         return found
 
     def _unknown(self, node: Any, value: Any, path: Path) -> Iterator[Fault]:
-        """Objects with names that the schema does not list."""
+        """Yield a violation for each object with names that the schema does not define."""
         node = resolved(node, self.pinned.schema or {})
         if len(path) > DEEP:
             return
@@ -117,20 +117,20 @@ class _Mending:
             for at, inner in enumerate(value[:100]):
                 yield from self._unknown(node["items"], inner, (*path, at))
 
-    # One place
+    # Violations at one path
 
     def mend_at(self, path: Path, faults: list[Fault]) -> bool:
-        """Whether what is wrong at one place was mended, or at least made another fault of."""
+        """Repair the violations at one path. Return whether something changed that the next round can validate."""
         try:
             value = self.at(path)
         except (KeyError, IndexError, TypeError):
-            return True  # moved by an earlier repair of this round: looked at again in the next
+            return True  # moved by an earlier repair in this round: the next round checks it
         names = [fault for fault in faults if fault.rule in ("required", "additionalProperties")]
         if names:
             if isinstance(value, Mapping) and isinstance(names[0].node, Mapping):
                 return self.mend_names(path, value, names[0].node)
             return False
-        # The first that can be mended: a text where a number belongs breaks the number's other rules too.
+        # Repair the first repairable violation: a string in place of a number also violates the number's other rules.
         for fault in faults:
             for made in self.candidates(fault, path, value):
                 self.place(path, made.after, made.how, made.family, made.origin)
@@ -143,7 +143,7 @@ class _Mending:
         if fault.rule == "type":
             wanted = fault.limit if isinstance(fault.limit, list) else [fault.limit]
             enum = node.get("enum")
-            if isinstance(enum, list):  # its members say more than its type
+            if isinstance(enum, list):  # enum members are more specific than the type
                 yield from values.member(value, enum, self.bold)
             for each in wanted:
                 yield from values.cast(value, each, node, name, self.bold)
@@ -163,7 +163,7 @@ class _Mending:
             yield from self.one_of(fault.limit, path, value, name)
 
     def one_of(self, branches: list[Any], path: Path, value: Any, name: str) -> Iterator[values.Made]:
-        """What makes a value fit one of several schemas, where only one thing does."""
+        """Yield a coercion that makes the value fit one of several schemas, if there is exactly one."""
         fitting: list[values.Made] = []
         for branch in branches[:10]:
             node = resolved(branch, self.pinned.schema or {})
@@ -189,7 +189,7 @@ class _Mending:
         return found is not None and not any(fault.path[: len(path)] == path for fault in found)
 
     def left_out(self, path: Path, value: Any) -> bool:
-        """Leaves out an optional argument that says nothing and that the schema does not take."""
+        """Drop an optional, empty argument that the schema rejects."""
         if not path or not isinstance(path[-1], str) or not values.is_empty(value):
             return False
         parent = self.node_at(path[:-1])
@@ -201,7 +201,7 @@ class _Mending:
     # Names
 
     def mend_names(self, path: Path, value: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
-        """Gives arguments that are not known the names that were meant, and those that miss their defaults."""
+        """Rename unknown arguments to the intended names and fill missing ones with defaults."""
         properties = node.get("properties")
         properties = properties if isinstance(properties, Mapping) else {}
         unknown = [name for name in value if name not in properties] if _is_closed(node) or self.strict else []
@@ -224,7 +224,7 @@ class _Mending:
             return True
         if unknown and self.nested(path, value, properties, unknown):
             return True
-        # Where the schema does not forbid them, they count only as what another name may have been meant by.
+        # If the schema does not forbid unknown names, they are only candidates for missing ones.
         if unknown and (self.bold and self.guessed(path, value, properties, unknown, missing)):
             return True
         if missing and self.defaulted(path, properties, missing):
@@ -243,7 +243,7 @@ class _Mending:
         unknown: list[str],
         missing: list[str],
     ) -> bool:
-        """S1: a name of the schema when exactly one is near and free."""
+        """Rename an argument to a schema name if exactly one is similar and unused (SAFETY S1)."""
         free = [name for name in properties if name not in value]
         candidates = unknown or ([name for name in value if name not in properties] if missing else [])
         matches = {
@@ -258,7 +258,7 @@ class _Mending:
         return done
 
     def unnested(self, path: Path, value: Mapping[str, Any], properties: Mapping[str, Any], unknown: list[str]) -> bool:
-        """Arguments inside one that is not known: `{"arguments": {"city": "Rome"}}`."""
+        """Move arguments out of an unknown wrapper: `{"arguments": {"city": "Rome"}}`."""
         if len(value) != 1 or len(unknown) != 1:
             return False
         inner = value[unknown[0]]
@@ -272,21 +272,21 @@ class _Mending:
         self.values = put(self.values, path, dict(inner)) if path else dict(inner)
         for name in inner:
             outside = f"{text_of((*path, unknown[0]))}.{name}"
-            # By the name it gets: what the wrapper is called says nothing of what is in it.
+            # Record the inner name: the name of the wrapper carries no information.
             change = Change(path=text_of((*path, name)), how="rename", before=outside, after=text_of((*path, name)))
             self.changes[(*path, name)] = change
         self.families.append("unnest")
         return True
 
     def nested(self, path: Path, value: Mapping[str, Any], properties: Mapping[str, Any], unknown: list[str]) -> bool:
-        """Arguments beside the object that they belong into: `{"city": "Rome"}` for `{"place": {"city": "Rome"}}`."""
+        """Move arguments into the object that defines them: `{"city": "Rome"}` for `{"place": {"city": "Rome"}}`."""
         homes: dict[str, list[tuple[str, str]]] = {}
         for name in unknown:
             for home, node in properties.items():
                 inner = resolved(node, self.pinned.schema or {}).get("properties")
                 inside = value.get(home, {})
                 if isinstance(inner, Mapping) and isinstance(inside, Mapping):
-                    match = str(name).removeprefix(f"{home}.")  # some write the way to it: `place.city`
+                    match = str(name).removeprefix(f"{home}.")  # some models write the path: `place.city`
                     if match in inner and match not in inside:
                         homes.setdefault(name, []).append((home, match))
         if len(homes) < len(unknown) or any(len(found) != 1 for found in homes.values()):
@@ -333,7 +333,7 @@ class _Mending:
             self.place((*path, name), after, "default", "default", "schema")
         return True
 
-    # Places
+    # Paths
 
     def at(self, path: Path) -> Any:
         value = self.values
@@ -342,7 +342,7 @@ class _Mending:
         return value
 
     def node_at(self, path: Path) -> Mapping[str, Any] | None:
-        """The schema of a place, as far as it can be followed."""
+        """Return the schema at a path, as far as it can be resolved."""
         root = self.pinned.schema or {}
         node: Any = resolved(root, root)
         for part in path:
@@ -358,7 +358,7 @@ class _Mending:
         elif how != "default":
             before = self.at(path)
         if known is not None and known.how == "rename":
-            # Its name stays one change; its value becomes another, at the place where it now is.
+            # Keep the rename as one change and record the value as another, at its current path.
             path_of_value: Path = (*path, "")
             before = self.at(path) if path_of_value not in self.changes else self.changes[path_of_value].before
             self.changes[path_of_value] = Change(path=text_of(path), how=how, before=before, after=after, from_=origin)
@@ -384,7 +384,7 @@ class _Mending:
 
 
 def _by_place(found: Iterable[Fault]) -> list[tuple[Path, list[Fault]]]:
-    """The faults of each place, the innermost last: what holds them is named rightly first."""
+    """Group violations by path, outer paths first: containers must be repaired before their contents."""
     places: dict[Path, list[Fault]] = {}
     for fault in found:
         places.setdefault(fault.path, []).append(fault)

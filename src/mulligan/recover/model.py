@@ -1,6 +1,6 @@
-"""A model call that failed in, the next move out: compress, wait, clamp, ask again, refresh, or another model.
+"""Recovery of model calls: compress, retry, clamp, ask again, refresh credentials, or use another model.
 
-Like `plan.py` it only decides. What takes time it asks for by a move, and the players of `capture/drive.py` answer.
+Like `plan.py` it only decides. Slow operations are moves, which the players of `capture/drive.py` execute.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from mulligan.recover.tool import Arguments, Tool
 from mulligan.recover.windows import provider_of, window_of
 
 ANSWERED = object()
-"""What a question is answered with that has given the call its answer."""
+"""Result of `Model.answer` if the user's function answered the call."""
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "max_tokens_to_sample")
-"""Arguments that bound the length of the answer."""
+"""Arguments that limit the length of the answer."""
 WORTH_CLAMPING = 1024
-"""Tokens. Room for a shorter answer is not worth having; the conversation is compressed instead."""
+"""Below this many tokens for the answer, the conversation is compressed instead."""
 
 OVERFLOW = frozenset({"context_length_exceeded"})
 OUTAGE = frozenset({"unavailable", "timeout", "rate_limit", "quota_exceeded"})
@@ -33,11 +33,11 @@ RETIRED = frozenset({"not_found"})
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """A model to use instead: the name of one, or a function that is called with the same arguments."""
+    """A fallback model: a model name, or a function called with the same arguments."""
 
     model: str | Callable[..., Any]
     window: int | None = None
-    """Tokens. Without it, and where the name says nothing, it does not serve where a conversation is too long."""
+    """Context window in tokens. Without it, an unknown model is not used for conversations that are too long."""
 
     def __post_init__(self) -> None:
         if not (callable(self.model) or (isinstance(self.model, str) and self.model)):
@@ -56,23 +56,23 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What recovery must know of a model, and what it may ask about a call of it."""
+    """What recovery knows about a model, and the functions it may use for a call."""
 
     sizes: Callable[[Failure], Sizes]
     words: Callable[[Failure], str]
-    """The failure in a sentence for the model."""
+    """Describes the failure to the model in one sentence."""
     compacted: Callable[[Compressed], None]
-    """Told when a conversation was made shorter."""
+    """Called after a conversation was compressed."""
     warn: Callable[[str], None]
     summarise: Callable[[str], Any] | None = None
     rewrite: Callable[[Sequence[Any]], Any] | None = None
     retell: Callable[[str, int], Any] | None = None
     refresh: Callable[[Failure], Any] | None = None
-    """Asked by a move: arguments that are new, or whether it worked."""
+    """Called by a move. Returns new arguments, or whether the refresh succeeded."""
     answer: Callable[[Arguments, Failure], object] | None = None
-    """Asked by a move: `ANSWERED` where the user's own function has answered in the model's place."""
+    """Called by a move. Returns `ANSWER_GIVEN` if the user's function answered instead of the model."""
     name: object = None
-    """Of the model, where the call itself says nothing."""
+    """Model name, used if the arguments do not contain one."""
     fallbacks: Sequence[Fallback] = ()
     compressions: int = 1
     threshold: int = THRESHOLD
@@ -80,7 +80,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An attempt to make."""
+    """An attempt to make, with its arguments and recovery."""
 
     arguments: Arguments
     recovery: Recovery
@@ -91,7 +91,10 @@ Choosing = Generator[Move, Any, "Step | str"]
 
 
 def recovery(arguments: Arguments, tool: Tool, policy: Policy, ask: Questions, model: Model) -> Recovering:
-    """The moves that lead from a call of a model to an answer, or to the reason why it was given up."""
+    """Plan the attempts for one model call as a generator of moves.
+
+    Return `None` on success, else `RecoveryFailed`. Pure: the driver executes the moves, sync or async.
+    """
     way = _Way(arguments, tool, policy.for_models(), ask, model)
     failure: Failure | None = yield Try(arguments, has_substitute=way.has_substitute)
     while failure is not None:
@@ -113,7 +116,7 @@ def recovery(arguments: Arguments, tool: Tool, policy: Policy, ask: Questions, m
 
 
 class _Way:
-    """How far the recovery of one call has come."""
+    """State of the recovery of one model call."""
 
     def __init__(self, arguments: Arguments, tool: Tool, policy: Policy, ask: Questions, model: Model) -> None:
         self.arguments = arguments
@@ -136,7 +139,7 @@ class _Way:
         return self._ask.halted(step.recovery.seconds, step.arguments, step.function)
 
     def may_answer(self, failure: Failure) -> bool:
-        """Whether the user's fallback may speak: not where a person must act, nor for what nobody understands."""
+        """Return whether the user's fallback may answer. Not for failures that need a person or are not understood."""
         return (
             failure.counts
             and self._tool.mode != "observe"
@@ -145,20 +148,20 @@ class _Way:
         )
 
     def has_substitute(self, failure: Failure) -> bool:
-        """Whether a fallback would answer a call that an open circuit breaker has blocked."""
+        """Return whether a fallback would answer a call that an open circuit breaker has blocked."""
         if self._model.answer is not None and self.may_answer(failure):
             return True
         return self._tool.mode == "repair" and self._instead(failure, is_tried=False) is not None
 
     def next(self, failure: Failure) -> Choosing:
-        """The next attempt, or why there is none."""
+        """Return the next attempt, or the reason why there is none."""
         self._attempt += 1
         if not failure.counts:
             return "it is not a failure"
         if self._tool.mode == "observe":
             return "it is only observed"
         if REFUSED in failure.evidence:
-            # A model that is left alone for a while says nothing of another one.
+            # A circuit breaker of one model does not affect another model.
             return (failure.kind.code in OUTAGE and self._tool.mode == "repair" and self._instead(failure)) or REFUSED
         if not failure.recoverable:
             return "its author says that trying again cannot help"
@@ -193,7 +196,7 @@ class _Way:
             return self._later(failure)
         return "only a person can help" if failure.remedy is Remedy.STOP else "only the model can help"
 
-    # Waiting
+    # Retries
 
     def _later(self, failure: Failure) -> Step | str:
         seconds = self._policy.wait(self._attempt, failure.retry_after, self._ask.chance())
@@ -211,7 +214,7 @@ class _Way:
     def _waited(self, seconds: float) -> Step:
         return Step(self.arguments, Recovery(remedy=Remedy.WAIT, seconds=seconds), self._function)
 
-    # Too long
+    # Context overflow
 
     def _too_long(self, failure: Failure) -> Choosing:
         sizes = self._sizes(failure)
@@ -239,7 +242,7 @@ class _Way:
         return sizes
 
     def _room_for_answer(self, sizes: Sizes) -> Step | None:
-        """Where the conversation alone fits, a shorter answer costs less than the conversation's history."""
+        """Lower the answer limit if the conversation alone fits. That costs less than compressing the conversation."""
         name = _limit_of(self.arguments)
         if name is None or self._has_clamped or sizes.window is None or sizes.requested is None or not sizes.answer:
             return None
@@ -273,7 +276,7 @@ class _Way:
         return calibrated(sizes, self._counted(place), self.arguments.get("model", self._model.name))
 
     def _counted(self, place: str) -> list[Any]:
-        """What a provider counts of a request: the conversation, the instructions and the tools."""
+        """Return the parts of a request that a provider counts: conversation, instructions and tools."""
         names = (*conversation.INSTRUCTIONS, "tools", "functions", "response_format")
         return [self.arguments[place], *(self.arguments[name] for name in names if self.arguments.get(name))]
 
@@ -289,17 +292,17 @@ class _Way:
         return Step(arguments, Recovery(remedy=Remedy.COMPRESS, source=made.by), self._function)
 
     def _tokens(self, sizes: Sizes) -> float:
-        """How much a longer window must hold."""
+        """Return the tokens that a larger window must hold."""
         if sizes.requested is not None:
             return float(sizes.requested)
         place = conversation.place(self.arguments)
         whole = self._scale(sizes, place).whole(self._counted(place)) if place is not None else 0.0
         return max(1.1 * whole, float(sizes.window or 0)) + self._reserve(sizes)
 
-    # The answer's length
+    # Answer limit
 
     def _clamped(self, failure: Failure) -> Step | None:
-        """A limit of the answer that is higher than the model allows, moved to where the error says it may be."""
+        """Clamp an answer limit that exceeds the model's to the bound that the error names."""
         name = _limit_of(self.arguments)
         if name is None or self._has_clamped:
             return None
@@ -315,10 +318,10 @@ class _Way:
             self._function,
         )
 
-    # Telling the model
+    # Notes to the model
 
     def _told(self, failure: Failure) -> Step | None:
-        """Once more, with one sentence about what was wrong at the end of the conversation."""
+        """Repeat the call with one note about the failure at the end of the conversation."""
         place = conversation.place(self.arguments)
         if self._has_told or place is None:
             return None
@@ -334,7 +337,7 @@ class _Way:
         self._has_told = True
         return Step({**self.arguments, place: messages}, Recovery(remedy=Remedy.TELL), self._function)
 
-    # A person's business
+    # Credentials
 
     def _refreshed(self, failure: Failure) -> Choosing:
         if self._model.refresh is None or self._has_refreshed:
@@ -346,10 +349,10 @@ class _Way:
         arguments = {**self.arguments, **given} if isinstance(given, Mapping) else self.arguments
         return Step(arguments, Recovery(remedy=Remedy.REPAIR, source="refresh"), self._function)
 
-    # Another model
+    # Fallback models
 
     def _instead(self, failure: Failure, *, tokens: float = 0, is_tried: bool = True) -> Step | None:
-        """The next model that serves for this kind of failure."""
+        """Return an attempt with the next fallback model that suits this kind of failure, or None."""
         before = self.arguments.get("model", self._model.name)
         own = provider_of(before)
         for fallback in list(self._fallbacks):
@@ -358,7 +361,7 @@ class _Way:
             if failure.kind.code in OUTAGE and isinstance(fallback.model, str):
                 other = provider_of(fallback.model)
                 if own and other and own == other:
-                    continue  # what is down, or out of credit, is the provider and not the model
+                    continue  # the outage or spent quota affects the whole provider
             change = Change(path="model", how="substitute", before=before, after=fallback.name, from_="rule")
             recovery = Recovery(remedy=Remedy.REPAIR, source="fallback", changes=(change,))
             if isinstance(fallback.model, str):
@@ -366,7 +369,7 @@ class _Way:
             else:
                 step = Step(self.arguments, recovery, fallback.model)
             if self.halted(step):
-                continue  # it is left alone itself
+                continue  # its own circuit breaker is open
             if is_tried:
                 self._fallbacks.remove(fallback)
                 self._model.warn(f"{before or 'the model'} failed with {failure.kind}; {fallback.name} is used instead")
@@ -391,7 +394,7 @@ _BOUND = re.compile(
 
 
 def bound_of(text: str, given: int) -> int | None:
-    """The most that a text says an answer may have, where it says that so many were too many."""
+    """Return the maximum answer length that a text names, if it is lower than the requested one and unambiguous."""
     if not _ABOUT.search(text):
         return None
     found: set[int] = set()

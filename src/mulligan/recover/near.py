@@ -1,7 +1,7 @@
-"""Which of the known names or values was meant: the same but for its spelling, or one letter away.
+"""Matching of misspelled names and values against known ones.
 
-A near-miss is a slip of the keys, never another word: the first letter and every digit must be the same, so that
-`inactive` is not taken for `active`, nor `v1` for `v2`.
+Only typing mistakes match, never another word: the first letter and all digits must be equal, so that `inactive` does
+not match `active`, nor `v1` match `v2`.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from mulligan.privileged_arguments import words
 LONGEST = 200
 """Characters of a name or a value that are compared."""
 MOST = 500
-"""Known names that are compared; more are not a choice that anyone can make."""
+"""Known names that are compared. With more, a match is not reliable."""
 ALIKE = 0.6
-"""How alike the name of a tool must be to be offered."""
+"""Minimum similarity of a tool name to be suggested."""
 
 
 class Match(NamedTuple):
-    """What was meant, and by which likeness."""
+    """A matched name and how it matched."""
 
     name: str
     how: str
-    """spelling: case, separators, quotes. slip: a letter or two. part: the words of one are in the other."""
+    """spelling: case, separators, quotes. slip: one or two letters. part: one name contains the words of the other."""
 
 
 def plain(text: str) -> str:
-    """Only what tells words apart: letters and digits, in one case."""
+    """Return only letters and digits, in one case."""
     folded = unicodedata.normalize("NFKC", text[:LONGEST]).casefold()
     return "".join(character for character in folded if character.isalnum())
 
 
 def meant(text: str, known: Iterable[str]) -> Match | None:
-    """The one known name that this is, misspelt; None where there is none, or more than one."""
+    """Return the one known name that this text misspells, or None if there is none or more than one."""
     names = list(known)
     if not isinstance(text, str) or len(names) > MOST:
         return None
@@ -47,7 +47,7 @@ def meant(text: str, known: Iterable[str]) -> Match | None:
     same = [name for name in names if plain(name) == spelt]
     if len(same) == 1:
         return Match(same[0], "spelling")
-    if same:  # two that differ by case alone: the one with fewer differences, or none
+    if same:  # several names differ only in case: accept an exact match only
         exact = [name for name in same if name.strip() == text.strip()]
         return Match(exact[0], "spelling") if len(exact) == 1 else None
     slips = [name for name in names if is_slip(spelt, plain(name)) and not _is_another(text, name)]
@@ -55,7 +55,10 @@ def meant(text: str, known: Iterable[str]) -> Match | None:
 
 
 def is_slip(one: str, other: str) -> bool:
-    """Whether two texts differ as typing does: one edit, or two in a long word, none at its start or in a digit."""
+    """Return whether two texts differ by a typing mistake.
+
+    One edit is allowed, or two in a long word, but none in the first letter or in a digit.
+    """
     length = min(len(one), len(other))
     if length < 4 or one[0] != other[0] or _digits(one) != _digits(other):
         return False
@@ -64,7 +67,7 @@ def is_slip(one: str, other: str) -> bool:
 
 
 def _is_another(text: str, name: str) -> bool:
-    """Whether they differ in a word of a letter or two, by which names are told apart: `city_a` and `city_b`."""
+    """Return whether they differ in a word of one or two letters, which distinguishes names: `city_a` and `city_b`."""
     one, other = words(text[:LONGEST].casefold()), words(name[:LONGEST].casefold())
     return len(one) == len(other) and any(
         left != right and max(len(left), len(right)) <= 2 for left, right in zip(one, other, strict=True)
@@ -76,7 +79,7 @@ def _digits(text: str) -> str:
 
 
 def distance(one: str, other: str, enough: int) -> int:
-    """How many letters must be put in, left out, changed or swapped; more than `enough` is not counted to its end."""
+    """Return the edit distance with transpositions. Values above `max_distance` are not exact."""
     if len(one) > LONGEST or len(other) > LONGEST:
         return enough + 1
     before: list[int] = []
@@ -95,7 +98,7 @@ def distance(one: str, other: str, enough: int) -> int:
 
 
 def sharing(text: str, known: Iterable[str]) -> list[str]:
-    """Known names of which one has all the words of the other, such as `type` and `scale_type`."""
+    """Return the known names that contain all words of the text or the reverse, such as `type` and `scale_type`."""
     own = _stems(text)
     if not own:
         return []
@@ -104,7 +107,7 @@ def sharing(text: str, known: Iterable[str]) -> list[str]:
 
 
 def _initials(name: str) -> str:
-    """`dob` of `date_of_birth`."""
+    """Return the initials of a name: `dob` for `date_of_birth`."""
     parts = words(name[:LONGEST])
     return "".join(part[0] for part in parts).casefold() if len(parts) > 1 else ""
 
@@ -114,8 +117,8 @@ def _stems(text: str) -> frozenset[str]:
     return frozenset(word[:-1] if len(word) > 3 and word.endswith("s") else word for word in found)
 
 
-# What models put around a name: control tokens of chat templates with all that follows, a namespace of the API that
-# they were trained with, a call's brackets, a counter.
+# What models add to a name: control tokens of chat templates with everything after them, an API namespace, call
+# brackets, a counter.
 _TOKEN = re.compile(r"<\|[^|>]{0,40}\|?>?|\|>|</?[A-Za-z_]{1,30}>")
 _NAMESPACE = re.compile(
     r"(?:functions?|tools?|default_api|api|multi_tool_use|namespace|call|tool_call|function_call)(?:\.|::|:|/|__)", re.I
@@ -124,10 +127,10 @@ _WORDS_AFTER = frozenset("commentary analysis final json code to assistant funct
 
 
 def named(text: str, known: Sequence[str]) -> Match | None:
-    """The known tool that a name with junk around it, or in another case, can only be.
+    """Return the known tool that a name refers to, despite junk around it or another case.
 
-    `junk` and `spelling` leave exactly one name. `part` is the last part of a longer known name: `create_mix` for
-    `music.create_mix`; `other` is the other way round. `slip` is a misspelling.
+    `junk` and `spelling` leave exactly one name. `part` matches the last segment of a longer known name: `create_mix`
+    for `music.create_mix`; `other` is the reverse. `slip` is a typing mistake.
     """
     if text in known or len(known) > MOST:
         return None
@@ -143,7 +146,7 @@ def named(text: str, known: Sequence[str]) -> Match | None:
     if len(tail) >= 3:
         tails = [name for name in known if plain(_tail(name)) == tail]
         if len(tails) == 1:
-            # Two namespaces that differ are two tools, whatever they call what they do.
+            # Different namespaces are different tools, even if the last segment is equal.
             if _tail(asked) == asked:
                 return Match(tails[0], "part")
             return Match(tails[0], "other") if _tail(tails[0]) == tails[0] else None
@@ -151,7 +154,7 @@ def named(text: str, known: Sequence[str]) -> Match | None:
 
 
 def nearest(text: str, known: Sequence[str], limit: int = 3) -> list[str]:
-    """Known tools that may have been meant, the likeliest first."""
+    """Return the most similar known tool names, likeliest first."""
     match = named(text, known)
     first = [match.name] if match is not None else []
     ranked = sorted(((similarity(text[:LONGEST], name), name) for name in known[:MOST]), reverse=True)
@@ -159,11 +162,11 @@ def nearest(text: str, known: Sequence[str], limit: int = 3) -> list[str]:
 
 
 def _bare(text: str) -> str:
-    """A name without what cannot belong to one."""
+    """Remove everything from a name that cannot be part of one."""
     name = unicodedata.normalize("NFKC", text[:LONGEST])
     token = _TOKEN.search(name)
     if token is not None:
-        # Before the first token stands the name; where nothing does, behind it.
+        # The name precedes the first control token, or follows it if nothing precedes it.
         head = name[: token.start()].strip()
         name = head or _TOKEN.sub(" ", name)
     name = re.sub(r"\(.*$|\{.*$", "", name.strip(), flags=re.DOTALL)

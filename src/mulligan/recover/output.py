@@ -1,4 +1,4 @@
-"""What a model answered, where it cannot be used: found, and mended where there is only one way to read it."""
+"""Detection of unusable model output, and its repair if there is exactly one reading."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _DONE = frozenset({"stop", "end_turn", "completed", "tool_calls", "tool_use", "e
 
 
 class Fault(NamedTuple):
-    """Why an answer cannot be used, in our own words."""
+    """Why an answer cannot be used, in trusted words."""
 
     reason: str
     is_cut: bool
-    """Whether the answer ended because it was too long."""
+    """Whether the answer was truncated at its length limit."""
     path: Path = ()
-    """Where the text stands that cannot be read."""
+    """Path of the text that does not parse."""
     text: str = ""
     said: Any = None
-    """The provider's own error, where the answer holds nothing else: some fail with status 200."""
+    """The provider's error, if the answer contains nothing else: some providers fail with status 200."""
 
 
 def fault(answer: Any, arguments: Mapping[str, Any]) -> Fault | None:
-    """What is wrong with an answer, or None. Of a form nobody knows nothing is said."""
+    """Return what is wrong with an answer, or None. Unknown formats are not checked."""
     if isinstance(answer, str):
         if not answer.strip():
             return Fault("The answer is empty.", False)
@@ -53,11 +53,11 @@ def fault(answer: Any, arguments: Mapping[str, Any]) -> Fault | None:
 
 
 _BESIDE = frozenset({"error", "choices", "id", "object", "created", "model", "user_id", "type", "request_id", "usage"})
-"""What may stand beside a provider's error in an answer that is nothing else."""
+"""Keys that may accompany a provider's error in an answer without content."""
 
 
 def _without_choices(answer: Any) -> Fault | None:
-    """A completion without a choice, which may say why; what a model itself wrote of an error is its own affair."""
+    """Return the problem of a completion without choices. An error object that a model wrote itself does not count."""
     said = field(answer, "error")
     is_told = isinstance(field(said, "message"), str) and not isinstance(said, str)
     if isinstance(answer, Mapping):
@@ -71,7 +71,7 @@ def _without_choices(answer: Any) -> Fault | None:
 
 
 def mended(answer: Any, wrong: Fault) -> Any:
-    """The answer with its unreadable text put right; None where there is more than one way to read it."""
+    """Return the answer with its text repaired, or None if there is more than one reading."""
     if wrong.is_cut or (not wrong.path and not isinstance(answer, str)):
         return None
     text = mend(wrong.text, is_object=bool(wrong.path) and wrong.path[-1] == "arguments")
@@ -84,14 +84,14 @@ def mended(answer: Any, wrong: Fault) -> Any:
 
 
 class _Known(NamedTuple):
-    """An answer as far as it matters here."""
+    """The relevant parts of an answer."""
 
     calls: list[tuple[Path, str, str]]
     path: Path
     text: str
     ended: str
     has_more: bool
-    """Whether there is something in it that is neither text nor a call whose arguments are text."""
+    """Whether it contains anything other than text and calls with text arguments."""
 
 
 def _read(answer: Any) -> _Known | None:
@@ -123,7 +123,7 @@ def _chat(choice: Any) -> _Known | None:
         and content
         and not (field(message, "tool_calls") or field(message, "function_call"))
     ):
-        # As most answers are.
+        # Fast path for plain text answers.
         return _Known(
             [], ("choices", 0, "message", "content"), content, str(field(choice, "finish_reason")).lower(), False
         )
@@ -181,7 +181,7 @@ def _blocks(blocks: Any, ended: str, name: str) -> _Known:
 
 
 def wants_json(arguments: Mapping[str, Any]) -> bool:
-    """Whether the call asked for JSON and nothing else."""
+    """Return whether the call requested JSON output only."""
     if not arguments:
         return False
     asked = field(arguments.get("response_format"), "type")

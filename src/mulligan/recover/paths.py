@@ -1,4 +1,4 @@
-"""Rewrites of a path, or a call without an argument: suggestions only, for a path names a destination."""
+"""Rewrites of a path, or of a call without one argument. Suggestions only, since a path names a destination."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mulligan.records import Change
 
 LONGEST = 500
 _SAID_BY_A_SERVER = re.compile(r"\bHTTP\b|\b404\b(?: not found| client error| on /)", re.IGNORECASE)
-"""Then a path is that of a page: there are no folders to go without, and `/orders` is not `orders`."""
+"""Errors of web servers. Their paths are URLs, so removing a folder makes no sense."""
 
 
 class Rewrite(NamedTuple):
@@ -21,9 +21,9 @@ class Rewrite(NamedTuple):
 
 
 def rewrites(arguments: Mapping[str, Any], error: str, required: Collection[str] | None) -> Iterator[Rewrite]:
-    """The last part of a path, its first, and the call without the argument that the error shows.
+    """Yield calls with the last or first segment of a path, and without the argument that the error shows.
 
-    `required` are the arguments that cannot be left out; None where nobody knows.
+    `required` are the arguments that cannot be dropped, or None if unknown.
     """
     slashed = {
         name: value
@@ -47,7 +47,7 @@ def rewrites(arguments: Mapping[str, Any], error: str, required: Collection[str]
 
 
 def _has_a_name(path: str) -> bool:
-    """Whether any part of it could name a file; those of a date and of `../..` do not."""
+    """Return whether any segment could name a file, unlike those of a date or of `../..`."""
     return bool(path.strip("./0123456789"))
 
 
@@ -60,7 +60,7 @@ def _parts(arguments: Mapping[str, Any], slashed: Mapping[str, str], at: int, fa
 
 
 def put(root: Any, path: tuple[str | int, ...], value: Any) -> Any:
-    """The same with another value at a place."""
+    """Return a copy of the root with another value at a path."""
     if not path:
         return value
     head, rest = path[0], path[1:]

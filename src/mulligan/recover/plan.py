@@ -1,4 +1,4 @@
-"""A failure in, the next move out. Nothing here waits, calls or reads: the players of `capture/drive.py` do."""
+"""Recovery planning: the next move after a failure. Pure: the players of `capture/drive.py` execute the moves."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from mulligan.recover.tool import Arguments, Seen, Tool
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """Make the call. Answered with its failure, or None."""
+    """Move that makes the call. The reply is its failure, or None."""
 
     arguments: Arguments
     after: Recovery | None = None
     function: Callable[..., Any] | None = None
-    """Called instead of the wrapped one: another model."""
+    """Called instead of the wrapped function: another model."""
     has_substitute: Callable[[Failure], bool] | None = field(default=None, compare=False, repr=False)
-    """Whether something else would answer, if an open circuit breaker blocked this attempt with this failure."""
+    """Whether a fallback would answer if an open circuit breaker blocked this attempt with this failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Let the time of a recovery pass. Answered with nothing."""
+    """Move that waits for the backoff of a recovery. There is no reply."""
 
     recovery: Recovery
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Call a question with its arguments. Answered with what it answers, or None if it cannot."""
+    """Move that calls a query function with its arguments. The reply is its result, or None if it failed."""
 
     question: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
@@ -63,38 +63,38 @@ def _may(*about: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
-    """What recovery asks of the world; a question nobody can answer is answered with nothing.
+    """Functions that recovery uses to query its environment. A query that cannot be answered returns nothing.
 
-    Those that may take time are asked by a move, `Ask`; the others are about what is at hand and are just called.
+    Slow queries are made by a `QueryMove`. The others use data in memory and are called directly.
     """
 
     recall: Callable[[Failure, str, Sequence[Suggestion]], Sequence[Precedent]]
-    """Asked by a move, with why the call is given up and what is offered: what overcame the same failure before."""
+    """Called by a move with the stop reason and the suggestions. Returns what recovered the same failure before."""
     known: Callable[[Failure, Arguments], Sequence[Fix]] | None = None
-    """Asked by a move, before a repair is chosen: what memory knows to have helped."""
+    """Called by a move before a repair is chosen. Returns fixes from memory."""
     prepare: Callable[[Before], Any] | None = None
-    """Asked by a move: makes a call that must come first; why it did not work, or an empty text."""
+    """Called by a move. Makes a prerequisite call. Returns why it failed, or an empty string."""
     verify: Callable[[Arguments, Failure], object] | None = None
-    """Asked by a move: `HAPPENED`, or the failure of a call that did not, or None where that is still not known."""
+    """Called by a move. Returns `VERIFIED_EXECUTED`, the failure of a call that did not execute, or None if unknown."""
     chance: Callable[[], float]
     seen: Callable[[], Sequence[Seen]] = _nothing_seen
     changed: Callable[[], Sequence[str]] = _nothing_changed
-    """Which arguments are no longer what the attempt was given, because it has changed them."""
+    """Returns the arguments that the attempt has modified in place."""
     remaining: Callable[[], float | None] = _no_limit
     """Seconds until the deadline."""
     spend: Callable[..., str] = _may
-    """Takes one retry from every budget; why there is none left. Told the failure, and whether a repair follows it."""
+    """Takes one retry from every budget. Returns why it is denied. Gets the failure, and whether a repair follows."""
     halted: Callable[..., str] = _may
-    """Why an attempt may not be made so many seconds from now, so that nothing is waited for in vain.
-
-    Beyond the seconds it may be told the arguments and the function of that attempt."""
+    """Returns why an attempt would be blocked in so many seconds, so that no backoff is wasted. Optional further
+    arguments: the arguments and the function of that attempt."""
     turned_away: Callable[..., str] = _may
-    """Asked once an attempt, when it has been waited for: why it may not be made now; told of it like `halted`."""
+    """Called once per attempt after its backoff. Returns why it is blocked now. Takes the attempt's arguments and
+    function like `blocking_reason`."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Why recovery ended without a success, what was seen to work before, and what may work instead."""
+    """Stop reason of a failed recovery, with precedents and suggestions."""
 
     failure: Failure
     why: str
@@ -117,9 +117,10 @@ Recovering = Generator[Move, Any, GivenUp | None]
 def recovery(
     arguments: Arguments, tool: Tool, policy: Policy, ask: Questions, mended: Recovery | None = None
 ) -> Recovering:
-    """The moves that lead from a call to its success, or to the reason why it was given up.
+    """Plan the attempts for one call as a generator of moves. Return `None` on success, else `RecoveryFailed`.
 
-    `mended` says that the call was turned away already, before anything could happen, and how it was put right.
+    Pure: the driver executes the moves, sync or async. `initial_repair` is the repair of a call that was rejected
+    before execution.
     """
     if mended is not None:
         yield Wait(mended)
@@ -128,7 +129,7 @@ def recovery(
     attempt = 1 if mended is None else 2
     while failure is not None:
         if ask.verify is not None and is_unsettled(failure, tool):
-            # It may have happened: settle that first, or stop.
+            # The call may have executed: verify that before anything else.
             settled = yield Ask(ask.verify, (arguments, failure))
             if settled is HAPPENED:
                 return None
@@ -159,9 +160,9 @@ def recovery(
 
 
 def select_tellable(precedents: Sequence[Precedent], tool: Tool) -> tuple[Precedent, ...]:
-    """Return what recovered the failure before, without what changes an argument that is privileged for this tool.
+    """Return the precedents without those that change an argument that is privileged for this tool.
 
-    A store knows the arguments that are privileged by their names. What was declared is known here.
+    A store knows arguments that are privileged by name. Arguments declared as privileged are known only here.
     """
     return tuple(
         precedent
@@ -175,18 +176,18 @@ def select_tellable(precedents: Sequence[Precedent], tool: Tool) -> tuple[Preced
 
 
 def attempts_made(number: int) -> str:
-    """Why there is no further attempt where there may be no more of them."""
+    """Return the stop reason for reaching the maximum number of attempts."""
     return "1 attempt was made" if number == 1 else f"{number} attempts were made"
 
 
 def is_of_memory(failure: Failure, tool: Tool) -> bool:
-    """Whether what helped others may help here: by other arguments, or by another call first."""
+    """Return whether memory may help: by changed arguments or a prerequisite call."""
     may = failure.counts and failure.recoverable and tool.mode != "observe" and REFUSED not in failure.evidence
     return may and tool.learn != "off" and failure.remedy in (Remedy.REPAIR, Remedy.TELL)
 
 
 def is_unsettled(failure: Failure, tool: Tool) -> bool:
-    """Whether it matters, and is not known, whether the call took effect."""
+    """Return whether it matters and is unknown that the call took effect."""
     return (
         failure.ran is Ran.UNKNOWN
         and not tool.is_repeatable
@@ -197,9 +198,9 @@ def is_unsettled(failure: Failure, tool: Tool) -> bool:
 
 
 HAPPENED = object()
-"""What `verify` answers where the call took effect after all."""
+"""Result of `verify` if the call executed."""
 SETTLED = "the developer's check says that it did not happen"
-"""The evidence with which a failure comes back from `verify`."""
+"""Evidence on a failure that `verify` returned."""
 
 
 def next_step(
@@ -211,7 +212,7 @@ def next_step(
     ask: Questions,
     repairs: Repairs,
 ) -> tuple[Arguments, Recovery] | str:
-    """What to do before this attempt and what to attempt, or why there is none."""
+    """Return the arguments and recovery of the next attempt, or the reason why there is none."""
     if not failure.counts:
         return "it is not a failure"
     if tool.mode == "observe":
@@ -225,7 +226,7 @@ def next_step(
         return WHY_NOT[failure.remedy]
     if not tool.is_repeatable and failure.ran is not Ran.NO:
         return UNKNOWN_OUTCOME
-    # Arguments that were turned away were not read. A connection that was refused says nothing of that.
+    # Rejected arguments were not read. A refused connection does not prove that.
     is_turned_away = failure.ran is Ran.NO and failure.remedy is not Remedy.WAIT
     if not is_turned_away and any(map(_can_be_read_once, arguments.values())):
         return READ_ONCE
@@ -240,7 +241,7 @@ def next_step(
     if remaining is not None and seconds >= remaining:
         return "its time would be over before the next attempt"
     if failure.remedy is Remedy.WAIT:
-        # What turned the call away, a refused connection say, would do so again; but time may have settled the rest.
+        # A retry would repeat a refused connection, but is safe if the check proved that the call did not execute.
         if not tool.is_repeatable and SETTLED not in failure.evidence:
             return "the same call is not made twice, because it may have side effects"
         return arguments, Recovery(remedy=Remedy.WAIT, seconds=seconds)
@@ -259,7 +260,7 @@ def next_step(
 
 
 def _can_be_read_once(value: Any) -> bool:
-    """An iterator, a generator or an open file. A cursor of a database is one too, but asked anew."""
+    """Return whether a value is an iterator, a generator or an open file. A database cursor can be executed again."""
     if isinstance(value, list | tuple):
         return any(map(_is_iterator, value))
     return _is_iterator(value)
@@ -272,35 +273,35 @@ def _is_iterator(value: Any) -> bool:
 
 @dataclass(slots=True)
 class Repairs:
-    """What was suggested for a call on the way, and what was tried of it."""
+    """Suggested repairs of one call, and those that were attempted."""
 
     tried: list[Arguments]
     waiting: list[Suggestion] = field(default_factory=list)
-    """Suggestions for the first arguments that were not the best."""
+    """Lower-ranked suggestions for the first arguments."""
     last: str | None = None
-    """The fingerprint of what was last repaired."""
+    """Fingerprint of the failure that was last repaired."""
     asked: tuple[Failure, list[Suggestion]] | None = None
     known: Sequence[Fix] = ()
-    """What memory knows about the last failure."""
+    """Fixes from memory for the last failure."""
     first: Sequence[Before] = ()
-    """What must come before the repair that was chosen."""
+    """Prerequisite calls of the chosen repair."""
     prepared: set[str | None] = field(default_factory=set)
-    """The recipes that were followed: each once."""
+    """Prerequisite fixes that were attempted, each once."""
 
     def next(
         self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, ask: Questions
     ) -> Suggestion | str:
-        """The best repair that was not tried yet, or why there is none.
+        """Return the best repair not attempted yet, or the reason why there is none.
 
-        If the one before did not change what is wrong, the second best for the same arguments comes first; if it did,
-        what mends the rest.
+        If the last repair did not change the failure, the next alternative for the same arguments comes first. If it
+        did, a repair of the new failure comes first.
         """
         found = self._suggested(arguments, failure, tool, policy, ask)
         fresh = [each for each in found if each.automatic and (ask.prepare is not None or not each.first)]
         is_the_same_again = self.last is not None and self.last == failure.fingerprint
         queue = [*self.waiting, *fresh] if is_the_same_again else [*fresh, *self.waiting]
         queue = [each for each in queue if not self._was_tried(each)]
-        # Memory only adds: what rules suggest is attempted as often and as early as without it.
+        # Memory only adds repairs: those from rules are attempted as often and as early as without it.
         queue.sort(key=lambda suggestion: suggestion.source == "memory")
         if not queue:
             if not found:
@@ -316,7 +317,7 @@ class Repairs:
         return best
 
     def take_back(self, arguments: Arguments) -> None:
-        """A repair was chosen and may not be made: nobody has tried it, and it is still to be offered."""
+        """Undo the choice of a repair that was blocked, so that it remains a suggestion."""
         if len(self.tried) > 1 and self.tried[-1] is arguments:
             self.tried.pop()
 
@@ -328,7 +329,7 @@ class Repairs:
     def offered(
         self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, ask: Questions
     ) -> list[Suggestion]:
-        """What a model or a person may try, where recovery may not or did not."""
+        """Return the suggestions that were not attempted, for the model or a person."""
         if failure.remedy not in (Remedy.REPAIR, Remedy.TELL) or tool.mode == "observe" or REFUSED in failure.evidence:
             return []
         found = [*self._suggested(arguments, failure, tool, policy, ask), *self.waiting]

@@ -1,4 +1,4 @@
-"""Policy: how many attempts, how long to wait, how sure to be."""
+"""Recovery policy: attempts, backoff, retry budgets and confidence threshold."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ LONGEST_FOR_MODELS = 90.0
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """How hard to try before a failure is told."""
+    """Limits of automatic recovery for one tool or model."""
 
     attempts: int = 3
-    """In all, the first included, whether an attempt waited or was repaired. 1 turns recovery off."""
+    """Maximum attempts of a call, including the first, for retries and repairs together. 1 turns recovery off."""
     first_wait: float = 0.5
-    """Seconds. The longest wait before the second attempt; it doubles with each further one."""
+    """Maximum backoff in seconds before the second attempt. It doubles with each further attempt."""
     longest_wait: float = _LONGEST
-    """Seconds. A longer Retry-After ends recovery instead of blocking the agent. Models: 90, unless it is set."""
+    """Maximum backoff in seconds. A longer Retry-After ends recovery instead of blocking the agent. Models: 90 by
+    default."""
     confidence: float = 0.80
-    """A repair that is surer than this is tried without asking, from 0 to 1."""
+    """Repairs with a higher confidence than this are applied automatically. From 0 to 1."""
     run_retries: int = 20
-    """Retries of one run, all its calls together."""
+    """Maximum retries of one run, over all its calls."""
     retry_ratio: float = 0.1
-    """Retries allowed for each first attempt, for each tool and for the whole process."""
+    """Retries allowed per first attempt, for each tool and for the whole process."""
     retry_burst: int = 10
-    """Retries allowed before there were any first attempts, and the most that can be saved up."""
+    """Retries allowed before any first attempt, and the maximum that can accumulate."""
     breaker: bool = True
-    """Whether an open circuit breaker stops retries, for some seconds, at a tool that keeps failing. It blocks first
-    attempts too in a loop of ours, and of tools that ask for it (`circuit_breaker=True`)."""
+    """Whether an open circuit breaker blocks retries to a tool that keeps failing, for some seconds. It also blocks
+    first attempts in a mulligan loop, and of tools declared with `circuit_breaker=True`."""
     repeats: int = 2
-    """Times that a call may be given up the same way in a run. The next one is not made where it answers a model in a
-    loop of ours; elsewhere it is made, and a note says so. 0 for any number."""
+    """How many times a call may fail the same way in a run. In a mulligan loop the next identical call is blocked;
+    elsewhere it is made and a note is added. 0 means unlimited."""
     spirals: Spirals = "report"
-    """What becomes of a strategy that failed several times in other words. report tells the model; block also stops it
-    in a loop of ours."""
+    """What to do about a strategy that failed several times with varied arguments. `report` adds a note for the
+    model; `block` also blocks it in a mulligan loop."""
 
     def __post_init__(self) -> None:
         for name in ("attempts", "run_retries", "retry_burst", "repeats"):
@@ -68,20 +69,23 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"spirals is report or block, got {self.spirals!r}.")
 
     def for_models(self) -> Policy:
-        """The same for calls of models, whose limits are often by the minute: unless someone said how long to wait."""
+        """Return the policy for model calls.
+
+        Their rate limits often last a minute, so the default maximum backoff is longer.
+        """
         return msgspec.structs.replace(self, longest_wait=LONGEST_FOR_MODELS) if self.longest_wait == _LONGEST else self
 
     def wait(self, attempt: int, retry_after: float | None, chance: float) -> float | None:
-        """Seconds before this attempt, or None when the other side asks for more than we would wait.
+        """Return the backoff in seconds before this attempt, or None if Retry-After exceeds the maximum.
 
-        `chance` is a random number from 0 to 1.
+        `random_value` is a random number from 0 to 1.
         """
-        if retry_after is not None and retry_after >= 0:  # neither a time gone by nor NaN can be waited for
+        if retry_after is not None and retry_after >= 0:  # ignores negative values and NaN
             if retry_after > self.longest_wait:
                 return None
-            # A little later than asked, each at another time: everybody who was turned away was told the same moment.
+            # Add jitter after the requested delay: all rejected callers received the same Retry-After.
             return min(self.longest_wait, retry_after * (1 + 0.1 * chance))
-        # Full jitter, not a fixed step: many agents share one rate limit and would otherwise return together.
+        # Full jitter instead of fixed steps: agents that share a rate limit would otherwise retry simultaneously.
         ceiling: float = min(self.longest_wait, self.first_wait * 2 ** (attempt - 2))
         return ceiling * (1 - chance)
 

@@ -1,7 +1,7 @@
-"""What memory knows, applied to the call in hand: the changes and recipes that overcame the same failure before.
+"""Application of fixes from memory to the current call.
 
-A fix carries no text of the run it was learned in. Its change is made to this call's own values, or sets a value that
-is closed: a number, a boolean, a member of the schema's enum. An argument that says something is never left out.
+A fix carries no text of the run in which it was learned. It changes the form of this call's own values or sets a
+shareable value: a number, a boolean, a member of the schema's enum. A non-empty argument is never dropped.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from mulligan.recover.tool import Arguments, Seen
 from mulligan.recover.values import is_empty
 
 APPROVED = 0.9
-"""How sure a fix is that an operator has approved."""
+"""Minimum confidence of a fix that an operator has approved."""
 UNTOLD = 0.45
-"""At most how sure one is that no model may be told about: people see it, and it is no advice."""
+"""Maximum confidence of a fix that must not be shown to a model. People can see it."""
 DRAWN = 0.5
-"""How sure one is that was never tried, and drawn from what calls that worked look like."""
+"""Confidence of an untried fix that was derived from exemplars."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A fix, applied."""
+    """A fix applied to the current call."""
 
     fix: Fix
     arguments: dict[str, Any]
     changes: tuple[Change, ...] = ()
     first: tuple[tuple[str, dict[str, Any]], ...] = ()
     missing: tuple[str, ...] = ()
-    """Arguments of what comes first whose values nothing in this run tells."""
+    """Arguments of prerequisites for which this run has no value."""
     is_value: bool = False
-    """Whether a value was set, and not only another form given to the call's own."""
+    """Whether it sets a new value, beyond changing the form of the call's own."""
     is_foreign_text: bool = False
-    """Whether a text was set that the tool's schema does not list."""
+    """Whether it sets a text that is not in the schema's enum."""
 
     @property
     def id(self) -> str | None:
-        """By which its record is found, where it has one."""
+        """Return the id of the fix record, if it has one."""
         return self.fix.id if self.fix.sort != "exemplar" else None
 
     @property
     def sureness(self) -> float:
-        """How likely it works: the lower end of what its record says, less where its failure was only alike."""
+        """Probability of success: the lower bound from its record, reduced if the failure is only similar."""
         if self.fix.sort == "exemplar":
             return DRAWN
         sure = wilson(self.fix.worked, self.fix.tried)
@@ -76,10 +76,10 @@ class Known:
 
 
 def applied(fixes: Sequence[Fix], arguments: Arguments, schema: Pinned | None, seen: Sequence[Seen]) -> Iterator[Known]:
-    """Each fix that can be made here, in the order in which they were told."""
+    """Yield each fix that can be applied here, in the given order."""
     for fix in fixes:
         if fix.sort == "recipe" and fix.changes:
-            continue  # its value comes from an answer that only the caller can read
+            continue  # the value comes from a result that only the caller can read
         if fix.sort == "recipe" and fix.first:
             yield _recipe(fix, arguments, seen)
         elif fix.sort in ("change", "exemplar") and fix.changes:
@@ -89,7 +89,7 @@ def applied(fixes: Sequence[Fix], arguments: Arguments, schema: Pinned | None, s
 
 
 def _recipe(fix: Fix, arguments: Arguments, seen: Sequence[Seen]) -> Known:
-    """What must come first, with what is constant in it and what this run tells."""
+    """Build the prerequisite calls from constant arguments and values of this run."""
     first: list[tuple[str, dict[str, Any]]] = []
     missing: list[str] = []
     for ahead in fix.first:
@@ -106,13 +106,13 @@ def _recipe(fix: Fix, arguments: Arguments, seen: Sequence[Seen]) -> Known:
 
 
 def _is_anybodys(name: str, value: Any) -> bool:
-    """Whether a value that was the same in other runs belongs to the tool: never who, with what key, or where to."""
+    """Return whether a value from other runs may be used here: no text for identity, keys or destinations."""
     values = value if isinstance(value, list) else [value]
     return not any(isinstance(each, str) for each in values) or not is_privileged(name)
 
 
 def _of_this_run(tool: str, name: str, arguments: Arguments, seen: Sequence[Seen]) -> Any:
-    """The value that this run has for an argument: as the same tool was called before, as this call has it, as told."""
+    """Return this run's value for an argument: from the same tool's calls, this call, or other results."""
     for call in reversed(seen):
         if call.tool == tool and isinstance(call.arguments, Mapping) and name in call.arguments:
             return call.arguments[name]
@@ -122,7 +122,7 @@ def _of_this_run(tool: str, name: str, arguments: Arguments, seen: Sequence[Seen
     return options[0][0] if options else None
 
 
-# Changes of arguments
+# Argument changes
 
 
 def _changed(fix: Fix, arguments: Arguments, schema: Pinned | None) -> Known | None:
@@ -132,7 +132,7 @@ def _changed(fix: Fix, arguments: Arguments, schema: Pinned | None) -> Known | N
     for change in fix.changes:
         name = change.path
         if "." in name and name not in made:
-            return None  # deep inside: the schema mends that, or nobody
+            return None  # nested arguments are repaired by the schema only
         if change.how == "rename":
             target = change.after
             if name not in made or not isinstance(target, str) or target in made or not _knows(schema, target):
@@ -142,7 +142,7 @@ def _changed(fix: Fix, arguments: Arguments, schema: Pinned | None) -> Known | N
             continue
         if change.how == "drop":
             if name not in made or not is_empty(made[name]):
-                return None  # what says something is never left out
+                return None  # a non-empty argument is never dropped
             changes.append(Change(path=name, how="drop", before=made.pop(name), from_="memory"))
             continue
         before = made.get(name)
@@ -172,9 +172,9 @@ def _knows(schema: Pinned | None, name: str) -> bool:
 
 
 def _value(change: Change, before: Any, is_given: bool, schema: Pinned | None, *, is_told: bool) -> tuple[Any] | None:
-    """The value in another form, or a closed one; None where the fix does not fit this call.
+    """Return the converted or shareable value as a tuple, or None if the fix does not apply to this call.
 
-    `is_told` says that a text is a setting which a model may be told.
+    `can_show_to_model` means that the text is a setting that a model may see.
     """
     after = change.after
     match change.how:
@@ -200,7 +200,7 @@ def _value(change: Change, before: Any, is_given: bool, schema: Pinned | None, *
 
 
 def _names(schema: Pinned | None, name: str) -> bool:
-    """Whether the schema knows an argument: one that it does not know is never added."""
+    """Return whether the schema declares an argument. Undeclared ones are never added."""
     return schema is not None and schema.schema is not None and name in schema.schema.get("properties", {})
 
 

@@ -1,4 +1,4 @@
-"""A failed call in, the calls that should work out: what to change, from where, how sure, and whether to ask first."""
+"""Suggestions for a failed call: changes, their source, confidence, and whether they are applied automatically."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from mulligan.recover.schema import Fault, Path, Pinned, pinned
 from mulligan.recover.tool import Arguments, Seen, Tool
 
 UNTOLD = 0.45
-"""At most how sure a suggestion is that no model is shown."""
+"""Maximum confidence of a suggestion that is not shown to a model."""
 MOST = 5
-"""Suggestions for one call. Nobody reads more."""
+"""Maximum suggestions for one call."""
 Schema = Mapping[str, Any]
 Known = Mapping[str, Schema | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """A call that must come first."""
+    """A call that must succeed before another."""
 
     tool: str
     arguments: dict[str, Any]
@@ -40,25 +40,25 @@ class Before:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """A call that should work where another failed."""
+    """A proposed call that replaces a failed one."""
 
     tool: str
     arguments: dict[str, Any]
     first: tuple[Before, ...] = ()
-    """Calls that must come before it."""
+    """Calls that must be made before it."""
     changes: tuple[Change, ...] = ()
     source: str = "schema"
-    """Who suggests it: schema, error, run, memory, rule."""
+    """Origin of the suggestion: schema, error, run, memory or rule."""
     confidence: float
     family: str = ""
-    """Which sort of repair it is, by the least sure of its changes."""
+    """The repair strategy: that of the change with the lowest confidence."""
     evidence: tuple[str, ...] = ()
     fix: str | None = None
-    """What memory knows it by, and its record under: `mulligan fixes show`."""
+    """Id of the fix in memory, for `mulligan fixes show`."""
     record: Fix | None = None
-    """That record."""
+    """The fix with this id."""
     automatic: bool = False
-    """Whether safety, mode and policy let it be tried without asking."""
+    """Whether safety rules, mode and policy allow it to be applied automatically."""
     why: str = ""
     """Why it is not automatic."""
 
@@ -73,22 +73,22 @@ def suggest(
     confidence: float = 0.80,
     known: Sequence[Fix] = (),
 ) -> list[Suggestion]:
-    """What may work instead of a call that failed, the likeliest first; nothing at all is a right answer.
+    """Return suggestions for a failed call, likeliest first. The list may be empty.
 
-    `seen` are the earlier calls of the same run, the oldest first. `tools` are the schemas of all tools by name, where
-    the name itself may be wrong. What is not surer than `confidence` is not automatic. `known` is what memory knows to
-    have overcome the same failure.
+    `earlier_calls` are the calls of the same run, oldest first. `tools` are the schemas of all tools by name, in case
+    the tool name itself is wrong. Suggestions with at most `min_confidence` are not automatic. `fixes` are fixes from
+    memory for the same failure.
     """
     if not failure.counts or failure.remedy is Remedy.COMPRESS:
         return []
     if tools is None and failure.kind.code == "unknown_tool":
-        tools = {call.tool: None for call in seen if call.outcome == "success"}  # names that were understood
+        tools = {call.tool: None for call in seen if call.outcome == "success"}  # names of tools that exist
     return _Repair(arguments, failure, tool, seen, tools or {}, confidence, known).suggestions()
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A suggestion before safety has looked at it."""
+    """A suggestion before the safety checks."""
 
     arguments: dict[str, Any]
     changes: tuple[Change, ...]
@@ -96,9 +96,9 @@ class _Draft:
     source: str
     evidence: tuple[str, ...]
     is_refused: bool = False
-    """Whether the failed call was one that never ran: our own check, or no such tool."""
+    """Whether the failed call did not execute: rejected by our own schema check, or an unknown tool."""
     known: proven.Known | None = None
-    """What memory says, where it is memory that says it."""
+    """The applied fix, if the suggestion comes from memory."""
 
 
 class _Repair:
@@ -122,9 +122,9 @@ class _Repair:
         self.text = f"{failure.message}\n{failure.detail}"[:4000]
 
     def suggestions(self) -> list[Suggestion]:
-        """Return the suggestions, the likeliest first. Memory only adds: what rules alone suggest stays.
+        """Return the suggestions, likeliest first. Memory only adds to the suggestions of rules.
 
-        Of two equal suggestions one remains, automatic if any of its grounds is.
+        Equal suggestions are merged. The result is automatic if any of them is.
         """
         judged = [self._judged(name, draft) for name, draft in self._drafts()]
         judged.sort(key=lambda suggestion: -suggestion.confidence)
@@ -132,7 +132,7 @@ class _Repair:
         by_memory = _without_duplicates([suggestion for suggestion in judged if suggestion.source == "memory"])
         for suggestion in by_memory:
             equal = next((index for index, rule in enumerate(by_rules) if _is_same(rule, suggestion)), None)
-            # What rules would repair anyway stays their own, so that it is not put off.
+            # Keep the rule's own suggestion if it is automatic, so that memory does not delay it.
             if equal is not None and not by_rules[equal].automatic and _rank(suggestion) > _rank(by_rules[equal]):
                 by_rules[equal] = suggestion
         added = [suggestion for suggestion in by_memory if not any(_is_same(rule, suggestion) for rule in by_rules)]
@@ -149,15 +149,19 @@ class _Repair:
         for draft in self._of_memory(pinned(schema) if schema else None):
             yield self.tool.name, draft
 
-    # The tool's name
+    # Tool names
 
     def _renamed(self) -> Iterator[tuple[str, _Draft]]:
-        """C10: junk or case that leaves exactly one known name; else the nearest names, or the one that fits."""
+        """Yield drafts with another tool name.
+
+        C10: junk or case that leaves exactly one known name. Otherwise the most similar names, or the one tool that
+        accepts the arguments.
+        """
         match = named(self.tool.name, list(self.tools))
         if match is not None:
             yield match.name, self._under(match.name, f"tool {match.how}", "there is one tool of this name")
             return
-        # Those first that take such arguments: `get_order(order_id)` was rather `get_order_details` than `get_user`.
+        # Tools that accept the arguments come first: `get_order(order_id)` means `get_order_details`, not `get_user`.
         near = sorted(nearest(self.tool.name, list(self.tools)), key=lambda name: not self._suits(self.tools[name]))
         for name in near:
             yield name, self._under(name, "tool near", "its name is the nearest")
@@ -174,7 +178,7 @@ class _Repair:
         return known.faults(self.arguments) == [] and not strangers(self.arguments, known)
 
     def _under(self, name: str, family: str, evidence: str) -> _Draft:
-        """The call under another name, mended as far as that tool's schema asks for it."""
+        """Build the call with another tool name, with arguments repaired by that tool's schema."""
         renamed = Change(path=TOOL, how="rename", before=self.tool.name, after=name, from_="schema")
         schema = self.tools.get(name)
         known = pinned(schema) if schema else None
@@ -195,13 +199,13 @@ class _Repair:
         )
 
     def _is_about_the_name(self) -> bool:
-        """Else somebody knew the tool by the name that it was called by: some doors write a point as a line."""
+        """Return whether the error is about the tool name. Otherwise the tool was known: some servers rename dots."""
         return (
             self.failure.kind.code == "unknown_tool"
             or re.search(_ABOUT_NAME, self.text, re.IGNORECASE | re.DOTALL) is not None
         )
 
-    # Its arguments
+    # Arguments
 
     def _of_arguments(self, schema: Pinned | None) -> Iterator[_Draft]:
         found = schema.faults(self.arguments) if schema is not None else None
@@ -211,12 +215,15 @@ class _Repair:
                 evidence = tuple(map(_told, mended.changes))
                 yield _Draft(mended.arguments, mended.changes, mended.families, "schema", evidence, is_refused=True)
             yield from self._filled(schema, found or [])
-            return  # a call that breaks its schema fails, whatever else is mended
+            return  # a call that violates its schema fails whatever else is repaired
         yield from self._of_the_error(schema)
         yield from self._of_the_run(schema)
 
     def _of_the_error(self, schema: Pinned | None) -> Iterator[_Draft]:
-        """S1: the one thing that error text may supply, a bound; and what it says was expected, for who is asked."""
+        """Yield drafts from numbers in the error text.
+
+        S1: a bound is the only value that error text may supply automatically. Expected values are suggestions.
+        """
         bound = bound_in(self.text, self.arguments)
         if bound is not None and self._may_touch(bound[1].path):
             for draft in self._named(*bound, "bound in error", schema):
@@ -231,7 +238,10 @@ class _Repair:
             yield _Draft(made, (change,), (family,), "error", (f"the error names {change.after}",))
 
     def _filled(self, schema: Pinned, found: Sequence[Fault]) -> Iterator[_Draft]:
-        """What misses, from the calls before: only where nothing else is wrong, and never without asking."""
+        """Yield drafts with missing arguments from earlier calls. They are never automatic.
+
+        Only if nothing else violates the schema.
+        """
         if any(fault.rule != "required" or fault.path for fault in found) or strangers(self.arguments, schema):
             return
         required = next((fault.limit for fault in found if isinstance(fault.limit, list)), [])
@@ -252,7 +262,7 @@ class _Repair:
                 yield _Draft(made, changes, (family,), "run", tuple(why for _, why in chosen.values()), is_refused=True)
 
     def _has_strangers(self, schema: Pinned) -> bool:
-        """Whether there are arguments that the schema does not name, and they are what the failure is about."""
+        """Return whether the call has arguments that the schema does not define and the failure is about them."""
         unknown = strangers(self.arguments, schema)
         if any(not name.strip(" \t\r\n'\"`") for name in unknown):
             return True
@@ -263,11 +273,10 @@ class _Repair:
         )
 
     def _mended(self, schema: Pinned) -> Mended | None:
-        """What the schema mends surely, else what it may mend."""
+        """Repair the arguments by the schema: certain repairs first, then uncertain ones."""
         is_about_names = self._has_strangers(schema)
         strict = is_about_names or bool(schema.faults(self.arguments))
-        # Names that the schema does not know may be what was meant by those that it misses. Where they are not, and
-        # it does not forbid them, they are none of our business.
+        # Unknown names may be misspelled missing ones. If they are not, and the schema allows them, they stay.
         ways = [(strict, False)] if is_about_names else [(strict, False), (False, False)]
         for is_strict, bold in (*ways, (strict, True)):
             mended = mend(self.arguments, schema, strict=is_strict, bold=bold)
@@ -276,7 +285,7 @@ class _Repair:
         return None
 
     def _fits(self, made: dict[str, Any], path: Path, schema: Pinned | None) -> bool:
-        """Whether the schema takes the mended arguments, or, where others of them are not JSON, the one that was."""
+        """Return whether the schema accepts the new arguments, or only the changed one if others are not JSON."""
         if schema is None:
             return True
         found = schema.faults(made)
@@ -286,14 +295,14 @@ class _Repair:
             found = Pinned(parts).faults({path[0]: made[path[0]]}) if isinstance(path[0], str) else None
         return found == []
 
-    # This run
+    # Values from this run
 
     def _of_the_run(self, schema: Pinned | None) -> Iterator[_Draft]:
         if self.failure.remedy is Remedy.WAIT or self.failure.kind.code in _NOT_THE_ARGUMENTS:
             return
         names = list((schema.schema or {}).get("properties", {})) if schema is not None else []
         guesses = earlier.guesses(self.arguments, self.text, names, self.tool.name, self.seen) if self.seen else []
-        if self.failure.remedy is Remedy.STOP:  # a person must act; a slip in what was typed they should hear of
+        if self.failure.remedy is Remedy.STOP:  # a person must act, but should see a typing mistake
             guesses = [guess for guess in guesses if guess.family in ("same id", "near id")]
         items = self._find_item_arguments() if guesses else frozenset()
         for guess in guesses:
@@ -329,14 +338,14 @@ class _Repair:
         if schema is None or schema.faults(made) in ([], None):
             yield _Draft(made, (change,), (family,), "run", (evidence,))
 
-    # Other runs
+    # Fixes from other runs
 
     def _of_memory(self, schema: Pinned | None) -> Iterator[_Draft]:
         for each in proven.applied(self.known, self.arguments, schema, self.seen) if self.known else ():
             family = "recipe" if each.first else "exemplar" if each.fix.sort == "exemplar" else "fix"
             yield _Draft(each.arguments, each.changes, (family,), "memory", each.evidence, known=each)
 
-    # Safety
+    # Safety checks
 
     def _may_touch(self, path: str) -> bool:
         return not is_privileged(path, self.tool.privileged, self.tool.released)
@@ -344,7 +353,7 @@ class _Repair:
     def _judged(self, name: str, draft: _Draft) -> Suggestion:
         sure = sureness(draft.families) if draft.known is None else draft.known.sureness
         if draft.source in ("error", "memory") and not self._is_approved(draft) and self._touches_privileged(draft):
-            sure = min(sure, UNTOLD)  # a model has the error's own words; less money is not the same call
+            sure = min(sure, UNTOLD)  # the model sees the error text anyway, and a smaller payment is a different call
         why = self._why_not(draft, sure)
         return Suggestion(
             tool=name,
@@ -365,13 +374,13 @@ class _Repair:
         return draft.known is not None and draft.known.fix.state == "approved"
 
     def _touches_privileged(self, draft: _Draft) -> bool:
-        """Return whether a change is of a privileged argument, or of any of a tool that is marked as destructive."""
+        """Return whether it changes a privileged argument, or any argument of a destructive tool."""
         paths = [change.path for change in draft.changes if change.path != TOOL]
         is_protected = self.tool.destructive and draft.source == "memory"
         return bool(paths) and (is_protected or not all(map(self._may_touch, paths)))
 
     def _why_not(self, draft: _Draft, sure: float) -> str:
-        """Why a suggestion is not tried without asking; empty where it may be."""
+        """Return why a suggestion is not automatic, or an empty string."""
         tool, failure = self.tool, self.failure
         if tool.mode != "repair":
             return "repairs are only suggested" if tool.mode == "suggest" else "it is only observed"
@@ -407,17 +416,20 @@ class _Repair:
                 return "only the model can help"
             if not tool.is_repeatable and failure.ran is not Ran.NO:
                 return "it may have taken effect and is not known to be repeatable"
-        if sure <= self.confidence:  # SAFETY 2: what is tried exceeds it
+        if sure <= self.confidence:  # SAFETY 2: automatic repairs exceed the threshold
             return "no repair is sure enough"
         return ""
 
     def _blamed(self) -> str:
-        """The one argument of the call that the error says is at fault; empty where it names none, or several."""
+        """Return the one argument that the error names as the cause, or an empty string."""
         found = {name for match in re.finditer(_BLAMED, self.text, re.IGNORECASE) for name in match.groups() if name}
         return found.pop() if len(found) == 1 and found <= self.arguments.keys() else ""
 
     def _why_unproven(self, known: proven.Known) -> str:
-        """SAFETY S3: what memory says is tried without asking only where it is proven, for exactly this failure."""
+        """Return why a fix from memory is not automatic.
+
+        SAFETY S3: it must be promoted or approved, for exactly this failure.
+        """
         fix = known.fix
         if known.first and self.tool.learn != "repair":
             return 'prerequisites are run automatically only with learn = "repair"'
@@ -432,7 +444,7 @@ class _Repair:
         return ""
 
     def _why_not_first(self, known: proven.Known, sure: float) -> str:
-        """Why the calls of a recipe are not made without asking, where the tool's operator allows that at all."""
+        """Return why prerequisite calls are not made automatically, if the operator allows them at all."""
         if known.missing:
             return f"nothing in this run says {known.missing[0]}"
         for tool, given in known.first:
@@ -458,7 +470,7 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-_UNKNOWN = (  # compiled when first used, like the others
+_UNKNOWN = (  # compiled on first use, like the others
     r"\b(?:unexpected|unknown|unrecogni[sz]ed|extra|additional|unsupported|undefined|no such|not permitted|invalid) "
     r"(?:keyword |named )?(?:argument|parameter|param|propert|field|key|input|option|attribute|name)"
 )
@@ -473,18 +485,18 @@ _BLAMED = (
 )
 _SYNTAX = r"\binvalid syntax\b|\bSyntaxError\b|\bmalformed\b"
 _SAME_VALUES = frozenset({"same id", "seen form"})
-"""Families that give the call's own value another form."""
+"""Strategies that change only the form of the call's own value."""
 _NOT_THE_ARGUMENTS = frozenset(
     "build_failure test_failure edit_mismatch stale_file permission_denied command_not_found output_too_large "
     "loop_detected conflict".split()
 )
-"""Kinds that no other value of this run would help."""
+"""Codes of failures that another value of this run cannot repair."""
 
 _LOOKED = frozenset(
     "not_found file_not_found permission_denied conflict no_results precondition invalid_state constraint_violation "
     "build_failure test_failure".split()
 )
-"""Kinds by which a tool says that it took the arguments as they were, and looked."""
+"""Codes with which a tool reports that it accepted the arguments and looked for their object."""
 
 
 def _is_same(one: Suggestion, other: Suggestion) -> bool:
@@ -496,7 +508,7 @@ def _rank(suggestion: Suggestion) -> tuple[bool, float]:
 
 
 def _without_duplicates(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
-    """Keep one of equal suggestions: one that is automatic, else the likeliest."""
+    """Keep one of equal suggestions: an automatic one, else the likeliest."""
     kept: list[Suggestion] = []
     for suggestion in sorted(suggestions, key=_rank, reverse=True):
         if not any(_is_same(other, suggestion) for other in kept):
@@ -515,7 +527,7 @@ def _touched(change: Change) -> Iterator[str]:
 
 
 def _told(change: Change) -> str:
-    """A change in a few words, without its values: those stand beside it."""
+    """Describe a change in a few words, without its values."""
     match change.how:
         case "rename":
             return f"{change.path}: the schema knows it as {change.after}"

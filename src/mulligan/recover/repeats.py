@@ -1,6 +1,6 @@
-"""The same again: a call that was given up the same way before, and a strategy that fails in ever other words.
+"""Loop detection: identical failures of one call, and spirals of one strategy with varied arguments.
 
-Plain data in, a verdict out; the time comes in as an argument. One object a run, made by its first call given up.
+Pure: callers pass the time. Each run has one detector, created at its first unrecovered call.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from mulligan.recover.budget import WINDOW
 from mulligan.recover.cost import ENDLESS, extent_of
 
 FAILED = 12
-"""Calls given up that a strategy is looked for in."""
+"""Unrecovered calls that are searched for a spiral."""
 SPIRAL = 4
-"""Calls given up of one strategy that make a spiral."""
+"""Unrecovered calls of one strategy that make a spiral."""
 ALIKE = 0.6
-"""How much of the words of two calls must be the same before they are one strategy."""
+"""Minimum word overlap of two calls of one strategy."""
 WORDS = 40
 """Words of a call that are compared."""
 READ = 2000
-"""Characters of a call in which its words are looked for."""
+"""Characters of a text in which words are searched."""
 VISITED = 1000
-"""Values of a call in which its words are looked for."""
+"""Values of a call in which words are searched."""
 
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
 def key_of(arguments: Mapping[str, Any], owner: object = None) -> Hashable | None:
-    """Equal for equal calls; None where nobody can say, because an argument is not plain data.
+    """Return a key that is equal for equal calls, or None if an argument is not plain data.
 
-    `owner` is the object whose method it is.
+    `owner` is the object whose method is called.
     """
     try:
         if extent_of(arguments)[1] > ENDLESS:
             return None
         data = _encoder.encode(arguments)
-    except Exception:  # noqa: BLE001 - an object of any class: what it is made of may have changed since
+    except Exception:  # noqa: BLE001 - foreign object, which may have changed since the call
         return None
     return len(data), hash(data), 0 if owner is None else id(owner)
 
 
 @dataclass(slots=True)
 class Streak:
-    """One call of a tool, given up the same way again and again."""
+    """A call that failed the same way several times in a row."""
 
     key: Hashable
     failure: Failure
@@ -59,7 +59,7 @@ class Streak:
 
 @dataclass(frozen=True, slots=True)
 class Spiral:
-    """Calls in other words that failed for the same reason."""
+    """Calls with varied arguments that failed for the same reason."""
 
     kind: str
     tools: tuple[str, ...]
@@ -67,7 +67,7 @@ class Spiral:
 
 
 class Repeats:
-    """The calls of one run that were given up."""
+    """Detector of identical failures and spirals in one run."""
 
     __slots__ = ("_failed", "_streaks")
 
@@ -76,9 +76,9 @@ class Repeats:
         self._failed: deque[tuple[str, str, frozenset[str]]] = deque(maxlen=FAILED)
 
     def given_up(self, tool: str, key: Hashable | None, failure: Failure, now: float) -> int:
-        """A call of a tool was given up; how often in a row, with the same arguments and in the same way.
+        """Record an unrecovered call. Return how many times in a row it failed the same way with the same arguments.
 
-        `tool` is the tool's key: two tools of one name have each their own streak.
+        `tool` is the tool's key: two tools with one name are counted separately.
         """
         before = self._streaks.pop(tool, None)
         if key is None:
@@ -95,7 +95,7 @@ class Repeats:
         return count
 
     def blocking(self, tool: str, key: Hashable | None, now: float, limit: int) -> Streak | None:
-        """What stands against making this call: that it was given up so often, in the same way, and nothing since.
+        """Return the identical failure that blocks this call, or None.
 
         `tool` is the tool's key.
         """
@@ -103,26 +103,26 @@ class Repeats:
         if streak is None:
             return None
         if streak.key != key or _is_over(streak, now):
-            del self._streaks[tool]  # other arguments, or time enough: it begins anew
+            del self._streaks[tool]  # other arguments, or enough time has passed
             return None
         return streak if limit and streak.count >= limit else None
 
     def succeeded(self) -> None:
-        """Another call of the run has worked: what failed before may work now."""
+        """Reset identical failures: after another success the same call may succeed."""
         self._streaks.clear()
 
     def failed_again(self, tool: str, arguments: Mapping[str, Any], failure: Failure) -> Spiral | None:
-        """Notes a strategy that has failed; the spiral it is part of, if it is one.
+        """Record a failed strategy. Return the spiral that it belongs to, if any.
 
-        `tool` is the tool's name: those of sibling tools have words in common.
+        `tool` is the tool's name, which shares words with those of sibling tools.
         """
         if failure.remedy is Remedy.WAIT or not failure.counts:
-            return None  # the other side was at fault, and not the strategy
+            return None  # the service failed, not the strategy
         self._failed.append((tool, str(failure.kind), words_of(arguments)))
         return self.spiral(tool, arguments, str(failure.kind))
 
     def spiral(self, tool: str, arguments: Mapping[str, Any], kind: str = "") -> Spiral | None:
-        """The calls of the same or a sibling tool that were nearly this one and failed for one reason, if many."""
+        """Return the spiral of similar calls to the same or a sibling tool with one kind of failure, or None."""
         words = words_of(arguments)
         for reason in dict.fromkeys([kind] if kind else [each[1] for each in self._failed]):
             alike = [
@@ -136,7 +136,7 @@ class Repeats:
 
 
 def _is_over(streak: Streak, now: float) -> bool:
-    """Where waiting helps, it begins anew after the time in which a circuit counts."""
+    """Return whether a retryable failure is older than the circuit breaker's window."""
     return streak.failure.remedy is Remedy.WAIT and now - streak.at >= WINDOW
 
 
@@ -145,10 +145,10 @@ _NAME = re.compile(r"[a-z]+|[A-Z][a-z]*")
 
 
 def words_of(arguments: Mapping[str, Any]) -> frozenset[str]:
-    """The words of a call's values, without what varies from one try to the next: numbers, case, order."""
+    """Return the words of a call's values, without numbers, case and order."""
     found: list[str] = []
     waiting = [arguments]
-    for _ in range(VISITED):  # values may hold each other, and no word at all
+    for _ in range(VISITED):  # values may contain each other without any word
         if not waiting or len(found) >= WORDS:
             break
         value: Any = waiting.pop()
@@ -162,7 +162,7 @@ def words_of(arguments: Mapping[str, Any]) -> frozenset[str]:
 
 
 def are_siblings(one: str, other: str) -> bool:
-    """Whether two tools are one, or have a word of their names in common: `search_web`, `webSearch`."""
+    """Return whether two tools are equal or share a word of their names: `search_web`, `webSearch`."""
     if one == other:
         return True
     mine, theirs = ({word.casefold() for word in _NAME.findall(name[:200])} for name in (one, other))

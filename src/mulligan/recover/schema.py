@@ -1,7 +1,7 @@
-"""In which ways arguments break their tool's schema: every fault with its place, from one validator a pinned schema.
+"""Validation of arguments against a tool's schema, with the path of every violation.
 
-A schema counts as it was when it was first seen (SAFETY S1), in the words of JSON Schema (`dialect.py`), and refers to
-nothing outside itself (S6).
+A schema is used as it was when first seen (SAFETY S1), converted to JSON Schema (`schema_dialects.py`), and may have no
+external references (S6).
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
 
 KEPT = 256
-"""Schemas whose validators are kept. An agent has a few dozen tools; beyond this the oldest are made again."""
+"""Compiled schemas in the cache. An agent has a few dozen tools."""
 
 MOST = 100_000
-"""Values in a schema, enums and defaults included."""
+"""Values in a schema, including enums and defaults."""
 
 
 class Fault(NamedTuple):
-    """One way in which arguments break their schema."""
+    """One violation of a schema by the arguments."""
 
     path: Path
     rule: str
     limit: Any
     message: str
     node: Any = None
-    """The part of the schema whose rule it is."""
+    """The part of the schema that contains the rule."""
 
 
 class Pinned:
-    """A schema as it was when it was first seen, and its validator, made when it is first needed."""
+    """A schema as it was when first seen, with its validator, which is created on first use."""
 
     __slots__ = ("_affordable", "_digest", "_source", "_validator", "schema")
 
     def __init__(self, source: Schema) -> None:
-        self._source = source  # held, so that no other schema can come to stand at its address
+        self._source = source  # held, so that its id cannot be reused by another schema
         self.schema: dict[str, Any] | None
         try:
             _weigh(source)
@@ -54,9 +54,9 @@ class Pinned:
 
     @property
     def digest(self) -> str:
-        """What it is known by where it is not at hand: the same as long as it takes and refuses the same."""
+        """Return a hash of the schema's rules. Titles and descriptions do not change it."""
         if self._digest is None:
-            from hashlib import blake2b  # only failures come here, and it loads OpenSSL
+            from hashlib import blake2b  # lazy: needed for failures only, and it loads OpenSSL
 
             rules = {} if self.schema is None else _rules(self.schema)
             said = msgspec.json.encode(rules, order="sorted", enc_hook=str)
@@ -64,11 +64,11 @@ class Pinned:
         return self._digest
 
     def unusable(self) -> str:
-        """Why nothing can be held against it; empty where it is a schema."""
+        """Return why the schema cannot be used for validation, or an empty string."""
         if self.schema is None:
             return "it is too large, or holds what JSON does not"
         try:
-            import jsonschema_rs  # the validator is made as it is for the first call
+            import jsonschema_rs  # created the same way as for the first call
 
             jsonschema_rs.validator_for(self.schema, retriever=_refuse)
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -76,7 +76,7 @@ class Pinned:
         return ""
 
     def faults(self, arguments: Mapping[str, Any]) -> list[Fault] | None:
-        """Every way in which arguments break it, or None where nothing can be said."""
+        """Return all violations by the arguments, or None if they cannot be validated."""
         schema = self.schema
         if schema is None:
             return None
@@ -85,7 +85,7 @@ class Pinned:
             return None
         try:
             if self._validator is None:
-                import jsonschema_rs  # 25 ms to import, and only failures and checked calls come here
+                import jsonschema_rs  # lazy: 25 ms, needed for failures and checked calls only
 
                 self._validator = jsonschema_rs.validator_for(schema, retriever=_refuse)
             if values > MANY:
@@ -96,7 +96,7 @@ class Pinned:
         found = []
         for error in errors:
             if type(error.kind).__name__ == "BacktrackLimitExceeded":
-                return None  # its pattern would take too long: whether the value fits is not known
+                return None  # the pattern is too expensive, so the result is unknown
             if error.schema_path:
                 node, limit = _node(schema, error.schema_path)
                 found.append(Fault(tuple(error.instance_path), str(error.schema_path[-1]), limit, error.message, node))
@@ -115,7 +115,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def pinned(schema: Schema) -> Pinned:
-    """One for each schema, whoever holds it: the same object, or another with the same text."""
+    """Return the compiled schema from the cache, by object or by equal text, or compile it."""
     known = _by_place.get(id(schema))
     if known is not None and known._source is schema:
         return known
@@ -123,7 +123,7 @@ def pinned(schema: Schema) -> Pinned:
         _weigh(schema)
         text = _encoder.encode(schema)
     except (TypeError, ValueError, RecursionError):
-        return Pinned(schema)  # not JSON, or too much of it: nothing to know it by
+        return Pinned(schema)  # not JSON or too large: no cache key
     known = _by_text.get(text)
     if known is None:
         if len(_by_text) >= KEPT:
@@ -135,13 +135,13 @@ def pinned(schema: Schema) -> Pinned:
 
 
 _WORDS = frozenset({"title", "description", "examples", "$comment", "$schema", "$id"})
-"""What is said about a value, and decides nothing."""
+"""Keywords that describe a value without restricting it."""
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-"""Where the keys are names of the tool's own."""
+"""Keywords whose keys are names of the tool and not keywords."""
 
 
 def _rules(node: Any, is_named: bool = False) -> Any:
-    """A schema without what is only said."""
+    """Return a schema without annotations."""
     if isinstance(node, Mapping):
         return {
             str(key): _rules(value, not is_named and key in _NAMED)
@@ -152,7 +152,10 @@ def _rules(node: Any, is_named: bool = False) -> Any:
 
 
 def _weigh(schema: Schema) -> None:
-    """Refuses what would not end: a value that is held in two places counts twice, and few lines may be very many."""
+    """Raise if a schema is too large.
+
+    Shared values count each time, since a small schema can expand to a very large one.
+    """
     left = MOST
     rest: list[Any] = [schema]
     while rest:
@@ -165,12 +168,12 @@ def _weigh(schema: Schema) -> None:
 
 
 def faults(arguments: Mapping[str, Any], schema: Schema) -> list[Fault]:
-    """Every way in which the arguments break the schema; none if it is not a schema we can read."""
+    """Return all violations of the schema, or an empty list if it cannot be read."""
     return judged(arguments, schema) or []
 
 
 def judged(arguments: Mapping[str, Any], schema: Schema) -> list[Fault] | None:
-    """The same, or None where nothing can be said: a schema that is none, or arguments that are not JSON."""
+    """Return all violations, or None if the schema is invalid or the arguments are not JSON."""
     return pinned(schema).faults(arguments)
 
 
@@ -179,7 +182,7 @@ def _refuse(uri: str) -> Any:
 
 
 def _node(schema: Schema, path: list[str | int]) -> tuple[Any, Any]:
-    """The part of a schema that a path leads into, and what stands at its end."""
+    """Return the schema node that contains the last part of a path, and the value at its end."""
     node: Any = None
     limit: Any = schema
     for part in path:
@@ -192,7 +195,7 @@ def _node(schema: Schema, path: list[str | int]) -> tuple[Any, Any]:
 
 
 def resolved(node: Any, root: Schema, hops: int = 8) -> Any:
-    """The node itself, or what its reference within the schema names."""
+    """Return the node, or the target of its reference within the schema."""
     while isinstance(node, Mapping) and isinstance(node.get("$ref"), str) and hops:
         reference = node["$ref"]
         if not reference.startswith("#"):

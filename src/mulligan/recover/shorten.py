@@ -1,4 +1,4 @@
-"""A text, shorter: it keeps its shape, repeats are folded, both ends stay, and it says that it was shortened."""
+"""Shortening of a text: structure stays, repeated lines are folded, both ends stay, and a mark states the cut."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 LEAST = 160
-"""Characters. Below this a shortened text is not worth its place."""
+"""A shorter result is not worth its space."""
 PARSED = 400_000
-"""Characters of JSON that are taken apart; of more only the ends are kept."""
+"""Characters of JSON that are parsed. Of longer texts only the ends are retained."""
 _MARK = "[mulligan: shortened to make the conversation fit;"
 _ALIKE = 3
-"""Lines alike, one after the other, that are worth folding."""
+"""Similar consecutive lines that are folded."""
 
 
 def is_shortened(text: str) -> bool:
@@ -21,7 +21,7 @@ def is_shortened(text: str) -> bool:
 
 
 def shortened(text: str, limit: int) -> str:
-    """At most `limit` characters of a text, or a few more where that is fewer than `LEAST`."""
+    """Return at most `limit` characters of a text, or slightly more if the limit is below `MIN_SHORTENED_CHARS`."""
     if len(text) <= limit:
         return text
     limit = max(limit, LEAST)
@@ -36,7 +36,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def _of_json(text: str, limit: int) -> str | None:
-    """The outline of a JSON text: every key as long as there is room, the first members of each list, their number."""
+    """Return the outline of a JSON text: keys as space permits, the first members of each list, and their number."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -50,7 +50,7 @@ def _of_json(text: str, limit: int) -> str | None:
     for chars in (4000, 1000, 300, 80, 24):
         low, high = 0, longest
         found = ""
-        while low <= high:  # the most members for which it fits
+        while low <= high:  # binary search for the most members that fit
             middle = (low + high) // 2
             told = _told(value, middle, chars)
             if len(told) <= room:
@@ -106,7 +106,7 @@ _VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+", re.IGNORECASE)
 
 
 def _folded(text: str) -> tuple[str, int]:
-    """The text with lines that differ only in numbers folded into the first and the last of them; how many went."""
+    """Fold lines that differ only in numbers into the first and the last of them. Return the number removed."""
     lines = text.split("\n")
     if len(lines) < _ALIKE * 2:
         return text, 0
@@ -129,13 +129,13 @@ def _folded(text: str) -> tuple[str, int]:
 
 
 def _ends(text: str, limit: int, total: int) -> str:
-    """Both ends, cut between lines where there are lines, else anywhere; a table keeps its head that way."""
+    """Return both ends, cut at line breaks if possible, so that a table retains its header."""
     mark = f"\n{_MARK} {total:,} characters, of which {{}} are left out here]\n"
     room = max(limit - len(mark) - 8, 20)
     head = room * 3 // 5
     tail = room - head
     first, last = text[:head], text[len(text) - tail :]
-    # Whole lines where that costs little: half a row of a table misleads.
+    # Prefer whole lines if that costs little: half a table row is misleading.
     cut = first.rfind("\n", head - max(head // 20, 1))
     if cut > 0:
         first = first[:cut]

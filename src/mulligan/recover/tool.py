@@ -1,4 +1,4 @@
-"""What recovery must know of the function behind a call, and of the calls before it."""
+"""What recovery knows about the function behind a call, and about earlier calls."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ MAX_TOOL_KEY_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """What recovery must know of the function behind a call."""
+    """What recovery knows about the function behind a call."""
 
     name: str
     server: str | None = None
-    """Whose tool it is, where it is another program's."""
+    """Server of the tool, if it runs in another program."""
     effects: Effects = "once"
     mode: Mode = "repair"
     schema: Callable[[], Mapping[str, Any] | None] = field(default=lambda: None)
-    """Asked for on the first failure only: to work it out from a signature takes time."""
+    """Called on the first failure only: deriving a schema from a signature takes time."""
     privileged: frozenset[str] = frozenset()
     released: frozenset[str] = frozenset()
     destructive: bool = False
-    """Marked so by its developer, an operator or an annotation: none of its arguments is changed without asking."""
+    """Declared by the developer, an operator or an annotation. Its arguments are never changed automatically."""
 
     items: frozenset[str] = frozenset()
     """Arguments that the developer declared to name items."""
     learn: Learn = "tell"
-    """How far memory goes: off, tell, or repair, which also runs promoted prerequisites."""
+    """Use of memory: off, tell, or repair, which also runs promoted prerequisites."""
     circuit_breaker: bool = False
-    """Whether it asks for its open circuit breaker to block first attempts too, whoever makes them."""
+    """Whether its open circuit breaker also blocks first attempts, outside of a loop too."""
     key: str = ""
-    """Which tool it is: two of one name differ in it. Where it is not given, it is made of `server` and `name`."""
+    """Identifies the tool among others with the same name. By default built from `server` and `name`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", make_tool_key(self.name, self.server, self.key))
 
     @property
     def recorded_key(self) -> str | None:
-        """The key as it is recorded: none where only a bare name is known."""
+        """Return the key to record, or None if only a bare name is known."""
         return self.key if self.key != self.name else None
 
     @property
@@ -61,10 +61,10 @@ def make_tool_key(name: str, server: str | None = None, function: str = "") -> s
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An earlier call of the same run: what was asked and what came of it."""
+    """An earlier call of the same run, with its outcome."""
 
     tool: str
     arguments: Any = None
     outcome: Outcome = "success"
     result: Any = None
-    """What it answered, or where it failed what the error said."""
+    """The result, or the error text of a failed call."""

@@ -1,6 +1,6 @@
-"""One value as another type, another spelling, within its bounds: what it becomes where its meaning stays.
+"""Coercion of one value to another type, spelling or bound without changing its meaning.
 
-Nothing is guessed: `020` is a name and not a number, a date stays as it was written, null is no value.
+Nothing is guessed: `020` is a name and not a number, a date stays as written, null is not a value.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from mulligan.records import How, Origin
 from mulligan.recover.near import LONGEST, meant, plain, sharing
 
 PARSED = 200_000
-"""Characters of a text that are read as JSON."""
+"""Characters of a text that are parsed as JSON."""
 _ZEROS = frozenset("zip zipcode postal postcode pin ssn code serial isbn ean".split())
-"""Words in a name that make a number's leading zeros count, which it has lost when it comes as a number."""
+"""Words in a name that make leading zeros significant. A number has lost them."""
 
 
 class Made(NamedTuple):
-    """What a value becomes, by which family of repairs."""
+    """A coerced value and the strategy behind it."""
 
     after: Any
     how: How
@@ -35,14 +35,14 @@ def is_number(value: Any) -> bool:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value says nothing: null, an empty text, list or object, or text that is nothing but their signs."""
+    """Return whether a value is empty: null, an empty text, list or object, or text of quotes and brackets only."""
     if value is None or (isinstance(value, list | tuple | Mapping) and not value):
         return True
     return isinstance(value, str) and len(value) <= 20 and not value.strip(" \t\r\n'\"`=:,{}[]()")
 
 
 def cast(value: Any, wanted: str, node: Mapping[str, Any], name: str, bold: bool = False) -> Iterator[Made]:
-    """The same value in the type that was asked for, the surest first."""
+    """Yield the value in the expected type, most certain first."""
     if isinstance(value, str):
         yield from _from_text(value, wanted, node, bold)
     elif wanted == "integer" and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
@@ -67,9 +67,9 @@ def cast(value: Any, wanted: str, node: Mapping[str, Any], name: str, bold: bool
 
 
 def _inside(value: Mapping[Any, Any], name: str, bold: bool) -> Iterator[Made]:
-    """The one thing in an object, where a single value is asked for: `{"value": 5}`, and for a suggestion `{"$lt": 5}`.
+    """Yield the one member of an object if a scalar is expected: `{"value": 5}`, and as a guess `{"$lt": 5}`.
 
-    A key that repeats the argument's name, or says that a value follows, says nothing more; any other may.
+    A key equal to the argument's name or `value` carries no information. Any other may.
     """
     ((key, inner),) = value.items()
     if is_empty(inner) or isinstance(inner, list | tuple | Mapping):
@@ -103,7 +103,7 @@ def _from_text(value: str, wanted: str, node: Mapping[str, Any], bold: bool) -> 
 
 
 def _as_list(value: Any, bold: bool) -> Iterator[Made]:
-    """A single value where a list is asked for. A text with commas may be one or several: that is not ours to say."""
+    """Yield a single value as a list. A text with commas is ambiguous: it is split only if guessing is allowed."""
     if isinstance(value, str):
         text = value.strip()
         if not text or text[0] in "[{":
@@ -119,7 +119,7 @@ def _as_list(value: Any, bold: bool) -> Iterator[Made]:
 
 
 def unquoted(text: str) -> str:
-    """A text without the space and the quotes around it."""
+    """Return a text without surrounding spaces and quotes."""
     bare = text.strip()
     while len(bare) >= 2 and bare[0] == bare[-1] and bare[0] in "\"'`":
         bare = bare[1:-1].strip()
@@ -127,7 +127,7 @@ def unquoted(text: str) -> str:
 
 
 def parse(text: str) -> Any:
-    """What a text says as JSON, or as Python writes the same; None where it is neither."""
+    """Parse a text as JSON or as a Python literal. Return None if it is neither."""
     bare = text.strip()
     if not bare or len(bare) > PARSED or bare[0] not in "[{\"'`":
         return None
@@ -137,14 +137,14 @@ def parse(text: str) -> Any:
             parsed = msgspec.json.decode(tried)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             continue
-        if isinstance(parsed, str) and parsed != text:  # written as JSON twice
+        if isinstance(parsed, str) and parsed != text:  # JSON inside a JSON string
             return parse(parsed)
         return parsed
     return None
 
 
 def _as_json(text: str) -> str:
-    """Python's way to write a list or a dictionary, where no apostrophe can be mistaken for a quote."""
+    """Convert a Python list or dictionary literal to JSON, if no apostrophe can be mistaken for a quote."""
     if '"' in text or re.search(r"\w'\w|\\(?![nt]|u[0-9a-fA-F]{4})", text):
         return text
     text = text.replace("'", '"')
@@ -154,7 +154,7 @@ def _as_json(text: str) -> str:
 
 
 def member(value: Any, members: list[Any], bold: bool = False) -> Iterator[Made]:
-    """The member of an enum that a value is, in another spelling."""
+    """Yield the enum member that a value spells differently."""
     texts = [each for each in members if isinstance(each, str)]
     if isinstance(value, str) and len(value) <= LONGEST:
         bare = unquoted(value)
@@ -179,18 +179,18 @@ def member(value: Any, members: list[Any], bold: bool = False) -> Iterator[Made]
 
 
 def within(value: Any, rule: str, limit: Any, node: Mapping[str, Any]) -> Made | None:
-    """A number moved to the bound that it broke, as the kind of number that it was."""
+    """Move a number to the bound that it violates, as the same type of number."""
     if not is_number(value) or not is_number(limit) or value != value:
         return None
     types = node.get("type")
     is_whole = types == "integer" or isinstance(value, int)
     if rule in ("exclusiveMinimum", "exclusiveMaximum"):
         if not is_whole or limit != int(limit):
-            return None  # there is no number next to a bound
+            return None  # no float is adjacent to an exclusive bound
         return Made(int(limit) + (1 if rule == "exclusiveMinimum" else -1), "clamp", "clamp", "schema")
     return Made(like(limit, value), "clamp", "clamp", "schema")
 
 
 def like(bound: float, value: float) -> float:
-    """A bound as the kind of number that stood in the call, where it is one."""
+    """Return a bound as the type of number used in the call, if it can be converted."""
     return int(bound) if isinstance(value, int) and isinstance(bound, float) and bound.is_integer() else bound

@@ -1,11 +1,11 @@
-"""How much fits into models that are often met, for providers that do not say it when something does not."""
+"""Context windows and providers of common models, for providers whose errors do not state a size."""
 
 from __future__ import annotations
 
 import re
 
-# The windows their providers name, by how a model's name begins; the first that fits. Only those that have not changed
-# with a version: an unknown model is better than a wrong window.
+# Published context windows by prefix of the model name. The first match counts. Only windows that do not vary between
+# versions are listed: an unknown window is better than a wrong one.
 _WINDOWS = (
     (r"gpt-4\.1", 1_047_576),
     (r"gpt-4o|gpt-4-turbo|chatgpt-4o", 128_000),
@@ -43,18 +43,18 @@ _DIGITS = re.compile(r"gemini|gemma|mistral|mixtral|ministral|codestral|pixtral|
 
 
 def counts_digits(model: object) -> bool:
-    """Whether the tokenizer of a model takes each digit of a number for itself, as far as its name says."""
+    """Return whether the model's tokenizer splits numbers into single digits, by the model's name."""
     return _DIGITS.match(_own_name(model)) is not None
 
 
 def window_of(model: object) -> int | None:
-    """The window of a model in tokens, where it is known by its name."""
+    """Return the context window of a model in tokens, if its name is known."""
     name = _own_name(model)
     return next((window for pattern, window in _WINDOWS if re.match(pattern, name)), None)
 
 
 def provider_of(model: object) -> str:
-    """Who serves a model, by its name: `anthropic/claude-...`, `gpt-4o`; empty where that cannot be told."""
+    """Return the provider of a model by its name: `anthropic/claude-...`, `gpt-4o`. Empty if unknown."""
     if isinstance(model, str) and "/" in model and not model.startswith("models/"):
         return model.partition("/")[0].lower()
     name = _own_name(model)
@@ -62,7 +62,7 @@ def provider_of(model: object) -> str:
 
 
 def _own_name(model: object) -> str:
-    """A model's name without who serves it and where: `us.anthropic.claude-...`, `openai/gpt-4o`, `models/gemini`."""
+    """Return a model name without provider and region: `us.anthropic.claude-...`, `openai/gpt-4o`, `models/gemini`."""
     if not isinstance(model, str):
         return ""
     return re.sub(r"^(?:(?:us|eu|apac|global|anthropic|meta|mistral|cohere)\.)+", "", model.rpartition("/")[2].lower())

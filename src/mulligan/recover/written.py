@@ -1,7 +1,7 @@
-"""JSON as models write it: read, and mended where there is only one way to read it.
+"""Parsing of JSON written by models, with repair if there is exactly one reading.
 
-Mending is our own and not a package's: those make something of everything, and a guess at half an answer is worse than
-to ask again. Here only what surrounds JSON, and what has exactly one reading, is changed.
+Repair libraries accept any text, and a guess at half an answer is worse than a new attempt. This module removes only
+text around JSON and repairs only what has exactly one reading.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any, NamedTuple
 import msgspec
 
 LONGEST = 1_000_000
-"""Characters that are mended; what is longer is only read."""
+"""Longer texts are parsed but not repaired."""
 DEEPEST = 60
 
 
 class Written(NamedTuple):
-    """What a model's arguments say: an object, mended or not, or why they are none."""
+    """A model's arguments as an object, or the error why they are none."""
 
     value: dict[str, Any] | None
     mended: str = ""
-    """What was wrong with how they were written."""
+    """What was wrong with the text."""
     why: str = ""
 
 
 def read(arguments: Any) -> Written:
-    """Arguments of a call as a dictionary, however they came."""
+    """Parse the arguments of a call in any form into a dictionary."""
     if isinstance(arguments, Mapping):
         return Written(dict(arguments))
     if arguments is None:
@@ -40,7 +40,7 @@ def read(arguments: Any) -> Written:
     except UnicodeDecodeError:
         return Written(None, why="The arguments are not a JSON object: they are not text.")
     if text.strip() in ("", "null"):
-        return Written({})  # how some models say that there are none
+        return Written({})  # some models send this for no arguments
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -52,9 +52,9 @@ def read(arguments: Any) -> Written:
 
 
 def mend(text: str, *, is_object: bool = False) -> str | None:
-    """The JSON that a text can only mean, or None."""
+    """Return the only JSON that a text can represent, or None."""
     if is_object and not text.strip():
-        return "{}"  # what several models send for a call without arguments
+        return "{}"  # several models send this for a call without arguments
     found = _meaning(text, is_object=is_object)
     return None if found is None else found.text
 
@@ -63,11 +63,11 @@ class _Reading(NamedTuple):
     text: str
     value: Any
     how: str
-    """What was wrong with it."""
+    """What was wrong with the text."""
 
 
 def _meaning(text: str, *, is_object: bool) -> _Reading | None:
-    """The one reading of a text; None where there is none, or more than one."""
+    """Return the only reading of a text, or None if there is none or more than one."""
     if len(text) > LONGEST or _depth(text) > DEEPEST:
         return None
     found: dict[str, _Reading] = {}
@@ -87,12 +87,12 @@ def _meaning(text: str, *, is_object: bool) -> _Reading | None:
 
 
 def _candidates(text: str) -> Iterator[tuple[str, str]]:
-    """The same text, with one or more of the usual slips put right."""
+    """Yield the text with common defects removed."""
     inner, how = text.strip().lstrip("\ufeff").strip(), "they were not strict JSON"
     if inner[:1] not in ("{", "[", '"') and (fenced := _fenced(inner)) is not None:
         inner, how = fenced, "they stood in a code block"
     elif inner[:1] not in ("{", "[", '"') or inner[-1:] not in ("}", "]", '"'):
-        # Words around one value; with two values nobody knows which is meant.
+        # Text around one value. With two values the reading is ambiguous.
         start = min((place for place in (inner.find("{"), inner.find("[")) if place >= 0), default=-1)
         end = max(inner.rfind("}"), inner.rfind("]"))
         if start < 0 or end <= start:
@@ -110,7 +110,7 @@ _LANGUAGE = re.compile(r"[A-Za-z]{1,10}\s*(?=[{\[\"])")
 
 
 def _fenced(text: str) -> str | None:
-    """What stands in the one code block of a text."""
+    """Return the content of the only code block in a text, or None."""
     if text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) > 2 * len(_FENCE):
         inside = text[len(_FENCE) : -len(_FENCE)]
     elif len(parts := text.split(_FENCE, 3)) == 3:
@@ -124,7 +124,7 @@ _REST = re.compile(r"(?:\s|[}\])>;,`]|</?[a-zA-Z_|]{1,30}>|<\|[^|>]{0,40}\|>)+")
 
 
 def _alone(text: str) -> str | None:
-    """The object at the beginning, where only closing marks and tags of a template follow."""
+    """Return the object at the beginning, if only closing marks and template tags follow."""
     if not text.startswith("{"):
         return None
     try:
@@ -149,7 +149,10 @@ _INSIDE = re.compile(r"""\\.|["\x00-\x1f]""", re.DOTALL)
 
 
 def _slips(text: str) -> str | None:
-    """Trailing commas, single quotes, Python's constants and bare line breaks in strings; None if in doubt."""
+    """Repair trailing commas, single quotes, Python constants and raw line breaks in strings.
+
+    Return None if in doubt.
+    """
     made: list[str] = []
     at = 0
     for token in _TOKENS.finditer(text):
@@ -157,7 +160,7 @@ def _slips(text: str) -> str | None:
         at = token.end()
         sort = token.lastgroup
         if sort == "open":
-            return None  # it never ends: what was meant to follow is not known
+            return None  # unterminated: the continuation is unknown
         if sort == "word":
             made.append(_PYTHON.get(token[0], token[0]))
         elif sort != "comma":
@@ -181,7 +184,7 @@ _strict = json.JSONDecoder(parse_constant=_no_number)
 
 
 def _depth(text: str) -> int:
-    """How deep brackets are nested, at most; those inside texts are counted too, which errs on the safe side."""
+    """Return the maximum nesting of brackets. Brackets inside strings count too, which is a safe overestimate."""
     deepest = depth = 0
     for found in re.finditer(r"[\[{}\]]", text):
         depth += 1 if found[0] in "[{" else -1
@@ -190,7 +193,7 @@ def _depth(text: str) -> int:
 
 
 def _fault(text: str) -> str:
-    """What is wrong, and where: a model that is told can write it again."""
+    """Describe the error and its position, so that the model can correct it."""
     if _depth(text) > DEEPEST:
         return "The arguments are not a JSON object: they are nested too deeply."
     try:

@@ -1,7 +1,7 @@
-"""What may leave the process: plain data, without secrets, presentable.
+"""Redaction and sanitization of everything that leaves the process.
 
-`plain` copies any value into plain data of bounded size; a `Redactor` takes out what must not be written down; `clean`
-and `quote` make what a stranger wrote fit to be shown. Redact before showing: `clean` does not look for secrets.
+`to_plain_data` copies any value into bounded plain data. A `Redactor` removes secrets and personal data. `sanitize` and
+`quote_untrusted` make untrusted text safe to display. Redact first: `sanitize` does not look for secrets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["FOREIGN", "Redactor", "clean", "faults", "plain", "quote"]
 
 
 def __getattr__(name: str) -> object:
-    # The larger half, which a process that only shows what is already written down never needs.
+    # Lazy: processes that only display stored text never need the redactor, which is the larger part.
     if name == "Redactor":
         from mulligan.redaction.redactor import Redactor
 

@@ -1,4 +1,4 @@
-"""Secrets that can be told by what stands beside them: a name, a header, an address, a flag, a sentence."""
+"""Detection of secrets by their context: a name, a header, a URL, a flag, a sentence."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import functools
 from mulligan.redaction import judge, names
 from mulligan.redaction.expressions import Expression, Match
 
-# One of these, in small letters, stands in every text in which something is found here: in any text; in one with four
-# digits side by side; with a colon; with a flag.
+# Every text with a finding contains one of these in lower case: in any text, in one with four consecutive digits, with
+# a colon, with a flag.
 _TELLING = ("pass", "pwd", "secret", "token", "api", "access", "cred", "identified by", "bearer", "basic ")
 _WITH_DIGITS = (
     "otp", "pin", "verification ", "security ", "recovery ", "backup ", "login ", "one-time ", "32:", "33:"
@@ -17,7 +17,7 @@ _WITH_COLONS = (":thin:", ":*:", "bundle_")
 
 # Words between a name and its value.
 _FILLERS = names.words("is was are provided supplied given used value number header found received")
-# Names that say secret only of a value that looks like one.
+# Names that indicate a secret only if the value looks like one.
 _LOOSE = names.words(
     "key login access_id accessid signature sig session sid sso salt seed license licence dsn pat auth sas"
 )
@@ -42,7 +42,7 @@ _NO_VALUES = names.words(
 
 
 def _backwards(known: frozenset[str]) -> str:
-    """The words as an expression for a text that is read from its end, common beginnings first."""
+    """Return a pattern for the reversed words, grouped by first letter, for matching a text from its end."""
     spelt: dict[str, list[str]] = {}
     for word in sorted(known):
         spelt.setdefault(word[-1], []).append(word[-2::-1].replace("_", r"[_.\- ]?"))
@@ -50,7 +50,7 @@ def _backwards(known: frozenset[str]) -> str:
 
 
 class _Meaning:
-    """What a name says of its value. Where that is not sure, the value must look like a secret too."""
+    """What a name says about its value. If that is uncertain, the value must look like a secret too."""
 
     __slots__ = ("is_sure", "kind")
 
@@ -74,7 +74,7 @@ def _meaning(phrase: str) -> _Meaning | None:
 
 
 def _is_value(meaning: _Meaning, value: str, is_quoted: bool, is_assigned: bool) -> bool:
-    """Whether what stands beside a telling name is the secret itself, and not a word about it."""
+    """Return whether the value beside a secret's name is the secret itself and not a word about it."""
     kind = meaning.kind
     if len(value) < 3 or value.lower() in _NO_VALUES or judge.is_fake(value):
         return False
@@ -84,7 +84,7 @@ def _is_value(meaning: _Meaning, value: str, is_quoted: bool, is_assigned: bool)
         return kind in names.NUMBERS
     if kind in _DIGITS:
         return False
-    if kind in _SIGNED and not is_assigned:  # a header: it was spent on the call it signed
+    if kind in _SIGNED and not is_assigned:  # a header: it is valid only for the call it signed
         return False
     if not meaning.is_sure:
         return judge.is_random(value, 12) and not judge.is_code(value)
@@ -98,9 +98,9 @@ def _is_value(meaning: _Meaning, value: str, is_quoted: bool, is_assigned: bool)
     )
 
 
-# A separator and, before it, the end of a name that may say secret. For a text read backwards: the end of a name is
-# where it tells, and most separators are done with after one letter. One expression for each separator: what begins
-# with a letter of its own is found twice as fast.
+# A separator, preceded by the end of a name that may indicate a secret. The text is matched backwards: the end of a
+# name is decisive, and most separators fail after one letter. One pattern per separator: a pattern with a fixed first
+# character is twice as fast.
 _NAME = (
     r"(?=[a-z0-9_\"'\])`\\? ])[ \t\r\n\"'\])`\\?]{0,8}+(?:[0-9]{1,4}[_.\- ]?|)"
     rf"(?:{_backwards(names.SAID | names.FORMS | _LOOSE | _FILLERS)})"
@@ -136,7 +136,7 @@ _SHORT = Expression(
 _CODE = Expression(r"(otp|passcode|pin|code)(?:[ \t]+(?:is|was|of))?[ \t:=#]{1,3}(\d{4,8})(?![\w.:/-])")
 _CODES = ("verification ", "security ", "recovery ", "backup ", "access ", "login ", "one-time ")
 _NAMELESS = Expression(
-    # A line of .pgpass, a thin address of Oracle, a variable of Terraform.
+    # A line of .pgpass, an Oracle thin URL, a Terraform variable.
     r":(?:5432|5433|6432|\*):[\w*-]{1,63}+:[\w*-]{1,63}+:([^\s:\"']{4,100}+)(?=\s|\Z)"
     r"|:thin:[\w.$-]{1,60}+/([^\s@/\"']{3,100}+)@"
     r"|variable \"[\w-]{0,60}?(?:password|secret|token|key)\"\s{0,3}\{[^{}]{0,300}?\bdefault\s{0,20}=\s{0,3}"
@@ -150,7 +150,7 @@ _TOLD = ("pass", "pwd", "secret", "token", "api", "access", "credential", "ident
 
 
 def might_hold(text: str, small: str, has_codes: bool) -> bool:
-    """Whether `find` could add anything: far quicker, and true far more often."""
+    """Return whether `find_by_context` could find anything. Much faster, with many false positives."""
     if any(map(small.__contains__, _TELLING)) or (has_codes and any(map(small.__contains__, _WITH_DIGITS))):
         return True
     if ":" in text:
@@ -170,9 +170,10 @@ def might_hold(text: str, small: str, has_codes: bool) -> bool:
 
 
 def find(text: str, small: str, has_codes: bool, found: list[tuple[str, int, int]]) -> None:
-    """Adds where a text, also given in small letters and of the same length, holds a secret beside what says so.
+    """Add the spans of secrets that are identified by their context.
 
-    `has_codes` tells whether four digits stand side by side in it.
+    `lower_text` is the text in lower case with the same length. `has_codes` means that it contains four consecutive
+    digits.
     """
     has_colons, has_equals = ":" in text, "=" in text
     if has_colons or has_equals:
@@ -183,7 +184,7 @@ def find(text: str, small: str, has_codes: bool, found: list[tuple[str, int, int
         equals = _EQUALS.search(backwards) if has_equals else None
         if colon or equals:
             _assigned(text, small, _places(backwards, colon, equals), found)
-    # One character is found twice as fast as two, and is mostly not there.
+    # Searching one character is twice as fast as two, and it is usually absent.
     if "-" in text and (" -" in text or "-u" in text or "\t-" in text):
         _flags(text, small, found)
     if "<" in text and "</" in text:
@@ -210,7 +211,7 @@ def find(text: str, small: str, has_codes: bool, found: list[tuple[str, int, int
         found += [("password", *hit.span(1)) for hit in _BUNDLE.finditer(text)]
     if has_codes and ("code" in small or "pin" in small or "otp" in small):
         _codes(small, found)
-    # A piece of all that a sentence begins with, some of several: of an "access key", a "credential", "identified by".
+    # Fragments of all words in `_SENTENCE_WORDS`, some shared: "access key", "credential", "identified by".
     if "key" in small or "token" in small or "pass" in small or "secret" in small or "enti" in small or "pwd" in small:
         _sentences(text, small, found)
 
@@ -237,12 +238,12 @@ def _sentences(text: str, small: str, found: list[tuple[str, int, int]]) -> None
 
 
 def _is_cursor(small: str, position: int, word: str) -> bool:
-    """Whether a token is a place in a list: `nextPageToken`, `continuation_token`."""
+    """Return whether a token is a list cursor: `nextPageToken`, `continuation_token`."""
     return word == "token" and small[max(0, position - 16) : position].rstrip("_- ").endswith(names.CURSORS)
 
 
 def _is_within(start: int, end: int, found: list[tuple[str, int, int]]) -> bool:
-    """Whether it was found already: to judge a value takes longer than to find it. The last few will do."""
+    """Return whether a recent finding covers this span: checking a value costs more than finding it."""
     return any(a <= start and end <= b for _, a, b in found[-4:]) if found else False
 
 
@@ -277,7 +278,7 @@ def _codes(small: str, found: list[tuple[str, int, int]]) -> None:
 
 
 def _places(backwards: str, colon: Match | None, equals: Match | None) -> list[int]:
-    """Where a separator stands after what may be a name that says secret, given the last of each."""
+    """Return the positions of separators after possible secret names, given the last match of each."""
     last = len(backwards) - 1
     return sorted(
         last - each.start()
@@ -291,13 +292,13 @@ def _assigned(text: str, small: str, places: list[int], found: list[tuple[str, i
     size = len(small)
     done = 0
     for start in places:
-        if start < done:  # inside cookies that were read
+        if start < done:  # inside cookies that were already read
             continue
         separator = _SEPARATOR.match(small, start)
         if separator is None:
             continue
         end = separator.end()
-        # Backwards from the separator, so that only the name beside it is read.
+        # Match backwards from the separator, so that only the adjacent name is read.
         before = _BEFORE.match(text[max(0, start - 64) : start][::-1])
         if before is None:
             continue
@@ -327,7 +328,7 @@ def _assigned(text: str, small: str, places: list[int], found: list[tuple[str, i
         value, (first, last) = hit[group], hit.span(group)
         if group == "bare":
             value = value.rstrip(".:!?")
-            if text[last : last + 1] in ("(", "["):  # a call or an index: code that will fetch it
+            if text[last : last + 1] in ("(", "["):  # a call or an index: code that fetches the secret
                 continue
         if _is_within(first, first + len(value), found):
             continue
@@ -336,7 +337,7 @@ def _assigned(text: str, small: str, places: list[int], found: list[tuple[str, i
 
 
 def _paired(before: str) -> _Meaning | None:
-    """`{"name": "DB_PASSWORD", "value": ...}`: the name is the value of the field before."""
+    """Interpret the name in the preceding field: `{"name": "DB_PASSWORD", "value": ...}`."""
     hit = _PAIRED.match(before.rstrip("\"'\\ ")[:-5][::-1])
     return _meaning((hit[1] or hit[2])[::-1]) if hit else None
 
@@ -354,7 +355,7 @@ def _addresses(text: str, found: list[tuple[str, int, int]]) -> None:
             if judge.is_random(hit[3]):
                 found.append(("url_credential", *hit.span(3)))
         elif hit[2].lower() not in _NO_VALUES and not judge.is_fake(hit[2]):
-            # From the name on: some services put the secret there.
+            # Include the user name: some services put the secret there.
             found.append(("url_credential", hit.start(1), hit.end(2)))
 
 
@@ -362,7 +363,7 @@ _PASSWORDS = ("pas", "pwd", "ide")
 
 
 def _is_told(word: str, value: str) -> bool:
-    if len(value) < 24 and not any(map(str.isdigit, value)):  # a word, as most are
+    if len(value) < 24 and not any(map(str.isdigit, value)):  # fast path: a plain word
         return False
     if judge.is_fake(value) or judge.is_code(value) or (word[:3] not in _PASSWORDS and judge.is_counted(value)):
         return False
@@ -373,7 +374,7 @@ def _is_told(word: str, value: str) -> bool:
 
 
 def _is_user_and_password(value: str) -> bool:
-    import binascii  # only where a text says "basic"
+    import binascii  # lazy: needed for texts with "basic" only
 
     try:
         user, colon, password = binascii.a2b_base64(value + "=" * (-len(value) % 4)).partition(b":")

@@ -1,4 +1,4 @@
-"""What must not be written down, found in free text: one look to see whether there is anything, then the finders."""
+"""Detection of secrets and personal data in free text: a fast check, then the specific finders."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from mulligan.redaction import contexts, formats, personal
 from mulligan.redaction.expressions import Expression
 
 Found = tuple[str, int, int]
-"""What must not be written down, from where in a text, and to where."""
+"""Kind, start and end of a sensitive span in a text."""
 
 
 def might_hold(text: str) -> bool:
-    """Whether anything at all could be found: cheap, and true far more often than something is."""
+    """Return whether anything could be found. Fast, with many false positives."""
     raw = text.encode("ascii", "replace")
     if raw.translate(formats.RUNS).find(formats.LONG) >= 0 or "@" in text or "PRIVATE KEY" in text:
         return True
     spelt = raw.translate(personal.SPELT).decode()
     has_codes = False
-    if "0" in spelt:  # one character is found thirty times as fast as two
+    if "0" in spelt:  # searching one character is thirty times as fast as two
         if "00" in spelt and personal.might_hold(raw, spelt):
             return True
         has_codes = "0000" in spelt
@@ -26,13 +26,13 @@ def might_hold(text: str) -> bool:
 
 
 def detect(text: str) -> list[Found]:
-    """Kind, start and end of everything found; what overlaps is for the caller to settle.
+    """Return kind, start and end of all findings. They may overlap.
 
-    Each finder is asked only where the text holds what it begins with: most texts hold little of it.
+    Each finder runs only if the text contains what its findings begin with.
     """
     if text.isascii():
         raw, small = text.encode(), text.lower()
-    else:  # one byte a character, so that a place in one is a place in the other
+    else:  # one byte per character, so that indexes are equal in both
         raw = text.encode("ascii", "replace")
         small = raw.lower().decode()
     found: list[Found] = []
@@ -41,12 +41,12 @@ def detect(text: str) -> list[Found]:
         formats.find(text, runs, first, found)
     if "PRIVATE KEY" in text:
         found.extend(_pem(text))
-    # A number may be the first thing in a text. To ask whether something is in it, str is faster than bytes.
+    # The leading space lets a number start the text. Substring search is faster in str than in bytes.
     marked = " " + raw.translate(personal.MARKED).decode()
     contexts.find(text, small, "0000" in marked, found)
     if "@" in text:
         personal.find_addresses(text, found)
-    if "00" in marked:  # no number of a person goes without two digits side by side
+    if "00" in marked:  # every personal number contains two consecutive digits
         if " 0000000" in marked or "00 00" in marked:
             personal.find_numbers(text, marked, found)
         if "A00" in marked or "A 00" in marked:
@@ -59,7 +59,10 @@ _LINE = Expression(r"[A-Za-z0-9+/=]{16,}+\s{0,4}")
 
 
 def _pem(text: str) -> Iterator[Found]:
-    """A key between its two lines; or, of one that was cut, everything on the side of the line that is left."""
+    """Yield private keys between their two lines.
+
+    Of a truncated key, yield everything on the key's side of the line.
+    """
     opened = None
     for header in _HEADER.finditer(text):
         if header[1] == "BEGIN":

@@ -1,4 +1,4 @@
-"""Regular expressions that are compiled when first used: the library is imported far more often than it redacts."""
+"""Regular expressions that are compiled on first use: most processes import them without redacting."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ _compile: Callable[[str, int], re.Pattern[str]] = re.compile
 
 
 def compiled(pattern: str, flags: int = 0) -> re.Pattern[str]:
-    """An expression of our source or of settings. Never one made of a text that was met: they may be kept in a file."""
+    """Compile a pattern from our source or from settings.
+
+    Never pass one built from recorded text: it may be cached in a file.
+    """
     return _compile(pattern, flags)
 
 
 def take_from(maker: Callable[[str, int], re.Pattern[str]]) -> None:
-    """Lets expressions come from somewhere else: who lives for a tenth of a second has no time to compile."""
+    """Replace the compile function, for short-lived processes that load compiled patterns from a cache."""
     global _compile
     _compile = maker
 
 
 class Expression:
-    """A compiled expression, but not yet.
+    """A regular expression that is compiled on first use.
 
-    We write them so that no text costs more than a constant for each character: each begins with the rarest thing it
-    needs, so that the rest of a text is skipped quickly, and every repetition is bounded or possessive.
+    Patterns must cost at most a constant per character: each begins with its rarest element, so that most text is
+    skipped quickly, and every repetition is bounded or possessive.
     """
 
     match: Callable[..., Match | None]
@@ -42,5 +45,5 @@ class Expression:
     def __getattr__(self, name: str) -> object:
         made = compiled(self.pattern, self.flags)
         for method in ("match", "search", "fullmatch", "finditer", "sub", "split", "findall"):
-            setattr(self, method, getattr(made, method))  # found directly from now on
+            setattr(self, method, getattr(made, method))  # direct attributes from now on
         return getattr(made, name)

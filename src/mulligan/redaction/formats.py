@@ -1,4 +1,4 @@
-"""Secrets that can be told by their own form: what providers put before a key, and a few shapes without a prefix."""
+"""Detection of secrets by their own format: provider prefixes, and a few formats without a prefix."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 from mulligan.redaction import judge, names
 from mulligan.redaction.expressions import Expression
 
-# Provider, the ways its secrets begin, and what follows. Lengths are as issued, with room where they have varied:
-# a form that is too wide hides identifiers, which are evidence.
+# Provider, prefixes of its secrets, and pattern of the remainder. Lengths are as issued, with a margin where they have
+# varied: a pattern that is too wide hides identifiers, which are evidence.
 _PREFIXED = r"""
 openai        sk-proj- sk-svcacct- sk-admin-                    [\w-]{20,250}
 anthropic     sk-ant-                                           [a-z]{3,6}\d\d-[\w-]{80,120}AA
@@ -155,8 +155,8 @@ linkedin      AQ                                                [\w-]{340,360}
 stytch        secret-live- secret-test-                         [\w=-]{30,60}
 """
 
-# Secrets that are told by what stands before them: the last two characters there, looked up as the first two of the
-# others are; all of it; how the secret begins, and what follows.
+# Secrets that follow a marker: the last two characters of the marker as lookup key, then kind, full marker, prefix of
+# the secret, and pattern of the remainder.
 _AFTER = {
     **{f"{digit}:": ("telegram", r"(?<!\d)\d{8,10}:", "AA", r"[\w-]{32,33}(?![\w-])") for digit in "0123456789"},
     **{f"{digit}|": ("meta", r"(?<!\d)\d{15,16}\|", "", r"[\w-]{27,40}(?![\w-])") for digit in "0123456789"},
@@ -166,10 +166,10 @@ _AFTER = {
 }
 _NOTHING = ("", "", "", "")
 _ESCAPED = {"\\": 1, "%": 2}
-"""Characters of a run that belong to what stands before it: "\\nghp_..." inside JSON, "%3Dghp_..." inside a URL."""
+r"""Characters of a run that belong to an escape before it: "\nghp_..." inside JSON, "%3Dghp_..." inside a URL."""
 _MARKS = frozenset(":|/+\\%")
-"""What stands before a run where one of the two tables has something to say."""
-# And addresses that are a secret whole.
+"""Characters before a run for which one of the two tables applies."""
+# URLs that are secret as a whole.
 _HOOKS = Expression(
     r"hook(?:s\.(?:slack\.com/[a-z]{7,9}/[\w+/-]{20,120}|zapier\.com/hooks/catch/[\w/]{8,60})"
     r"|s/\d{15,21}/[\w-]{40,100}|\.office\.com/[\w@/-]{20,200})",
@@ -177,19 +177,20 @@ _HOOKS = Expression(
 )
 
 RUNS = bytes(97 if chr(c).isalnum() or chr(c) in "_.~-" else 32 for c in range(128)) + b" " * 128
-"""For bytes.translate: what may stand in a run, and spaces for the rest. Looking for a long one is then one search."""
+"""Table for bytes.translate: `a` for characters of a run, spaces for the rest. A long run is then one substring
+search."""
 LONG = b"a" * 16
-"""Everything above begins a run at least as long, or is found by its telling part in a text that has one."""
+"""Every format above starts a run of at least this length, or is found by its marker in a text with one."""
 _FIRST = 2
-"""Characters by which formats are looked up: the shortest prefix has as many."""
+"""Characters of the lookup key. The shortest prefix has as many."""
 
 
 _SAMPLED = names.words("google anthropic databricks")
-"""Providers of which keys made up by counting are about in examples; of any other, what has the form is hidden."""
+"""Providers whose documentation contains sequential sample keys. For all others the format alone decides."""
 
 
 _FORMATS: dict[str, list[tuple[str, str, str]]] = {}
-"""By how they begin; filled when first used."""
+"""Formats by lookup key, filled on first use."""
 
 
 def _prefixed() -> dict[str, list[tuple[str, str, str]]]:
@@ -198,13 +199,13 @@ def _prefixed() -> dict[str, list[tuple[str, str, str]]]:
         kind, *prefixes, body = line.split()
         for prefix in prefixes:
             found.setdefault(prefix[:_FIRST], []).append((kind, prefix, body))
-    _FORMATS.update(found)  # at once: another thread may be looking
+    _FORMATS.update(found)  # in one update: another thread may be reading
     return _FORMATS
 
 
 @functools.cache
 def _compiled(prefix: str, body: str) -> re.Pattern[str]:
-    # One at a time, when a text first begins like it: compiling all of them takes longer than most programs run.
+    # Compile each format when a text first starts with its prefix: compiling all takes longer than most programs run.
     return re.compile(re.escape(prefix) + f"({body})", re.ASCII)
 
 
@@ -218,9 +219,9 @@ _SHAPES = Expression(
 
 
 def find(text: str, runs: bytes, start: int, found: list[tuple[str, int, int]]) -> None:
-    """Adds where a text holds something in the form of a provider's secret.
+    """Add the spans of secrets in a provider's format.
 
-    `runs` is its translation by `RUNS`, and `start` the first place there of `LONG`.
+    `runs` is the text translated by `RUN_TABLE`, and `start` the first index of `LONG_RUN` in it.
     """
     formats = _FORMATS or _prefixed()
     has_shapes = None
@@ -259,7 +260,7 @@ def find(text: str, runs: bytes, start: int, found: list[tuple[str, int, int]]) 
 
 
 def _address(text: str, start: int) -> int:
-    """Where the address begins that goes on there."""
+    """Return the start of the URL that contains this index."""
     opening = text.rfind("https://", max(0, start - 80), start)
     return opening if opening >= 0 and not any(map(str.isspace, text[opening:start])) else start
 
@@ -284,8 +285,8 @@ def _is_drawn(kind: str, body: str, must_be_random: bool) -> bool:
 
 
 def _is_wallet(said: str) -> bool:
-    """A Bitcoin address of the old form: it carries a checksum."""
-    import hashlib  # only where something looks like one
+    """Return whether a text is a legacy Bitcoin address with a valid checksum."""
+    import hashlib  # lazy: needed for texts that look like one only
 
     alphabet = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
     if not set(said) <= set(alphabet):

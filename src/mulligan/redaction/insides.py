@@ -1,4 +1,4 @@
-"""The inside of a system, as error texts show it: stack frames, private addresses, connection strings."""
+"""Detection of system internals in error texts: stack frames, private addresses, connection strings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TELLING = ("password=", "pwd=", "user id", "uid=", "accountkey", "sharedaccess"
 
 _PYTHON = Expression(
     r"Traceback \(most recent call last\):?"
-    # The lines of source under a frame go with it.
+    # Includes the source lines under a frame.
     r"|File \\{0,3}\"[^\"\n]{1,300}\\{0,3}\", line \d{1,7}(?:, in [^\s\\]{1,120}+)?(?:\n {4}[^\n]{0,400}+)*"
 )
 _AT = Expression(
@@ -37,7 +37,7 @@ _AT = Expression(
 )
 _GO = Expression(r"goroutine \d{1,9} \[[^\]\n]{1,60}\]:?|:\d{1,7} \+0x[0-9a-f]{1,16}")
 _SCHEME = Expression(r"[a-z0-9+.:-]{1,40}+", re.IGNORECASE)
-# What was hidden in an address, as in `bob:[redacted password]@db`, is a part of it.
+# A placeholder inside an address is part of it, as in `bob:[redacted password]@db`.
 _REST = Expression(r"[^\s\"'`<>]{1,600}+(?:(?<=\[redacted) \w{1,40}\][^\s\"'`<>]{0,600}+){0,4}")
 _FIELDS = Expression(
     rf"{_FIELD}\s?=\s?[^\s;\"']{{1,200}}+(?:(?:\s?;\s?|\s){_FIELD}\s?=\s?[^\s;\"']{{1,200}}+){{1,12}}+;?"
@@ -59,7 +59,7 @@ _LABEL = Expression(r"[\w.-]{1,253}+")
 
 
 def find(text: str) -> Iterator[tuple[str, int, int]]:
-    """Where a text shows them."""
+    """Yield kind, start and end of each internal detail in a text."""
     small = text.lower()
     if "Traceback" in text or "File " in text:
         yield from (("frame", *hit.span()) for hit in _PYTHON.finditer(text))
@@ -87,7 +87,7 @@ def find(text: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _reach(text: str, end: int, rule: Expression) -> int:
-    """Where the word that ends there begins; read backwards, so that long words are not read again and again."""
+    """Return the start of the word that ends at an index. Matched backwards, so that long words are read only once."""
     hit = rule.match(text[max(0, end - 253) : end][::-1])
     return end - hit.end() if hit else end
 
@@ -103,7 +103,7 @@ def _url(text: str, position: int) -> Iterator[tuple[str, int, int]]:
 
 
 def omitted(text: str) -> str:
-    """The text with a word in place of each."""
+    """Return the text with a placeholder for each internal detail."""
     spans = sorted(find(text), key=lambda one: (one[1], -one[2]))
     if not spans:
         return text

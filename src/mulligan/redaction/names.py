@@ -1,4 +1,4 @@
-"""Names that say secret: of an argument, a header, a variable, a field."""
+"""Names that indicate a secret: of an argument, a header, a variable, a field."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _WORDS = Expression(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 def words(text: str) -> frozenset[str]:
-    """A table of words, written as a sentence is."""
+    """Return the words of a text as a set."""
     return frozenset(text.split())
 
 
-# A name that ends in one of these holds a secret, whatever stands before it.
+# A name that ends in one of these holds a secret, whatever precedes it.
 _ENDS = words(
     """password passwd passwort passphrase passcode pwd pass pw secret secrets credential credentials creds
     authorization bearer cookie cookies jwt otp totp pin cvv cvc ssn iban mnemonic apikey apitoken authtoken accesstoken
     accesskey secretkey privatekey clientsecret connectionstring kennwort contrasena motdepasse"""
 )
-# Two words that do, where neither would alone.
+# Pairs of words that indicate a secret only together.
 _PAIRS = words(
     """api_key app_key access_key secret_key private_key encryption_key signing_key account_key master_key auth_key
     service_key shared_key storage_key license_key licence_key ssh_key deploy_key consumer_key session_key
@@ -29,38 +29,38 @@ _PAIRS = words(
     national_id passport_number recovery_code backup_code seed_phrase access_code verification_code basic_auth
     proxy_auth http_auth x_auth"""
 )
-# Words before "token" that make it a place in a list, or a piece of text.
+# Words before "token" that make it a list cursor or a text token.
 _CURSORS = words(
     """next page previous prev continuation cursor sync start resume pagination scroll skip stop pad eos bos mask unk
     end begin max min num per total first last special image new old each one"""
 )
 FORMS = words("base value val str string text raw plain plaintext env header base64 b64 hash")
-"""Words after a secret's name that leave it one."""
+"""Words after a secret's name that do not change its meaning."""
 
 CURSORS = tuple(_CURSORS)
-"""The same, for whoever has no whole name."""
+"""The same words as a tuple, for `str.endswith`."""
 NUMBERS = words(
     """pin otp totp cvv cvc ssn passcode password passwd pwd pass card_number account_number routing_number tax_id
     national_id social_security security_code verification_code access_code recovery_code backup_code"""
 )
-"""Kinds whose values may be numbers; a number under any other name is a count."""
+"""Kinds whose values may be numbers. A number under any other name is a count."""
 SAID = frozenset((*_ENDS, *_PAIRS, "token"))
-"""What a name that says secret ends in, unless a word of `FORMS` follows."""
+"""Endings of names that indicate a secret, optionally followed by a word of `VALUE_FORM_WORDS`."""
 
 
 def split(name: str) -> list[str]:
-    """The words of a name, small: `userPassword2`, `user-password` and `USER_PASSWORD` are the same two."""
+    """Return the words of a name in lower case. `userPassword2`, `user-password` and `USER_PASSWORD` are equal."""
     parts = [word[0].lower() for word in _WORDS.finditer(name[-80:])]
     while parts and parts[-1].isdigit():
         parts.pop()
     return parts
 
 
-@functools.lru_cache(maxsize=4096)  # the same few names come with every call
+@functools.lru_cache(maxsize=4096)  # the same few names occur in every call
 def secret(name: str) -> str:
-    """What kind of secret a value of this name is, such as `api_key`; empty when the name says nothing.
+    """Return the kind of secret that a name indicates, such as `api_key`, or an empty string.
 
-    `access_token` says so; `max_tokens`, `token_count` and `next_page_token` do not, nor does `password_policy`.
+    `access_token` indicates one. `max_tokens`, `token_count`, `next_page_token` and `password_policy` do not.
     """
     parts = split(name)
     if not parts:

@@ -1,4 +1,4 @@
-"""Regular expressions that users wrote: checked where they are read, so that no text can make one run for hours."""
+"""Validation of user-defined regular expressions, so that no text can make one run for hours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """The expression, ready for use; ValueError with a sentence when it cannot be used on strangers' text."""
+    """Compile a user-defined pattern. Raise ValueError if it is invalid or unsafe for untrusted text."""
     if len(pattern) > 2000:
         raise ValueError(f"A pattern is at most 2000 characters, got {len(pattern)}. Write several.")
     try:
@@ -31,7 +31,7 @@ def _repeats_a_repetition(pattern: str) -> bool:
 
 
 _MANY = 256
-"""Repetitions from which on one counts as unbounded."""
+"""A repetition with at least this maximum counts as unbounded."""
 
 
 def _nested(tree: Any, inside: bool) -> bool:
@@ -41,7 +41,7 @@ def _nested(tree: Any, inside: bool) -> bool:
             is_long = argument[1] >= _MANY
             if (is_long and inside) or _nested(argument[2], inside or is_long):
                 return True
-        elif name == "POSSESSIVE_REPEAT":  # gives nothing back, so that what repeats it cannot divide it again
+        elif name == "POSSESSIVE_REPEAT":  # no backtracking, so an outer repetition cannot split it again
             if _nested(argument[2], False):
                 return True
         elif name == "BRANCH":

@@ -1,7 +1,7 @@
-"""Personal data in free text: addresses, cards, accounts, telephone numbers and the numbers states give to people.
+"""Detection of personal data in free text: email addresses, cards, accounts, phone numbers, national ids.
 
-A number counts only when its check digits agree, its punctuation is that of its country, or a word beside it says what
-it is: an order number, a timestamp or a count is evidence.
+A number counts only if its check digits are valid, its punctuation is that of its country, or a word beside it names
+it. Order numbers, timestamps and counts are evidence and stay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FILES = words(
 )
 _NOT_PEOPLE = words("git hg svn root npm nobody")
 
-# Country and length of an account number.
+# Country code and length of an account number.
 _IBAN = """AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DK18 DO28 EE20 EG29 ES24 FI18
     FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27 JO30 KW30 KZ20 LB28 LC32 LI21 LT20
     LU20 LV21 MC27 MD24 ME22 MK19 MR27 MT31 MU30 NL18 NO15 PK24 PL28 PS29 PT25 QA29 RO24 RS22 SA24 SC31 SE24 SI19
@@ -27,7 +27,7 @@ _LENGTHS = {known[:2]: int(known[2:]) for known in _IBAN.split()}
 
 _DOMAIN = Expression(r"(?:[A-Za-z0-9-]{1,63}+\.){1,6}?([A-Za-z]{2,24}+)(?![\w-]|\.\w)")
 _LOCAL = Expression(r"[\w.+%'-]{1,64}+")
-# Digits with the punctuation of people between them, and the letter that may end them.
+# Digits with typical punctuation between them, and an optional final letter.
 _NUMBER = Expression(
     r"[+(0-9](?<![A-Za-z0-9_.+$#/%-].)(?:(?<=\+)[0-9]{1,3}(?:[ .-]?\(?[0-9]{1,5}\)?){2,6}"
     r"|(?<=\()[0-9]{3}\) ?[0-9]{3}[ .-][0-9]{4}"
@@ -44,25 +44,25 @@ def _table(rest: str, sorts: dict[str, str]) -> bytes:
     return "".join(known.get(chr(c), rest) for c in range(256)).encode()
 
 
-# For bytes.translate. Of numbers: digits and the marks inside them; an x for what neither stands in a number nor right
-# before one; spaces for the rest. Of those with letters: capitals, digits, spaces, and an x for the rest.
+# For bytes.translate. NUMBER_MARKS: digits and punctuation inside numbers, `x` for characters that are neither in a
+# number nor directly before one, spaces for the rest. LETTER_MARKS: capitals, digits, spaces, and `x` for the rest.
 _CAPITALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MARKED = _table(" ", {"0": "0123456789.+/-", "A": _CAPITALS, "x": f"{_CAPITALS.lower()}_$#%"})
 SPELT = _table("x", {"0": "0123456789", "A": _CAPITALS, " ": " "})
 
 
 _SHORT = 160
-"""Characters of a text that is looked at whole as quickly as in parts."""
+"""Shorter texts are searched as a whole, which is as fast as in parts."""
 
 
 def might_hold(raw: bytes, spelt: str) -> bool:
-    """Whether `find_numbers` or `find_lettered` could add anything."""
+    """Return whether `find_numbers` or `find_lettered` could find anything."""
     marked = " " + raw.translate(MARKED).decode()
     return " 0000000" in marked or "00 00" in marked or "A00" in spelt or "A 00" in spelt
 
 
 def find_numbers(text: str, marked: str, found: list[tuple[str, int, int]]) -> None:
-    """Adds where a text holds numbers of people; `marked` is a space and its bytes, one a character, by `MARKED`."""
+    """Add the spans of personal numbers. `marked` is a space and the text's bytes, translated by `NUMBER_MARKS`."""
     for first, last in _stretches(marked, " 0000000", "00 00"):
         for hit in _NUMBER.finditer(text, max(0, first - 1), last + 2):
             start, end = hit.span()
@@ -71,9 +71,9 @@ def find_numbers(text: str, marked: str, found: list[tuple[str, int, int]]) -> N
 
 
 def find_lettered(text: str, raw: bytes, found: list[tuple[str, int, int]]) -> None:
-    """The same for numbers that begin with capitals; `raw` is its bytes, one a character."""
+    """Add the spans of numbers that begin with capitals. `raw` is the text with one byte per character."""
     if len(text) < _SHORT:
-        if _LETTERED.search(text) is None:  # as in most
+        if _LETTERED.search(text) is None:  # fast path
             return
         spelt = ""
     else:
@@ -92,8 +92,8 @@ def find_lettered(text: str, raw: bytes, found: list[tuple[str, int, int]]) -> N
 
 
 def _stretches(marked: str, *telling: str) -> list[tuple[int, int]]:
-    """What lies between two x and holds something telling: where it is worth looking closely."""
-    if len(marked) < _SHORT:  # as quickly looked at whole
+    """Return the stretches between two `x` that contain a marker and need a closer search."""
+    if len(marked) < _SHORT:  # as fast as a search in parts
         return [(0, _SHORT)]
     found = {}
     for part in telling:
@@ -106,15 +106,15 @@ def _stretches(marked: str, *telling: str) -> list[tuple[int, int]]:
     return sorted(found.items())
 
 
-# One bare number in ten has a card's check digit: what is named as something else is that.
+# One random number in ten has a valid card check digit, so a name such as "order" overrides it.
 _NAMED = Expression(
     r"(?:id|ids|order|ref|ticket|trace|seq|offset|time|timestamp|ts|epoch)[\"']?[ \t:=#\"']{0,4}\Z", re.IGNORECASE
 )
 
 
 def _numbered(said: str, text: str, start: int) -> str:
-    """What a number is, by its form, its check digits or the words before it."""
-    if said[:2] in ("20", "19") and said[4:5] in ("-", "/", "."):  # a date, the commonest number of a log
+    """Return the kind of a number by its format, its check digits or the words before it."""
+    if said[:2] in ("20", "19") and said[4:5] in ("-", "/", "."):  # a date, the most common number in logs
         return ""
     if said[0] == "+":
         return "phone" if 8 <= sum(c.isdigit() for c in said) <= 15 else ""
@@ -132,7 +132,7 @@ def _numbered(said: str, text: str, start: int) -> str:
     return "personal_number" if _is_announced(said, text, start) else ""
 
 
-# Words before a number that say whose it is; and those that do so only as "account number", "tax id".
+# Words before a number that make it personal, and words that do so only in combination: "account number", "tax id".
 _SAID = words(
     """phone tel telephone mobile fax whatsapp ssn security passport licence license nhs medicare aadhaar itin nino nif
     pesel"""
@@ -141,7 +141,7 @@ _SAID_OF = words("account tax national identity routing bank driver identificati
 _COUNTED = words("number no num nr id is was card my code")
 _LAST = tuple(_SAID | _COUNTED | {"account"})
 _ENDINGS = frozenset(word[-2:] for word in _LAST)
-"""Looked up before: most words end otherwise."""
+"""Last two letters of these words, as a fast check."""
 
 
 _SPOKEN = Expression(r"[a-z]+")
@@ -154,7 +154,7 @@ def _is_announced(said: str, text: str, start: int) -> bool:
         return False
     spoken = _SPOKEN.findall(before)[-3:]
     if not spoken or (said[3:4] == "-" and _SHAPES.get(tuple(map(len, said.split("-")))) is _is_ssn):
-        return False  # of the form of a social security number, and none: somebody's example
+        return False  # the format of a social security number, but invalid: an example
     while len(spoken) > 1 and spoken[-1] in _COUNTED and spoken[-2] not in _SAID_OF:
         spoken.pop()
     is_said = (
@@ -166,12 +166,12 @@ def _is_announced(said: str, text: str, start: int) -> bool:
 
 
 def find_addresses(text: str, found: list[tuple[str, int, int]]) -> None:
-    """Adds where a text holds addresses of e-mail."""
+    """Add the spans of email addresses."""
     position = text.find("@")
     while position >= 0:
         domain = _DOMAIN.match(text, position + 1)
         if domain and domain[1].lower() not in _FILES:
-            # Backwards from the sign, so that a long word without one is not read again and again.
+            # Match backwards from the sign, so that a long word is not read repeatedly.
             local = _LOCAL.match(text[max(0, position - 64) : position][::-1])
             if local and local[0][::-1] not in _NOT_PEOPLE and not _is_of_an_address(text, position - len(local[0])):
                 found.append(("email", position - len(local[0]), domain.end()))
@@ -179,13 +179,13 @@ def find_addresses(text: str, found: list[tuple[str, int, int]]) -> None:
 
 
 def _is_of_an_address(text: str, start: int) -> bool:
-    """Whether what begins there goes on with a path or with `https://name:`, and is no person's."""
+    """Return whether the text at an index is part of a URL, such as a path or `https://name:`."""
     before = text[start - 1 : start]
     return before == "/" or (before == ":" and "//" in text[max(0, start - 80) : start].rpartition(" ")[2])
 
 
 def _number(said: str) -> str:
-    """What a number is, by its check digits and its punctuation; empty when it is any number."""
+    """Return the kind of a number by its check digits and punctuation, or an empty string."""
     if said.isdigit():
         if len(said) == 11:
             return "national_id" if _is_pesel(said) else ""
@@ -209,7 +209,7 @@ def _weighed(digits: str, weights: str) -> int:
     return sum(int(digit) * int(weight, 36) for digit, weight in zip(digits, weights, strict=False))
 
 
-_DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")  # and the two digits of the double added
+_DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")  # doubled digits with their digits added
 
 
 def _luhn(digits: str) -> bool:
@@ -232,7 +232,7 @@ def _is_ssn(digits: str, mark: str) -> bool:
     area, group, serial = digits[:3], digits[3:5], digits[5:]
     if mark in ":/" or group == "00" or serial == "0000" or digits in ("078051120", "219099999", "123456789"):
         return False
-    if area[0] == "9":  # a taxpayer without social security
+    if area[0] == "9":  # an individual taxpayer number
         return 50 <= int(group) <= 99 and group not in ("66", "67", "68", "69", "89", "93")
     return area not in ("000", "666")
 
@@ -274,7 +274,7 @@ def _is_cpf(digits: str) -> bool:
 
 
 def _is_nine(digits: str, mark: str) -> bool:
-    """Three groups of three: Canada's insurance number, or Australia's tax file and company numbers."""
+    """Return whether three groups of three digits are a valid Canadian or Australian number."""
     tax = _weighed(digits, "1437586" + "9a") % 11 == 0
     company = (10 - _weighed(digits[:8], "87654321") % 10) % 10 == int(digits[8])
     return mark in " -" and (_luhn(digits) or tax or company)
@@ -285,7 +285,7 @@ def _is_abn(digits: str, mark: str) -> bool:
 
 
 def _is_born(digits: str, mark: str) -> bool:
-    """A date of birth, a dash and a counter: Sweden with ten digits, Korea with thirteen."""
+    """Return whether the digits are a birth date and a serial number: Sweden with ten digits, Korea with thirteen."""
     month, day = int(digits[2:4]), int(digits[4:6])
     return (
         mark == "-"
@@ -333,7 +333,7 @@ _FORMS: tuple[tuple[Expression, Callable[[str], bool]], ...] = (
 
 
 def _lettered(said: str) -> Iterator[tuple[str, int]]:
-    """What a text beginning with capitals and digits may be, and how many characters of it."""
+    """Yield kind and length of each id that a text with leading capitals may be."""
     if length := _LENGTHS.get(said[:2]):
         taken = 0
         for place, c in enumerate(said, 1):

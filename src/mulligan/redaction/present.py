@@ -1,4 +1,4 @@
-"""Foreign text made fit to be shown: to a model, a terminal, a log or a page (SAFETY S4)."""
+"""Sanitization of untrusted text for display to a model, a terminal, a log or a page (SAFETY S4)."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from mulligan.redaction import insides
 from mulligan.redaction.expressions import Expression
 
 FOREIGN = 900
-"""Characters. The most that one quotation may hold of what a stranger wrote."""
+"""Maximum characters of untrusted text in one quotation."""
 
 GAP = "[... cut ...]"
 
-# Look-alikes that survive NFKC, so that a reader loses nothing and a chat template or a page sees no markup.
+# Look-alike characters that survive NFKC: readable, but no markup for a chat template or a page.
 _NEUTRAL = str.maketrans({"<": "\u2039", ">": "\u203a", "|": "\u00a6"})
 _LINES = str.maketrans({"\r": "\n", "\u2028": "\n", "\u2029": "\n"})
-# Marks and letters that draw nothing: variation selectors and fillers can carry a hidden message past a reader.
+# Characters without a glyph: variation selectors and fillers can carry a hidden message.
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0") | {
     chr(code) for code in (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
 }
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn"))
 _MARKS = 4
-"""Combining marks in a row: more is decoration, and reordering a long run costs the square of its length."""
+"""Combining marks in a row. Reordering a long run has quadratic cost."""
 
 
-# Cursor movements, colours, titles, links.
+# Cursor movements, colors, titles, links.
 _ANSI = Expression(
     r"(?:\x1b\[|\x9b)[0-?]{0,64}+[ -/]{0,16}+[@-~]"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,2000}+(?:\x07|\x1b\\|\x9c)"
@@ -37,11 +37,11 @@ _CLOSING = Expression(r"\[end ([0-9a-f]{8})\]")
 
 
 def clean(text: str, limit: int = FOREIGN) -> str:
-    """The text as it may be shown: one normal form, nothing hidden, nothing that looks like markup, both ends kept.
+    """Sanitize a text: NFKC, no hidden characters, no markup, no system internals, at most `limit` characters.
 
-    Secrets are not looked for here: that is `Redactor.text`, and comes first.
+    Secrets are not removed here: call `Redactor.text` first.
     """
-    # Two ends are enough to fill the limit, whatever is removed from them.
+    # Cut early: these two ends suffice to fill the limit after removals.
     text = _ends(text, max(4096, 2 * limit), max(2048, limit))
     if "\x1b" in text or not text.isascii():
         text = _ANSI.sub("", text)
@@ -51,7 +51,7 @@ def clean(text: str, limit: int = FOREIGN) -> str:
         shown = _within(insides.omitted(text).strip(), limit)
         if shown == text:
             break
-        text = shown  # once more: what was left out, or the cut, may have brought two halves of something together
+        text = shown  # repeat: a removal or the cut may have joined two halves of something
     return text
 
 
@@ -74,8 +74,8 @@ def _visible(text: str) -> str:
     text = text.replace("\r\n", "\n").translate(_LINES)
     if text.isascii():
         return text if text.isprintable() else "".join(c for c in text if c in "\n\t" or " " <= c <= "~")
-    # Before and after: a hidden character may keep two others from joining, and joining may lengthen a run of marks.
-    # NFKC writes some characters as eighteen; the ends that are left suffice.
+    # Remove hidden characters before and after normalization: one may separate two others, and joining may lengthen a
+    # run of marks. NFKC expands some characters to eighteen, so cut again.
     return _without_hidden(_ends(unicodedata.normalize("NFKC", _without_hidden(text, 30)), 4096, 2048), _MARKS)
 
 
@@ -100,12 +100,12 @@ def _without_hidden(text: str, marks: int) -> str:
 
 
 def quote(text: str, who: str = "tool") -> str:
-    """What somebody said, cleaned and marked as data: `[said by search, data only 3f9a1c07] ... [end 3f9a1c07]`.
+    """Sanitize and quote untrusted text: `[said by search, data only 3f9a1c07] ... [end 3f9a1c07]`.
 
-    The mark follows from the text, so that a prompt with the same quotation is the same prompt; and it is chosen so
-    that the text does not contain it, so that nobody can close a quotation from within.
+    The mark is a hash of the text, so that equal quotations give equal prompts. It does not occur in the text, so that
+    the text cannot close its quotation.
     """
-    import hashlib  # takes longer to import than the rest of this package, and few processes quote
+    import hashlib  # lazy: slower to import than the rest of the package, and rarely needed
 
     said = _MARK.sub("(", clean(text))
     speaker = re.sub(r"[^\w./-]+", " ", clean(who, 60)).strip()
@@ -120,7 +120,7 @@ def quote(text: str, who: str = "tool") -> str:
 
 
 def faults(text: str) -> list[str]:
-    """What makes a text unfit to be shown to a model or a terminal; empty when it is presentable."""
+    """Return why a text is unsafe to show to a model or a terminal, or an empty list."""
     found = []
     for position, c in enumerate(text):
         if c in "\n\t" or " " <= c <= "~":

@@ -1,4 +1,4 @@
-"""Redactor: what is hidden from a record before it is written down (SAFETY 3)."""
+"""Redaction of secrets and personal data before storage (SAFETY 3)."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from mulligan.redaction.values import encodable, shortened
 _DONE = Expression(r"\[redacted [a-z0-9_]{1,40}\]|\[(?:str \d{1,9} chars|int|float)(?: #[0-9a-f]{12})?\]")
 _BETWEEN = Expression(rf"({_DONE.pattern})")
 _WHOLE = 20_000
-"""Characters: more than are left of any text."""
+"""Longer than any text after truncation."""
 FLOOD = 60
-"""Findings of a record after which nobody looks once more."""
+"""Findings in a record above which no second pass is made."""
 PERSONAL = naming.words(
     """email phone card iban ssn national_id personal_number card_number account_number routing_number tax_id
     social_security passport_number"""
 )
-"""Kinds that are a person's, and give nobody access to anything."""
+"""Kinds of personal data, as opposed to credentials."""
 _COMMON = naming.words("true false none null undefined password secret token string example test bearer basic redacted")
 
 
 class Redactor:
-    """What may be written down, decided once.
+    """Redactor with fixed settings.
 
-    Level `local` keeps values unless their name says secret or detection finds something. Level `shared` keeps the
-    values of `listed` names only; of the others it leaves type, length and, given a `key`, a hash by which equal values
-    can be compared. Free text goes by detection at both.
+    Level `local` retains values unless their name indicates a secret or detection finds one. Level `shared` retains
+    only the values of `unredacted_arguments`; of others it records type, length and, given a `key`, a hash for
+    comparison. Free text is redacted by detection at both levels.
 
-    `names` are further names that say secret; `patterns` are regular expressions for further secrets (their first
-    group, if they have one); what an expression of `allowed` matches whole is never hidden. With `personal=False`
-    secrets alone are hidden: for a model, which may need an address or an account number to do its work.
+    `names` are further names that indicate a secret. `patterns` are regular expressions for further secrets (their
+    first group, if any). A value that fully matches a pattern of `allowed` is never redacted. With `personal=False`
+    only secrets are redacted: for a model, which may need an address or an account number.
     """
 
     __slots__ = ("_allowed", "_base", "_beside", "_key", "_listed", "_names", "_patterns", "_personal", "level")
@@ -50,9 +50,9 @@ class Redactor:
     _key: bytes
     _personal: bool
     _base: Redactor
-    """What the same name was asked of before, whatever is known beside it."""
+    """The redactor without record secrets, as the cache key for argument names."""
     _beside: dict[str, str]
-    """Values that are secret wherever they stand, and what they are."""
+    """Values that are redacted everywhere, with their kind."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Redactor:
         raise AttributeError(f"A Redactor does not change; make another one to set {name}.")
 
     def knowing(self, *parts: Any) -> Redactor:
-        """The same redactor, which hides everywhere what is secret in these parts of a record."""
+        """Return a copy of the redactor that also redacts all secrets found in these parts of a record."""
         known = self._known(parts).values
         if not known:
             return self
@@ -98,7 +98,7 @@ class Redactor:
         return other
 
     def findings(self, text: str) -> list[Found]:
-        """What detection finds in a text, in order, none overlapping."""
+        """Return the findings in a text, in order and without overlaps."""
         found = detect(text)
         return self._apart(text, found) if found or self._patterns else []
 
@@ -124,11 +124,11 @@ class Redactor:
         return apart
 
     def text(self, text: str) -> str:
-        """The text without what must not be written down; of one over 10 KB, its ends."""
+        """Return the redacted text. Texts over 10 KB are truncated in the middle."""
         short = text if len(text) < 10_000 and text.isascii() else encodable(shortened(text))
         found = detect(short)
         apart = self._apart(short, found) if found or self._patterns else ()
-        if not apart and not self._beside:  # as in most: no record is made of it
+        if not apart and not self._beside:  # fast path
             return short
         known = _Known(self._beside)
         known.found(text, short, apart)
@@ -136,10 +136,9 @@ class Redactor:
         return redacted
 
     def shown(self, text: str, limit: int = FOREIGN) -> str:
-        """The text as a model may read it: without what must not leave, nothing hidden in it, both ends.
+        """Return the text for display to a model: redacted, sanitized, at most `limit` characters.
 
-        Looked through before anything is cut, and once more where cleaning has changed it: a character that cannot be
-        seen may stand in the middle of a secret.
+        It is redacted before truncation, and again if sanitizing changed it: a hidden character may split a secret.
         """
         hidden = self.text(text)
         shown = clean(hidden, _WHOLE)
@@ -148,15 +147,15 @@ class Redactor:
         return clean(shown, limit)
 
     def value(self, value: Any, name: str = "") -> Any:
-        """A copy of plain data without what must not be written down; its structure is kept."""
+        """Return a redacted copy of plain data with the same structure."""
         if name:
             return next(iter(self.record({name: value})[0].values()))
         return self.record([value])[0][0]
 
     def record(self, *parts: Any) -> tuple[Any, ...]:
-        """The parts of one record. What is found secret in one of them is removed from all.
+        """Redact the parts of one record. A secret found in one part is removed from all.
 
-        A part that is a string is free text; the values inside any other are arguments, each under its name.
+        A part that is a string is free text. The values inside any other part are arguments with their names.
         """
         return self._hidden(parts, self._known(parts))
 
@@ -172,8 +171,8 @@ class Redactor:
                 return self._copies(parts, known)
             known.settle()
             parts = self._copies(parts, known)
-            # Once more, where what was taken out may have hidden the name of what is left, or stood against it; but a
-            # flood of findings is not to cost twice.
+            # Repeat if a removed value may have hidden the name of another secret or touched it, but not after very
+            # many findings.
             if not known.spread and not 0 < sum(len(found) for _, found in known.texts.values()) <= FLOOD:
                 break
             known = self._known(parts)
@@ -186,7 +185,7 @@ class Redactor:
         )
 
     def says_secret(self, name: Any) -> str:
-        """What a value of this name is that must be hidden; empty when its name says nothing."""
+        """Return the kind of secret that a name indicates, or an empty string."""
         if type(name) is not str:
             return ""
         if self._names and (folded := _folded(name)) in self._names:
@@ -198,13 +197,13 @@ class Redactor:
         return any(pattern.fullmatch(value) for pattern in self._allowed)
 
     def _goes_by_name(self, value: Any, name: str) -> bool:
-        """Whether a name hides this value: a count of tokens is not a token."""
+        """Return whether a name makes this value secret: a count of tokens is not a token."""
         if type(value) is str:
             return bool(name and value.strip()) and not _DONE.fullmatch(value) and not self._is_allowed(value)
         return bool(name) and type(value) in (int, float) and (name in naming.NUMBERS or name in self._names)
 
     def _collect(self, value: Any, name: str, known: _Known) -> None:
-        """Everything in a value that must go, with its kind."""
+        """Collect all secrets in a value with their kind."""
         if self._goes_by_name(value, name):
             known.add(encodable(str(value)), name)
         elif type(value) is str:
@@ -225,7 +224,7 @@ class Redactor:
             copy: dict[Any, Any] = {}
             for key, inner in value.items():
                 said = self._hidden_in_name(key, known)
-                while said in copy:  # two secrets may leave one placeholder
+                while said in copy:  # two secrets may have the same placeholder
                     said += "'"
                 copy[said] = self._copy(inner, name or self.says_secret(key), shown or key in self._listed, known)
             return copy
@@ -249,11 +248,11 @@ class Redactor:
         for kind, start, end in found:
             pieces += [text[last:start], f"[redacted {kind}]"]
             last = end
-        # Shortened again, for placeholders may be longer than what they replace.
+        # Truncate again: placeholders may be longer than the redacted values.
         return shortened(known.removed("".join([*pieces, text[last:]])))
 
     def _hidden_in_name(self, name: Any, known: _Known) -> Any:
-        # A word that happens to be somebody's password stays a name: without it the record cannot be read.
+        # An argument name that equals a password stays: without it the record is unreadable.
         if type(name) is not str or (name.isidentifier() and not known.texts.get(name, (name, ()))[1]):
             return name
         return self._hidden_in(name, known)
@@ -263,15 +262,15 @@ class Redactor:
         length = f" {len(text)} chars" if type(value) is str else ""
         if not self._key:
             return f"[{type(value).__name__}{length}]"
-        import hmac  # for stores that are shared, and takes long to import
+        import hmac  # lazy: needed for shared stores only, and slow to import
 
-        # Keyed: without the key, the hash of a short value is the value.
+        # Keyed: a plain hash of a short value can be reversed.
         digest = hmac.digest(self._key, text.encode("utf-8", "backslashreplace"), "sha256").hex()[:12]
         return f"[{type(value).__name__}{length} #{digest}]"
 
 
 class _Known:
-    """Values found secret somewhere in a record, and what was found in each of its texts."""
+    """Secrets found anywhere in a record, and the findings in each of its texts."""
 
     __slots__ = ("ordered", "spread", "texts", "values")
 
@@ -280,21 +279,24 @@ class _Known:
         self.values = dict(values)
         self.ordered: list[str] = []
         self.spread = False
-        """Whether a value was removed from where it could not be told by itself."""
+        """Whether a value was removed where detection alone would not find it."""
 
     def found(self, given: str, text: str, findings: Sequence[Found]) -> None:
-        """Keeps what was found in a text that was given, and shortened to another."""
+        """Add the findings in a text, which may be a truncated form of the original."""
         self.texts[given] = text, findings
         for kind, start, end in findings:
             self.add(text[start:end], kind)
 
     def add(self, value: str, kind: str) -> None:
-        # A value of three characters, or a common word, would take innocent text with it.
+        # Removing a short value or a common word would destroy unrelated text.
         if len(value) > 3 and value.lower() not in _COMMON:
             self.values.setdefault(value, kind)
 
     def settle(self) -> None:
-        """Longest first, so that one which contains another goes whole; and also as JSON or a URL would spell it."""
+        """Order values by length, so that a contained value does not split a longer one.
+
+        Add JSON and URL escaped forms.
+        """
         escaped = any("\\" in text for text in self.texts)
         percent = any("%" in text for text in self.texts)
         for value, kind in list(self.values.items()) if escaped or percent else ():
@@ -311,8 +313,8 @@ class _Known:
         if not left:
             return text
         self.spread = True
-        # Placeholders stay whole, whatever a password may be: they and what is taken out are single characters while we
-        # look, halves of a pair that no text holds here. To compile an expression of all values would take far longer.
+        # Placeholders must stay intact even if a password occurs in them. Placeholders and removed values are replaced
+        # by lone surrogates, which no text contains here. One pattern of all values would take far longer to compile.
         pieces = _BETWEEN.split(text)
         plain = _HALF.join(pieces[::2])
         kinds: dict[str, str] = {}
@@ -330,7 +332,7 @@ _HALF = "\udfff"
 
 @functools.lru_cache(maxsize=2048)
 def _is_harmless(name: str, redactor: Redactor) -> bool:
-    """Whether nothing is found in a name of an argument: the same few come with every call."""
+    """Return whether an argument name contains no finding. Cached: the same few names occur in every call."""
     return len(name) <= 40 and name.isidentifier() and not redactor.findings(name)
 
 
@@ -346,7 +348,7 @@ def _folded(name: str) -> str:
 
 
 def _assignment(name: str) -> str:
-    """A name of the user's in free text: it stands before a value there."""
+    """Return a pattern for a value that follows a user-defined secret name in free text."""
     spelt = re.escape(name).replace("_", r"[\W_]?")
     return rf"(?i:(?<![a-z0-9]){spelt})[\"']?\s{{0,3}}[:=]\s{{0,3}}[\"']?([^\s\"',;]{{1,200}})"
 

@@ -1,4 +1,4 @@
-"""Any value as plain data: what JSON can hold, of bounded size, without running code of the value's own."""
+"""Conversion of any value to bounded plain data without running the value's own code."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ _FLAT = frozenset((str, int, float, bool, type(None)))
 
 
 def plain(value: Any, *, depth: int = 12, items: int = 1000, nodes: int = 10_000, chars: int = 262_144) -> Any:
-    """A bounded copy that any JSON encoder takes, of any value at all; it never raises.
+    """Return a bounded copy of any value that every JSON encoder accepts. Never raises.
 
-    Values JSON has no word for become `{"$type": name, ...}`; what was cut is said in its place. Nothing of a foreign
-    object is called: no repr, no property, no iterator, so that looking changes nothing.
-    `depth` bounds nesting, `items` one collection, `nodes` and `chars` the whole.
+    Values without a JSON form become `{"$type": name, ...}`, and cuts are marked. No code of a foreign object runs: no
+    repr, property or iterator. `depth` bounds nesting, `items` one collection, `nodes` and `chars` the whole.
     """
     return _Copy(min(depth, 64), items, nodes, chars).of(value, 0)
 
 
 def shortened(text: str, head: int = _HEAD, tail: int = _TAIL) -> str:
-    """The text, or its two ends with a sentence between them that says how much is missing.
+    """Return the text, or its two ends with a note about how much was cut.
 
-    The words at the cut go too: half of a secret has lost what it could be told by.
+    Words at the cut are removed too: detection cannot recognize half of a secret.
     """
     if len(text) <= head + tail:
         return text
-    room = head - 48  # for the sentence: the answer is never longer than the bound, so that it is not cut again
+    room = head - 48  # reserve space for the note, so that the result is never cut again
     first, last = text[:room], text[len(text) - tail :]
     first = first[: max(first.rfind(" ", room - _WORD), first.rfind("\n", room - _WORD), room - _WORD)]
     spaces = [place for place in (last.find(" ", 0, _WORD), last.find("\n", 0, _WORD)) if place >= 0]
@@ -39,7 +38,7 @@ def shortened(text: str, head: int = _HEAD, tail: int = _TAIL) -> str:
 
 
 def encodable(text: str) -> str:
-    """The text with lone surrogates spelt out: no encoder takes them, and they are evidence all the same."""
+    """Return the text with lone surrogates escaped: no encoder accepts them."""
     if text.isascii():
         return text
     try:
@@ -68,7 +67,7 @@ class _Copy:
             return value
         try:
             return self.other(value, kind, level)
-        except Exception:  # noqa: BLE001 (a value that cannot be read is described, whatever its reason)
+        except Exception:  # noqa: BLE001 - a value that cannot be read is described by its type
             return {"$type": _name(kind)}
 
     def text(self, value: str) -> str:
@@ -79,7 +78,7 @@ class _Copy:
         return encodable(text)
 
     def other(self, value: Any, kind: type, level: int) -> Any:
-        # Unbound methods of the built-in types throughout: a subclass may have overridden its own.
+        # Use unbound methods of the built-in types: a subclass may override its own.
         bases = kind.__mro__
         if str in bases:
             return self.text(str.__str__(value))
@@ -131,7 +130,7 @@ class _Copy:
         if names := _field_names(kind):
             fields = [(name, _own(value, kind, name)) for name in names[: self.items + 1]]
             return self.mapping([pair for pair in fields if pair[1] is not _ABSENT], len(fields), level)
-        if callable(_static(kind, "model_dump")):  # made to be called for a copy, by whoever declared it
+        if callable(_static(kind, "model_dump")):  # model_dump is designed to return a copy
             return self.of(value.model_dump(), level)
         return {"$type": _name(kind)}
 
@@ -167,7 +166,7 @@ def _whole(value: int) -> Any:
         return value
     if value.bit_length() <= 512:
         return str(value)
-    return {"$type": "int", "bits": value.bit_length()}  # its digits would take quadratic time to write
+    return {"$type": "int", "bits": value.bit_length()}  # formatting the digits would take quadratic time
 
 
 def _key(key: Any) -> str:
@@ -198,7 +197,7 @@ def _static(kind: type, name: str) -> Any:
 
 
 def _own(value: Any, kind: type, name: str) -> Any:
-    """A field as it lies in the object, past any property of that name."""
+    """Return a field from the object itself, bypassing a property with that name."""
     try:
         own = object.__getattribute__(value, "__dict__")
         if type(own) is dict and name in own:
@@ -215,8 +214,8 @@ def _own(value: Any, kind: type, name: str) -> Any:
 
 
 def _field_names(kind: type) -> list[str]:
-    """The declared fields of a dataclass, a msgspec struct, an attrs class or a pydantic model."""
-    if type(kind).__name__ == "StructMeta":  # its fields are told by the metaclass
+    """Return the declared fields of a dataclass, a msgspec struct, an attrs class or a pydantic model."""
+    if type(kind).__name__ == "StructMeta":  # the metaclass holds the fields
         return list(kind.__struct_fields__)  # type: ignore[attr-defined]
     for declaration in (
         "__dataclass_fields__",
@@ -234,7 +233,7 @@ def _field_names(kind: type) -> list[str]:
     return []
 
 
-# Looked up where they would have been imported from: a value of a type nobody imported cannot exist.
+# Looked up in sys.modules: a value of a type that was not imported cannot exist.
 _TOLD = (
     ("datetime", "datetime", "isoformat"),
     ("datetime", "date", "isoformat"),
@@ -263,7 +262,7 @@ _ARRAYS = frozenset(("numpy", "pandas", "torch", "polars", "tensorflow", "jax", 
 
 
 def _array(value: Any, bases: tuple[type, ...]) -> Any:
-    """A scalar as its number; an array or a table as its shape. Only of libraries whose attributes are known tame."""
+    """Return a scalar as its number, or an array or table as its shape. Only for libraries with safe attributes."""
     home = type.__dict__["__module__"].__get__(bases[0])
     if type(home) is not str or home.partition(".")[0] not in _ARRAYS:
         return None

@@ -1,1 +1,1 @@
-"""Our own MCP server: an agent asks what is known about a failure. Only `server.py` needs the extra."""
+"""MCP server with which agents query failure memory. Only `server.py` needs the `mcp` extra."""

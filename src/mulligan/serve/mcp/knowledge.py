@@ -1,6 +1,6 @@
-"""What is answered to an agent that asks: patterns, lessons and fixes of a store, in the words of `prompt/`.
+"""Answers to an agent's MCP tool calls: patterns, lessons and fixes of a store, worded by `prompt/`.
 
-Nothing here is recorded: a question is no call of the agent's.
+These queries are not recorded: they are not calls of the agent.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from mulligan.report import moments
 from mulligan.serve.mcp.tools import MOST, TOOLS, BadCall, checked
 
 SUGGESTED = 3
-"""Suggestions, lessons or seeds of each sort in an answer: more is not advice."""
+"""Maximum suggestions, lessons or seed lessons of each type in an answer."""
 RUNS = 50
-"""Runs of each status that are looked through for failures of late."""
+"""Runs of each status that are searched for recent failures."""
 PATTERNS = 1000
-"""Patterns that are looked through for one of the same words."""
+"""Patterns that are searched for an equal fingerprint."""
 _STATUSES: tuple[Status, ...] = ("failure", "partial", "recovered")
 
 
 class Knowledge:
-    """Answers questions about failures from a store, where there is one, and from what comes with mulligan."""
+    """Answers about failures from a store, if there is one, and from the seed lessons."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Knowledge:
         self._session, self._policy, self._tenant = session, policy, tenant
 
     def call(self, name: str, arguments: Mapping[str, Any] | None) -> str:
-        """The answer of a tool; a `BadCall` where it does not take this."""
+        """Answer a tool call. Raise `InvalidToolCallError` for an unknown tool or invalid arguments."""
         spec = TOOLS.get(name)
         if spec is None:
             raise BadCall(f"there is no tool {name[:80]!r}. There are {', '.join(TOOLS)}.")
@@ -73,10 +73,10 @@ class Knowledge:
         return self.reported(given["id"], given["worked"])
 
     def shown(self, why: str) -> str:
-        """A refusal, as a model may see it."""
+        """Format an error message for the model."""
         return self._words.refused(why)
 
-    # What is known
+    # known_failures
 
     def known(self, tool: str | None, kind: str | None, text: str, limit: int) -> str:
         store = self._opened()
@@ -102,7 +102,7 @@ class Knowledge:
         return [each for each in alike if each.fingerprint == failure.fingerprint][:limit]
 
     def _said(self, text: str, tool: str | None) -> Failure:
-        """What failed, by its words; where no tool is named, it may have been a model."""
+        """Classify an error text. Without a tool name it may be a model failure."""
         return self._classify(source="tool" if tool else None, text=text, tool=tool or "", is_error=True)
 
     def _met(self, store: Store, pattern: Pattern) -> str:
@@ -115,13 +115,13 @@ class Knowledge:
         return self._words.met(pattern, helps)
 
     def _proven(self, store: Store, tool: str | None, found: Sequence[Pattern], limit: int) -> list[Lesson]:
-        """Lessons in force that none of the patterns told of."""
+        """Return active lessons that no listed pattern covers."""
         told = {each.id for each in found}
         query = LessonQuery(tool=tool, state="active", now=self._now(), limit=MOST)
         lessons = store.lessons(self._tenant, query) if tool is not None and limit > 0 else []
         return [each for each in lessons if each.pattern not in told][: max(limit, 0)]
 
-    # What would help
+    # suggest_fix
 
     def suggested(self, tool: str, error: str, arguments: dict[str, Any], schema: dict[str, Any] | None) -> str:
         store = self._opened()
@@ -137,7 +137,7 @@ class Knowledge:
         told = words.suggestions(
             Recovery(remedy=failure.remedy, changes=each.changes, confidence=each.confidence)
             for each in made.suggestions[:SUGGESTED]
-            if each.source != "memory" and not each.first  # told with its record, below
+            if each.source != "memory" and not each.first  # memory suggestions are listed with their record below
         )
         if store is not None:
             query = LessonQuery(tool=tool, fingerprint=failure.fingerprint, now=self._now(), limit=SUGGESTED)
@@ -152,7 +152,7 @@ class Knowledge:
                 for each in known
                 if each.id not in covered
                 and each.state != "revoked"
-                # Nobody says here what the tool does: where it may have happened, it is not to be done twice.
+                # The tool's effects are unknown here: do not suggest repeating a call that may have executed.
                 and not (each.sort == "retry" and failure.ran is Ran.UNKNOWN)
             ]
         told += [self._lesson(each) for each in self._seeds(store, tool, failure)]
@@ -181,7 +181,7 @@ class Knowledge:
         )
         return f"{self._words.precedent(known)} [{fix.id}]"
 
-    # What failed lately
+    # recent_failures
 
     def recent(self, tool: str | None, agent: str | None, since: str, limit: int) -> str:
         store = self._opened()
@@ -207,10 +207,13 @@ class Knowledge:
     def _failed(self, step: Step, is_overcome: bool, now: int) -> str:
         return self._words.beside(step.arguments).failed(step, is_overcome, max(0, now - step.started) // 1000)
 
-    # What came of it
+    # record_outcome
 
     def reported(self, id: str, worked: bool) -> str:
-        """One vote a session, of a principal that proves nothing by itself: a model's word is no evidence (S3)."""
+        """Record one vote per session.
+
+        Its principal does not count as evidence: a model's report proves nothing (S3).
+        """
         store = self._opened()
         fix = id
         if id.startswith("les_"):
@@ -228,7 +231,7 @@ class Knowledge:
     # Resources
 
     def listed(self) -> list[tuple[str, str, str]]:
-        """What can be read: address, name and description."""
+        """Return URI, name and description of each resource."""
         store = self._opened()
         found = [
             ("mulligan://patterns", "patterns", "What goes wrong most often."),
@@ -244,7 +247,7 @@ class Knowledge:
         return found
 
     def read(self, uri: str) -> str | None:
-        """What stands at an address; None where there is nothing."""
+        """Return the content of a resource, or None if there is none."""
         sort, _, id = uri.removeprefix("mulligan://").partition("/")
         store = self._opened()
         if not uri.startswith("mulligan://"):

@@ -1,4 +1,4 @@
-"""The server on stdio, by the `mcp` package: the only file of ours that imports it."""
+"""MCP server on stdio. The only module that imports the `mcp` package."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ except ImportError:
 T = TypeVar("T")
 TEXT = "text/plain"
 NOT_FOUND = -32002
-"""What MCP says where there is no such resource."""
+"""MCP's error code for a missing resource."""
 
 
 def serve(knowledge: Knowledge, instructions: str) -> None:
-    """Answers until the client hangs up."""
-    logging.getLogger("mcp").setLevel(logging.ERROR)  # standard error belongs to whoever started us
+    """Serve until the client disconnects."""
+    logging.getLogger("mcp").setLevel(logging.ERROR)  # standard error belongs to the parent process
     asyncio.run(_serve(server_of(knowledge, instructions)))
 
 
@@ -92,7 +92,7 @@ def server_of(knowledge: Knowledge, instructions: str) -> Any:
 
 
 async def _in_a_thread(work: Callable[[], T]) -> T:
-    # A store is synchronous, and a client may ask for several things at once.
+    # The store is synchronous, and a client may send concurrent requests.
     return await asyncio.to_thread(work)
 
 

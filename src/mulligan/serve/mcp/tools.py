@@ -1,4 +1,4 @@
-"""The tools that an agent is offered: what each takes, what it is for, and whether a call is one that it takes."""
+"""MCP tool definitions and validation of their arguments."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 from mulligan.classify.taxonomy import TYPES
 
 MOST = 20
-"""Patterns, failures or lessons in one answer."""
+"""Maximum patterns, failures or lessons in one answer."""
 LONGEST = 1_000_000
-"""Characters of an error's text. Only its ends are read."""
+"""Maximum characters of an error text. Only its ends are used."""
 
 
 class BadCall(Exception):
-    """A call that a tool does not take; says what to change."""
+    """Invalid tool call. The message says what to change."""
 
 
 class ToolSpec(NamedTuple):
-    """A tool, in the words of MCP."""
+    """An MCP tool definition."""
 
     name: str
     title: str
@@ -115,7 +115,7 @@ TOOLS = {
 
 
 def checked(spec: ToolSpec, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The arguments, with what is left out by default; a `BadCall` that names what to change."""
+    """Return the arguments with defaults. Raise `InvalidToolCallError` that names what to change."""
     given = dict(arguments or {})
     names = ", ".join(spec.properties)
     for name in given:
@@ -132,11 +132,11 @@ def checked(spec: ToolSpec, arguments: Mapping[str, Any] | None) -> dict[str, An
 
 
 def _is_valid(schema: Mapping[str, Any], value: Any) -> bool:
-    import jsonschema_rs  # on the first call, not while the client waits for the list
+    import jsonschema_rs  # lazy: on the first call, not while the client waits for the tool list
 
     try:
         return bool(jsonschema_rs.validator_for(dict(schema)).is_valid(value))
-    except (ValueError, RecursionError):  # too deep, or no text that can be written down
+    except (ValueError, RecursionError):  # too deep, or text that cannot be encoded
         return False
 
 

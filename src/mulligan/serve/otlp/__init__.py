@@ -1,1 +1,1 @@
-"""OTLP in: traces and logs of other programs become runs."""
+"""OTLP ingest: traces and logs of other programs become runs."""

@@ -1,4 +1,4 @@
-"""Log records of agents that tell of their calls so, and not by spans: Claude Code's. Each is taken for a span."""
+"""Conversion of log records to spans, for agents such as Claude Code that report their calls as logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mulligan.serve.otlp.protobuf import LogRecord
 
 TOOL, ERROR, MODEL = "tool_result", "api_error", "api_request"
 OF_A_SERVER = "mcp_tool"
-"""How a tool of an MCP server is called, whichever it is."""
+"""Generic tool name that Claude Code reports for tools of MCP servers."""
 
 
 class _Log(msgspec.Struct, gc=False):
@@ -48,7 +48,7 @@ _parameters = msgspec.json.Decoder(_Parameters)
 
 
 def records(data: bytes) -> list[LogRecord]:
-    """The log records of an export as JSON; a MsgspecError where it is none."""
+    """Parse the log records of a JSON export. Raise MsgspecError if it is invalid."""
     found = []
     for group in leniently(data, _decoder.decode).groups:
         resource = _facts(group.resource.get("attributes") if isinstance(group.resource, dict) else None)
@@ -76,7 +76,7 @@ def _whole(value: Any) -> int:
 
 
 def spans(logs: Iterable[LogRecord]) -> list[Span]:
-    """The calls that log records tell of; a session is a run."""
+    """Convert log records of calls to spans. A session becomes a run."""
     return [span for each in logs if (span := _span(each)) is not None]
 
 
@@ -111,10 +111,10 @@ def _span(log: LogRecord) -> Span | None:
 
 
 def _tool(facts: dict[str, Any]) -> dict[str, Any]:
-    """What is told of a call.
+    """Return the span attributes of a tool call.
 
-    Only where `OTEL_LOG_TOOL_DETAILS` asks for it: `tool_input`, what it was given, and `tool_parameters`, which says
-    for people what it was about, and which tool of which server it was.
+    `tool_input` (the arguments) and `tool_parameters` (a description, with the tool's server and name) are present only
+    if `OTEL_LOG_TOOL_DETAILS` is set.
     """
     told = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": str(facts.get("tool_name") or "tool")}
     about = facts.get("tool_parameters")

@@ -1,6 +1,7 @@
-"""Traces while they come: spans of one arrive in many exports, each is kept when it comes, and attempts are joined.
+"""Conversion of incoming spans to events. The spans of one trace may arrive in many exports.
 
-What is known of a trace is in memory, and in what was kept of it: a server that was killed goes on where it was.
+Each step is stored on arrival, and attempts are grouped. The state of a trace is held in memory and can be restored
+from the store, so that a restarted server continues where it stopped.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from mulligan.records import Run
 from mulligan.remember.store import Store
 
 HELD = 2000
-"""Traces in memory. One that was let go is read from the store when more of it comes."""
+"""Traces in memory. An evicted one is read from the store when more of its spans arrive."""
 SPAN, OF = "span", "of"
-"""In a step's metadata: the span it was, and what its attempts have in common."""
+"""Keys in a step's metadata: its span id, and what its attempts have in common."""
 
 
 class _Live:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.spans: set[str] = set()
-        """Of which there is a step."""
+        """Ids of spans that have a step."""
         self.told: Run | None = None
-        """What was last said of the run."""
+        """The run as last published."""
 
 
 class Traces:
-    """From spans to events. Used by one thread, the one that writes."""
+    """Converter of spans to events. Not thread-safe: used by the writer thread only."""
 
     def __init__(self, store: Store, classify: Callable[..., Failure]) -> None:
         self._store = store
@@ -42,7 +43,7 @@ class Traces:
         self._live: OrderedDict[tuple[str, str], _Live] = OrderedDict()
 
     def events(self, tenant: str, spans: Iterable[Span]) -> list[AnyEvent]:
-        """What these spans tell that was not told before."""
+        """Return the events that these spans add."""
         by_trace: dict[str, list[Span]] = {}
         for span in spans:
             met = by_trace.get(span.trace)
@@ -57,7 +58,7 @@ class Traces:
         return events
 
     def forget(self, tenant: str, spans: Iterable[Span]) -> None:
-        """What was told of these was not kept: they will come again."""
+        """Drop the state of these traces after a failed write. The client sends the spans again."""
         for span in spans:
             self._live.pop((tenant, span.trace), None)
 
@@ -67,7 +68,7 @@ class Traces:
         id = ""
 
         def marks(key: str, model: str) -> dict[str, Any]:
-            """What a step says of where it comes from, for whoever goes on with its trace."""
+            """Return the metadata with which a later process can continue the trace."""
             return {SPAN: id, OF: key, "model": model} if model else {SPAN: id, OF: key}
 
         for span in spans:
@@ -75,7 +76,7 @@ class Traces:
             if id in live.spans:
                 continue  # sent again
             if trace.gathering.agent == NAME and isinstance(service := span.resource.get("service.name"), str):
-                # Until the span comes that says whose work it is.
+                # Provisional, until the span arrives that names the agent.
                 trace.gathering.agent = service
                 version = span.resource.get("service.version")
                 trace.gathering.version = version if isinstance(version, str) else None
@@ -84,7 +85,7 @@ class Traces:
                 live.spans.add(id)
                 events.append(StepEnded(step))
         if not trace.seq:
-            return []  # nothing of it is anything we know
+            return []  # no relevant span yet
         run = self._run(trace)
         if run != live.told:
             events.insert(0, RunStarted(run) if run.end is None else RunEnded(run))
@@ -96,7 +97,7 @@ class Traces:
         return run if trace.has_ended else msgspec.structs.replace(run, ended=None, end=None)
 
     def _found(self, tenant: str, ids: Iterable[str]) -> dict[str, _Live]:
-        """These traces as they were left."""
+        """Return the state of these traces, from memory or the store."""
         found: dict[str, _Live] = {}
         new: dict[str, _Live] = {}
         for id in ids:
@@ -107,7 +108,7 @@ class Traces:
                 self._live.move_to_end((tenant, id))
             found[id] = known
         try:
-            # Most are new: that none of them is kept takes one question.
+            # Most traces are new: one query finds the stored ones.
             kept = self._store.known(tenant, [live.trace.gathering.id for live in new.values()]) if new else set()
             for live in new.values():
                 if live.trace.gathering.id in kept:
@@ -121,7 +122,7 @@ class Traces:
         return found
 
     def _resume(self, tenant: str, live: _Live) -> None:
-        """Takes up what was kept of a trace: of which spans there are steps, and which attempts may go on."""
+        """Restore the state of a trace from the store: spans with a step, and attempts that may continue."""
         trace = live.trace
         kept = self._store.run(tenant, trace.gathering.id)
         if kept is None:
