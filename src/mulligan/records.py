@@ -309,18 +309,18 @@ class Pattern(Record, frozen=True):
     agents: dict[str, int] = {}
     """The agents with the most occurrences."""
     examples: tuple[Example, ...] = ()
-    """The newest."""
+    """The latest examples."""
     days: dict[int, int] = {}
-    """How often in each day it was met, by the day's first millisecond; of the time asked about."""
+    """Occurrences per day of the query's period, by the first millisecond of the day."""
     state: PatternState = "new"
     reopened: int = 0
-    """How often it came back after it was resolved."""
+    """How often it occurred again after it was resolved."""
     merged: tuple[str, ...] = ()
     """The ids of the patterns merged into it."""
 
 
 class Compaction(Record, frozen=True):
-    """A conversation that was made smaller, by the agent or by recovery."""
+    """A conversation that was shortened, by the agent's host (compaction) or by mulligan (compression)."""
 
     run: str | None = None
     session: str | None = None
@@ -334,13 +334,13 @@ class Compaction(Record, frozen=True):
     tokens_before: int | None = None
     tokens_after: int | None = None
     known: tuple[str, ...] = ()
-    """What its session remembers to have failed before, as the ids of patterns: `repeated_id`."""
+    """Failures that the session has tracked before, as pattern ids: `failure_identity`."""
 
 
 class History(Record, frozen=True):
-    """A run as it was kept: its steps in order, what overcame what, and when its conversation was made smaller.
+    """The stored history of a run: steps in order, recovery links and compactions.
 
-    Of the compactions of its session that were before it began, there is the last.
+    Of the session's compactions before the run, only the last is included.
     """
 
     run: Run
