@@ -1,11 +1,12 @@
-"""A second chance for every failed agent call, and a memory so that it is needed less often.
+"""Failure recovery and failure memory for LLM agents.
 
-The public names, and nothing else. Each is imported when it is first used.
+This module exports the public names only. Each name is imported on first use, so `import mulligan` stays fast.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # type checkers take it for typing's own, whose import would be most of the cost of ours
+# Type checkers treat this as `typing.TYPE_CHECKING`. Importing `typing` would be most of the import time.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mulligan.assembly import Mulligan as Mulligan
     from mulligan.assembly import default as _default
@@ -96,10 +97,10 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name for one of ours
+if not TYPE_CHECKING:  # Hidden from type checkers: with `__getattr__`, they would accept every misspelled name.
 
     def __getattr__(name):
-        import importlib  # already loaded by the import system
+        import importlib  # the import system has loaded it already
 
         if name in _KNOW:
             value = getattr(importlib.import_module(f"mulligan.{_KNOW[name]}"), name)

@@ -1,4 +1,4 @@
-"""Mulligan: what users call, over one set of parts. It decides nothing."""
+"""The public API: the class `Mulligan`, which delegates to one set of `Components`."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ C = TypeVar("C")
 
 
 def _name_of(tool: Callable[..., Any]) -> str:
-    """What a tool is called here."""
+    """Return the name under which mulligan knows a tool."""
     known = getattr(tool, "__mulligan__", None)
     return known.name if isinstance(known, Wrapped) else name_of(tool)
 
 
 class Mulligan:
-    """All of mulligan, without module-level defaults: `Mulligan(store="memory:")`.
+    """One independent instance of mulligan, without module-level defaults: `Mulligan(store="memory:")`.
 
-    Files and environment are read, and parts made, on first use. What is given here is looked at here: a misspelt name
-    would else be a warning at the first call, after which nothing is recorded.
+    Files and environment variables are read, and components built, on first use. Keyword settings are checked here: a
+    misspelled name would otherwise only log a warning at the first call and switch recording off.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -59,26 +59,32 @@ class Mulligan:
         self._unheard: Kit | None = None
         self._lock = threading.Lock()
         self._tools: dict[str, weakref.WeakSet[Wrapped]] = {}
-        """Those that were wrapped, by name."""
+        """The wrapped functions, by tool name."""
         _all.add(self)
 
     def configure(self, **settings: Any) -> None:
-        """Changes the defaults, before the first recorded call: later, some calls would follow other rules."""
+        """Change the default settings. Call it before the first recorded call, `run`, `add_listener` and `session`.
+
+        Later changes raise `SettingsError`: calls of one process would follow different rules.
+        """
         with self._lock:
             if self._parts is not None:
                 if self._parts.is_rehearsal:
-                    return  # the code under test sets itself up, and is rehearsed by the test's settings all the same
+                    return  # in a sandbox, the settings of the test take precedence over those of the code under test
                 raise SettingsError(
                     "configure must come before the first recorded call, and before run, listen and session. "
                     "Move it to the beginning of your start-up code."
                 )
             given = {**self._given, **settings}
             read = settings_file.read(given)
-            Parts(read)  # refused here, and not at the first call
+            Parts(read)  # raises here on invalid settings, not at the first call
             self._given, self._is_off = given, read.off
 
     def _kit(self) -> Kit | None:
-        """What wrapped functions ask on every call. They must work whatever the settings are."""
+        """Return the capture context, or None while mulligan is off.
+
+        Wrapped functions call this on every call. It never raises: they must work with any settings.
+        """
         parts = self._parts
         if parts is not None:
             return parts.kit
@@ -91,15 +97,18 @@ class Mulligan:
                     read = settings_file.read(self._given)
                     if not read.off:
                         self._parts = Parts(read, tools=self._tool)
-                except Exception as error:  # noqa: BLE001 - a folder that is gone, a file that is locked: never the failure
+                except Exception as error:  # noqa: BLE001 - a missing folder or a locked file must not fail the call
                     told = str(error) if isinstance(error, MulliganError) else f"{type(error).__name__}: {error}"
-                    # Not recorded rather than recorded by other rules: what cannot be read may say what to hide.
+                    # Pass calls through unrecorded: the unreadable settings may contain redaction rules.
                     log.warning("%s Until that is mended, calls pass through unrecorded and unrecovered.", told)
                 self._is_off = self._parts is None
             return self._parts.kit if self._parts is not None else None
 
     def _kit_or_unheard(self) -> Kit:
-        """For what works even when everything passes through: runs, steps and turns, of which then nobody hears."""
+        """Return the capture context, or one that publishes nothing while mulligan is off.
+
+        Runs, steps and turns then work as usual, but nothing is recorded.
+        """
         kit = self._kit()
         if kit is None:
             with self._lock:
@@ -163,25 +172,28 @@ class Mulligan:
         learn: Learn | None = None,
         circuit_breaker: bool = False,
     ) -> Any:
-        """Wraps a tool: its calls are recorded, and recovered where that is safe.
+        """Wrap a tool so that its calls are recorded, and recovered where that is safe.
 
-        `effects` says whether a call may be made again when it may have happened: "none" and "repeatable" may,
-        "once", the default, may not. `schema` is the JSON schema of its arguments, checked before each call; without
-        one the signature serves, on failure only. `privileged` names arguments that are never changed automatically,
-        beside those that are so by their name; `released` takes some of these back, and `destructive` protects all.
+        `effects` declares the side effects: "none", "idempotent" or "once" (the default). A call that may have executed
+        is repeated only for "none" and "idempotent". `schema` is the JSON schema of the arguments, checked before each
+        call. Without it, the schema is derived from the signature and used after a failure only.
 
-        `verify` is called with the same arguments when it is not known whether a call happened: it answers with the
-        result if it did, with False if it did not, with None if it cannot say. `rejects` are HTTP statuses that prove
-        that nothing was done. `timeout` is how many seconds a call may take in all: an async one is cut off, of others
-        only waits and retries are.
+        `privileged` names arguments that are never changed automatically, in addition to those recognized by name.
+        `unprivileged` exempts arguments that were recognized by name. `destructive=True` protects all arguments.
 
-        `items` names arguments that say which item of a loop a call is about: one item's call never corrects another's.
-        `learn` is "off", "tell" or "repair": how far memory goes for this tool.
-        `circuit_breaker=True` lets an open circuit breaker answer a call at once, without making it: for some seconds
-        after many failures of the other side. Else it only stops retries, and calls that answer a model in a loop.
+        `verify` is called with the same arguments when it is unknown whether a call took effect. It returns the result
+        if the call executed, False if it did not, and None if it cannot tell. `rejection_statuses` are HTTP statuses
+        which prove that the call did not execute. `timeout` limits the whole call in seconds. Async calls are cancelled
+        at the limit; for other calls only backoffs and retries are limited.
 
-        `mode` is "observe", "suggest" or "repair", `record` is "full", "shape" or "off". `errors="raised"` says that
-        no answer of it is a failure; `empty="failure"`, of a tool of type "retrieval", that an empty one is.
+        `items` names the arguments that identify one item of a loop: a call for one item never counts as the correction
+        of a call for another. `learn` is "off", "tell" or "repair" and limits how memory is used for this tool.
+        `circuit_breaker=True` lets an open circuit breaker block calls. Otherwise it only stops retries, and blocks
+        calls that answer a model in a loop.
+
+        `mode` is "observe", "suggest" or "repair". `record` is "full", "shape" (types and lengths, no text) or "off".
+        `detect_errors=False` treats every returned value as a success. `empty_result="failure"`, for type "retrieval",
+        treats an empty result as a failure.
         """
         about = ToolOptions(
             name=name,
@@ -243,14 +255,18 @@ class Mulligan:
         policy: Policy | None = None,
         circuit_breaker: bool = False,
     ) -> Any:
-        """Wraps an LLM call: too long, it is compressed; rate limited, waited for; refused, answered gracefully.
+        """Wrap a model call: compress overlong conversations, retry rate limits, use fallbacks.
 
-        `compress` makes one text shorter, or a whole conversation if its argument is called `messages`; `"model"` lets
-        the model itself tell what is left out. `fallback` answers where recovery cannot. `fallback_models` are names or
-        functions of models to use instead. `refresh_auth` is called once where the key is refused. Of the conversation
-        the sizes are kept, and what the user said last.
+        `compress` shortens one text, or a whole conversation if its argument is named `messages`. `"model"` asks the
+        model itself to summarize the removed messages. `max_compressions` limits how often one call is compressed, and
+        texts up to `compress_above_chars` characters stay as they are.
+
+        `fallback` returns an answer when recovery fails. `fallback_models` are names or functions of models to use
+        after a failure. `refresh_auth` is called once after an authentication failure.
+
+        Of the conversation, mulligan records the sizes of the messages and the last user message.
         """
-        from mulligan.capture.model import ModelOptions  # those who wrap tools alone need not wait for it
+        from mulligan.capture.model import ModelOptions  # lazy: programs that wrap only tools do not need it
 
         about = ModelOptions(
             compress=compress,
@@ -274,11 +290,11 @@ class Mulligan:
         return self._wrapping(function, options)
 
     def wrap_client(self, client: C, **options: Any) -> C:
-        """A copy of an OpenAI or Anthropic client, or LiteLLM's module, whose calls of models are recovered.
+        """Return a copy of an OpenAI or Anthropic client, or of the LiteLLM module, with recovering model calls.
 
-        `options` are those of `model`. The client's own retries are switched off: one layer retries.
+        `options` are those of `model`. The retries of the client are switched off, so that only one layer retries.
         """
-        from mulligan.capture import clients  # those who wrap functions need not wait for it
+        from mulligan.capture import clients  # lazy: programs that wrap only functions do not need it
 
         given = options
         if callable(refresh := options.get("refresh_auth")):
@@ -299,7 +315,7 @@ class Mulligan:
         return made
 
     def _tool(self, name: str) -> Wrapped | None:
-        """The tool of this name, where there is exactly one."""
+        """Return the wrapped tool with this name, or None if there are several or none."""
         found = tuple(self._tools.get(name, ()))
         return found[0] if len(found) == 1 else None
 
@@ -317,11 +333,11 @@ class Mulligan:
         learn: Learn | None = None,
         traceparent: str | traces.Headers | None = None,
     ) -> ActiveRun:
-        """Traces a piece of work: `with mulligan.run("support-agent") as run:`. `context` is what it is about.
+        """Record a run: `with mulligan.run("support-agent") as run:`. `context` describes its task.
 
-        `mode`, `record` and `learn` hold for every call in it; where a tool has its own, the stricter of the two does.
-        `traceparent` is what another program sent of its trace: the header, or all headers of the request. What is to
-        be sent on stands in `run.headers`.
+        `mode`, `record` and `learn` apply to every call in the run. If a tool has its own value, the stricter one wins.
+        `session` is a `mulligan.session()` or its id. `traceparent` continues a trace of another program: pass the
+        header, or all headers of the request. Send `run.headers` with outgoing requests.
         """
         for name, value, choices in (
             ("mode", mode, MODES),
@@ -348,7 +364,7 @@ class Mulligan:
         )
 
     def turns(self, limit: int = 10) -> Turns:
-        """Bounds an agent loop: `for turn in mulligan.turns(limit=10):`."""
+        """Limit an agent loop: `for turn in mulligan.turns(limit=10):`."""
         return Turns(self._kit_or_unheard, limit)
 
     @overload
@@ -385,14 +401,17 @@ class Mulligan:
         style: Literal["openai", "anthropic"] | None = None,
         teach: bool | int = False,
     ) -> Any:
-        """A whole agent loop: asks the model, makes its calls and answers them, until it is done or `limit` is reached.
+        """Run an agent loop until the model makes no more calls or `limit` turns have passed.
 
-        `model` takes the messages, and `tools` if it has a parameter of that name, and answers with a text, an OpenAI
-        completion or message, or an Anthropic message. If it is async, the loop is awaited. An `InfraError` of a tool,
-        and an error of the model that recovery cannot help, leave. With `teach` the conversation begins with what is
-        known of these tools (`pitfalls`): True, or at most how many tokens.
+        `model` takes the messages, and `tools` if it has a parameter of that name. It returns a text, an OpenAI
+        completion or message, or an Anthropic message. With an async model, await the result.
+
+        `inject_lessons` starts the conversation with the lessons about these tools (see `render_lessons`): pass True or
+        the maximum number of tokens.
+
+        An `InfraError` of a tool, and a model error that recovery cannot handle, are raised.
         """
-        from mulligan.capture.loop import started  # few have no loop of their own
+        from mulligan.capture.loop import started  # lazy: most programs have their own loop
 
         if not isinstance(teach, int) or teach < 0:
             raise SettingsError(f"teach is True, or how many tokens may be told of the tools, got {teach!r}.")
@@ -407,10 +426,10 @@ class Mulligan:
         return Correction(error)
 
     def session(self, id: str | None = None) -> Session:
-        """Remembers failures across a compaction: `with mulligan.session() as session:`.
+        """Track failures across compactions of one conversation: `with mulligan.session() as session:`.
 
-        Runs take part that were started with `mulligan.run(..., session=session)`. With the `id` of an earlier one it
-        goes on where that one was, also in another process.
+        It covers the runs started with `mulligan.run(..., session=session)`. With the `id` of an earlier session it
+        continues that session, also in another process.
         """
         if id is not None and not isinstance(id, str):
             raise SettingsError(f"the id of a session is a text, got {id!r}.")
@@ -423,13 +442,13 @@ class Mulligan:
         return self._parts.stream if self._parts is not None else Stream(Redactor())
 
     def notes(self) -> list[str]:
-        """What was repaired in the current run since this was last asked, in words for the model."""
+        """Return the notes about repairs in the current run, for the model, and clear them."""
         kit = self._kit()
         run = kit.current() if kit is not None else None
         return run.notes() if run is not None else []
 
     def explain(self, error: object = None, **evidence: Any) -> Failure:
-        """An error in, a `Failure` out: any exception, response, result or text. Never raises."""
+        """Classify an error: an exception, response, result or text. Return a `Failure`. Never raises."""
         self._kit()
         return (self._parts.classify if self._parts is not None else classify)(error, **evidence)
 
@@ -449,11 +468,11 @@ class Mulligan:
         mode: Mode = "repair",
         memory: bool = True,
     ) -> Advice:
-        """What would repair this call: its `suggestions`, the likeliest first, and `why` there are no better ones.
+        """Suggest repairs for a failed call, without calling anything.
 
-        `tool` is a name or a wrapped function, which brings its own schema and rules. `run` are the earlier calls of
-        the same run, as dictionaries with tool, arguments, outcome, and result or error. `memory` says whether what
-        worked before is asked for too. Nothing is called.
+        Return `suggestions`, the most likely first, and the `reason` why there is no better one. `tool` is a name, or a
+        wrapped function, which supplies its schema and options. `run` holds the earlier calls of the same run as
+        dictionaries with tool, arguments, outcome, and result or error. `memory=False` ignores fixes from earlier runs.
         """
         self._kit()
         parts = self._parts
@@ -492,11 +511,11 @@ class Mulligan:
         budget_tokens: int = BUDGET,
         proposals: bool = False,
     ) -> str:
-        """What a model should know of these tools before it calls them, for a system prompt: never more than that.
+        """Render the lessons about these tools for a system prompt, within `max_tokens`.
 
-        `tools` are names or functions; without any, all tools that something is known of. It opens with what mulligan
-        does, what its notes mean and when to ask it. What is proven or approved comes first, then what came with
-        mulligan, said to be so; `proposals` adds what nobody has proven or approved yet, marked as data.
+        `tools` are names or functions; without any, all tools that have lessons. The text starts with an explanation of
+        mulligan's notes. Active lessons come first, then seed lessons, which are marked as such. `include_proposed`
+        adds proposed lessons, marked as data.
         """
         if isinstance(budget_tokens, bool) or not isinstance(budget_tokens, int) or budget_tokens < 1:
             raise SettingsError(f"budget_tokens is a whole number of tokens, 1 or more, got {budget_tokens!r}.")
@@ -508,7 +527,10 @@ class Mulligan:
         return self._parts.pitfalls(names, budget_tokens, proposals=proposals)
 
     def listen(self, listener: Listener, when: When = "recorder") -> Callable[[], None]:
-        """Calls `listener` with every event, on the recorder's thread or at once; answers with a way to end it."""
+        """Call `listener` with every event. Return a function that removes it.
+
+        `thread` is "recorder", the background thread (the default), or "caller", the thread that makes the call.
+        """
         if not callable(listener):
             raise SettingsError(f"a listener is a function that takes an event, got {listener!r}.")
         if when not in get_args(When):
@@ -516,11 +538,11 @@ class Mulligan:
         return self._stream().listen(listener, when)
 
     def flush(self, timeout: float = 2.0) -> bool:
-        """Waits until everything recorded so far is in the store; whether it is."""
+        """Block until all records so far are stored or the timeout expires. Return whether all were stored."""
         return self._parts is None or self._parts.recorder.flush(timeout)
 
     def close(self) -> None:
-        """Keeps what is left and lets go of the store."""
+        """Store the remaining records and close the store."""
         if self._parts is not None:
             self._parts.recorder.close()
 
@@ -533,9 +555,10 @@ def _renew() -> None:
         each._lock = threading.Lock()
 
 
-# A thread that is making the parts, and importing for it, would leave the child waiting for both for ever.
+# Hold the locks during a fork: a thread that builds the components, and imports modules meanwhile, would leave the
+# child with both locks taken.
 forks.hold(lambda: [each._lock for each in tuple(_all)])
 forks.renew(_renew)
 
 default: Mulligan = Mulligan()
-"""What the functions of `import mulligan` belong to."""
+"""The instance behind the module-level functions of `import mulligan`."""

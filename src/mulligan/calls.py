@@ -1,6 +1,6 @@
-"""Calls: their attempts, what changed between two of them, and precedents.
+"""Call history: groups attempts into calls, compares arguments and counts precedents.
 
-Everything here is a plain function of records, so that a store, a report and a test cannot disagree.
+Pure functions of records, so that the store, reports and tests derive the same results.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from mulligan.records import (
 )
 
 TOOL = "(tool)"
-"""The path of a change to the name of the tool itself."""
+"""The path of a change to the tool name itself."""
 
 
 class Call(Record, frozen=True):
-    """What the user asked for: one or more attempts at the same thing, in order."""
+    """One call: its attempts, in order."""
 
     steps: tuple[Step, ...]
 
@@ -52,7 +52,7 @@ class Call(Record, frozen=True):
 
     @property
     def has_failed(self) -> bool:
-        """Whether any attempt failed, however it ended."""
+        """Whether any attempt failed, regardless of the final outcome."""
         return self.steps[0].has_failed or (len(self.steps) > 1 and any(step.has_failed for step in self.steps))
 
     @property
@@ -61,12 +61,12 @@ class Call(Record, frozen=True):
 
     @property
     def failure(self) -> Failure | None:
-        """The last thing that went wrong."""
+        """The failure of the last failed attempt."""
         return next((step.failure for step in reversed(self.steps) if step.has_failed), None)
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What recovery changed on the way."""
+        """The argument changes that recovery made."""
         return tuple(change for step in self.steps if step.after for change in step.after.changes)
 
     @property
@@ -75,22 +75,22 @@ class Call(Record, frozen=True):
 
     @property
     def repairs(self) -> int:
-        """How many attempts were made with other arguments."""
+        """The number of attempts with changed arguments."""
         return sum(bool(step.after and step.after.changes) for step in self.steps)
 
     @property
     def recovery_seconds(self) -> float:
-        """What recovery took: the waits, and every attempt but the first."""
+        """The time spent on recovery: backoffs, and every attempt after the first."""
         return self.waited + sum(step.seconds for step in self.steps[1:])
 
     @property
     def recovery_tokens(self) -> int:
-        """The tokens of every attempt but the last, where they are known."""
+        """The tokens of every attempt except the last, where they are known."""
         return sum(sum((step.tokens or {}).values()) for step in self.steps[:-1])
 
     @property
     def ending(self) -> str:
-        """How it came out, in the words people see."""
+        """The outcome as a label for reports."""
         if not self.has_succeeded:
             if not self.has_failed:
                 return self.last.outcome
@@ -101,14 +101,14 @@ class Call(Record, frozen=True):
             return "confirmed by a check"
         if self.repairs:
             if self.repairs == 2:
-                return "repaired on the second try"  # the second suggestion, after the first had failed
+                return "repaired on the second try"  # the first suggestion had failed
             return "repaired" if len(self.steps) == 2 else "repaired on a later try"
         waited = any(step.after and step.after.remedy is Remedy.WAIT for step in self.steps)
         return "recovered by waiting" if waited else "recovered"
 
 
 def group_attempts(steps: Iterable[Step]) -> list[Call]:
-    """The calls these steps were attempts at, in the order of their first attempts."""
+    """Group steps into calls, in the order of their first attempts."""
     attempts: dict[int, list[Step]] = {}
     for step in ordered(list(steps)):
         made = attempts.get(step.call)
@@ -124,20 +124,21 @@ def _in_order(attempts: list[Step]) -> tuple[Step, ...]:
 
 
 def precedents(links: Iterable[Link], seen: int) -> list[Precedent]:
-    """What overcame a failure before, the most often first; the same change in several runs is one precedent."""
+    """Group recovery links into precedents, the most frequent first. The same change in several runs is one
+    precedent."""
     runs: dict[object, set[str]] = {}
     first: dict[object, Link] = {}
     for link in links:
         shape = shape_of(link)
         runs.setdefault(shape, set()).add(link.run)
-        # The same one, in whichever order they come: two stores that know the same give the same answer.
+        # Choose the representative link independently of input order, so that two stores return the same precedents.
         first[shape] = min(first.get(shape, link), link, key=lambda each: (each.run, each.failed))
     return ranked([(len(runs[shape]), link) for shape, link in first.items()], seen)
 
 
 def ranked(links: Iterable[tuple[int, Link]], seen: int, limit: int | None = None) -> list[Precedent]:
-    """The most frequent of links that have nothing in common, each with the number of runs that it stands for."""
-    # What recovery did is no move of the model's, and a conversation that went on is no correction.
+    """Rank distinct links by the number of runs. Each entry is that number and a link."""
+    # Exclude links without changes that a model cannot repeat: recovery compressed the conversation, or it continued.
     met = [each for each in links if each[1].changes or each[1].how not in ("repair", "agent")]
     if limit is not None and 0 < limit < len(met):
         least = sorted([count for count, _ in met])[-limit]
@@ -150,14 +151,14 @@ def ranked(links: Iterable[tuple[int, Link]], seen: int, limit: int | None = Non
 
 
 def shape_of(link: Link) -> object:
-    """What two links have in common that are one precedent."""
+    """Return the key that makes two links one precedent."""
     return (link.how, link.between, tuple([_told(change) for change in link.changes]))
 
 
 def _told(change: Change) -> object:
-    """What says whether two changes are the same: not where they come from, nor what was there before."""
+    """Return the identity of a change: path, operation and new value, ignoring source and old value."""
     after = change.after
-    # What is equal may still be another thing: 1, 1.0 and True. And what is neither text nor number may hold anything.
+    # Compare the type too: 1, 1.0 and True are equal in Python. Other values may be unhashable, so encode them.
     is_plain = type(after) is str or type(after) is int
     return (change.path, change.how, type(after), after) if is_plain else encode((change.path, change.how, after))
 
@@ -167,20 +168,20 @@ def _shape(link: Link) -> bytes:
 
 
 def wilson(worked: int, tried: int, z: float = 1.28) -> float:
-    """The lower end of what a share may be, by its record: 7 of 7 give 0.81."""
+    """Return the lower bound of a success rate (Wilson score interval): 7 of 7 gives 0.81."""
     if tried <= 0:
         return 0.0
-    share = min(max(worked / tried, 0.0), 1.0)  # the record may be that of another program
+    share = min(max(worked / tried, 0.0), 1.0)  # counts may come from another program
     middle = share + z * z / (2 * tried)
     spread = z * math.sqrt(share * (1 - share) / tried + z * z / (4 * tried * tried))
     return (middle - spread) / (1 + z * z / tried)
 
 
 def is_retry(recovery: Recovery | None) -> bool:
-    """Return whether an attempt repeated the very same call after a backoff.
+    """Return whether an attempt repeated the same call after a backoff.
 
-    It did not where the conversation was shortened, the model was told something, a key was renewed, or the answer
-    came from a check or a fallback.
+    It did not if recovery compressed the conversation, added a note, refreshed a key, or took the answer from a check
+    or a fallback.
     """
     if recovery is None:
         return True
@@ -188,10 +189,10 @@ def is_retry(recovery: Recovery | None) -> bool:
 
 
 def is_same_json(one: Any, other: Any) -> bool:
-    """Whether two values are the same to a tool: to Python 1, 1.0 and True are equal, to JSON they are three."""
+    """Return whether two values are equal as JSON. Python treats 1, 1.0 and True as equal; JSON does not."""
     try:
         return bool(one == other) and _sorted.encode(one) == _sorted.encode(other)
-    except Exception:  # noqa: BLE001 - a run that is still going compares objects of any class, and some cannot be
+    except Exception:  # noqa: BLE001 - live runs compare objects of any class, and comparing may raise
         return False
 
 
@@ -199,15 +200,15 @@ _sorted = msgspec.json.Encoder(enc_hook=str, order="sorted")
 
 
 def similarity(one: str, other: str) -> float:
-    """From 0 to 1. Long texts are compared by their beginnings, so that no argument can make this slow."""
+    """Return the similarity of two texts, 0 to 1. Only the first 200 characters are compared, to bound the cost."""
     one, other = one[:200].casefold(), other[:200].casefold()
     return 2 * _matched(one, other) / (len(one) + len(other)) if one or other else 1.0
 
 
 def _matched(one: str, other: str) -> int:
-    """How many characters two texts share in order: the longest piece that is in both, then left and right of it.
+    """Count the characters that two texts share in order: the longest common piece, then left and right of it.
 
-    As difflib's SequenceMatcher counts them, ten times faster: what is in a text is searched for in C.
+    Matches difflib's SequenceMatcher, ten times faster, because `in` and `find` search in C.
     """
     total = 0
     parts = [(one, other)]
@@ -216,7 +217,7 @@ def _matched(one: str, other: str) -> int:
         size = len(one)
         at = start = 0
         piece = ""
-        end = 1  # of what would be longer than the piece
+        end = 1  # end of the next candidate, one longer than the piece
         while end <= size:
             longer = one[start:end]
             if longer in other:
@@ -237,7 +238,7 @@ def _matched(one: str, other: str) -> int:
 
 
 def changes(before: Any, after: Any) -> tuple[Change, ...]:
-    """What one would have to do to the first arguments to get the second."""
+    """Return the changes that turn the first arguments into the second."""
     if is_same_json(before, after):
         return ()
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):

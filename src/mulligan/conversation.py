@@ -1,7 +1,7 @@
-"""A conversation in any provider's form: who says what, which result answers which call, and the same with other texts.
+"""Conversations in any provider's format: roles, texts, call and result ids, token estimates.
 
-OpenAI's chat and responses, Anthropic, Google, Bedrock, LangChain, pairs and plain texts; dictionaries and objects.
-Nothing here changes what it is given.
+Supports OpenAI (chat and responses), Anthropic, Google, Bedrock, LangChain, pairs and plain texts, as dictionaries or
+objects. Nothing here changes its input.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 CONVERSATION = ("messages", "contents", "input", "prompt", "conversation", "history")
-"""Names under which a conversation is given."""
+"""Argument names that may hold a conversation."""
 INSTRUCTIONS = ("system", "instructions", "system_prompt", "system_instruction")
 PIECES = 5000
-"""Values of one message that are looked at."""
+"""Maximum number of blocks or values of one message that are read."""
 PICTURE = 1000
-"""Tokens of a picture or a file: what it costs has nothing to do with the length of its data."""
+"""Estimated tokens of an image or file. The cost does not depend on the length of its data."""
 
 Role = Literal["system", "user", "assistant", "tool"]
 Path = tuple[str | int, ...]
@@ -40,25 +40,25 @@ _INSIDE = (
     "name", "input", "args", "response",
 )  # fmt: skip
 _FORM = frozenset(_INSIDE) | _LABELS | {"id", "tool_call_id", "tool_use_id", "call_id", "toolUseId", "summary"}
-"""Names that belong to the form of a message and not to what is in it."""
+"""Field names that belong to the structure of a message, not to its content."""
 _RESULTS = ("response", "json")
-"""Where providers take the results of tools as data."""
+"""Fields in which providers accept tool results as data."""
 _TEXTS = ("text", "input_text", "output_text", "refusal")
 
 
 class Slot(NamedTuple):
-    """A text of a message and where it stands."""
+    """A text of a message and its path."""
 
     path: Path
     text: str
     is_observation: bool
-    """Whether a tool said it."""
+    """Whether the text is a tool result."""
     wrap: str = ""
-    """Where what stands there is no text but data: the key under which a text can stand instead."""
+    """If the path holds data: the key under which a replacement text is stored."""
 
 
 def field(thing: Any, name: str | int) -> Any:
-    """A member of a dictionary, a list or an object, or None: a stranger's property may do anything."""
+    """Return a member of a dictionary, list or object, or None. Never raises, even if a property does."""
     if thing is None:
         return None
     try:
@@ -67,12 +67,12 @@ def field(thing: Any, name: str | int) -> Any:
         if isinstance(name, int):
             return thing[name]
         return getattr(thing, name, None)
-    except Exception:  # noqa: BLE001 - whatever it raises, it is not there
+    except Exception:  # noqa: BLE001 - properties of unknown objects may raise anything
         return None
 
 
 def place(arguments: Mapping[str, Any]) -> str | None:
-    """The name of the argument that holds the conversation."""
+    """Return the name of the argument that holds the conversation."""
     for name in CONVERSATION:
         if name in arguments and isinstance(arguments[name], str | list | tuple | dict):
             return name
@@ -83,7 +83,7 @@ def place(arguments: Mapping[str, Any]) -> str | None:
 
 
 def role(message: Any) -> Role:
-    """Who speaks. The results of tools are the tool's words, also where they are handed in under the user's name."""
+    """Return the role of a message. Tool results have the role "tool", even in a message of the user."""
     if isinstance(message, str):
         return "user"
     if _is_pair(message):
@@ -108,7 +108,7 @@ def _is_pair(message: Any) -> bool:
 
 
 def _members(message: Any) -> Iterator[tuple[Path, Any]]:
-    """The blocks of a message, with where they stand."""
+    """Yield the blocks of a message with their paths."""
     for name in ("content", "parts", "output"):
         inside = field(message, name)
         if isinstance(inside, list | tuple):
@@ -116,7 +116,7 @@ def _members(message: Any) -> Iterator[tuple[Path, Any]]:
 
 
 def _tool_part(block: Any, *names: str) -> tuple[str, Any]:
-    """The part of a block with one of these names, where it has one."""
+    """Return the first of these members of a block that is not a text, with its name."""
     for name in names:
         inside = field(block, name)
         if inside is not None and not isinstance(inside, str):
@@ -125,7 +125,7 @@ def _tool_part(block: Any, *names: str) -> tuple[str, Any]:
 
 
 def slots(message: Any) -> list[Slot]:
-    """The texts of a message that could be others: what was said, and what tools answered."""
+    """Return the replaceable texts of a message: what was written, and tool results."""
     if isinstance(message, str):
         return [Slot((), message, False)]
     if _is_pair(message):
@@ -177,14 +177,14 @@ def _of_block(block: Any, path: Path, is_tool: bool) -> Iterator[Slot]:
 
 
 def _as_text(result: Any) -> str:
-    """What a tool answered with data, as the text that it becomes for a model; empty where it is a text already."""
+    """Return a data result as the text a model reads; empty if it is text already."""
     if not isinstance(result, Mapping) or (len(result) == 1 and isinstance(next(iter(result.values())), str)):
         return ""
     return _dumped(result)
 
 
 def _dumped(data: Any) -> str:
-    import json  # of few providers only
+    import json  # lazy: few providers need it
 
     try:
         return json.dumps(data, ensure_ascii=False, default=str)
@@ -193,7 +193,7 @@ def _dumped(data: Any) -> str:
 
 
 def called(message: Any) -> list[str]:
-    """The ids of the calls a message makes; where a provider has none, the names of the tools."""
+    """Return the ids of the calls in a message, or tool names for providers without ids."""
     found: list[Any] = []
     calls = field(message, "tool_calls")
     if isinstance(calls, list | tuple):
@@ -214,7 +214,7 @@ def called(message: Any) -> list[str]:
 
 
 def answered(message: Any) -> list[str]:
-    """The ids of the calls a message answers."""
+    """Return the ids of the calls whose results a message holds."""
     found: list[Any] = [field(message, "tool_call_id")]
     sort = field(message, "type")
     if isinstance(sort, str) and sort.endswith("_output"):
@@ -236,9 +236,9 @@ def _ids(found: list[Any]) -> list[str]:
 
 
 def exchanges(messages: Sequence[Any]) -> list[range]:
-    """The conversation in the parts that belong together: a message of the model with the results of its calls.
+    """Group messages into exchanges: a model message with the results of its calls.
 
-    Who leaves one message of a part out must leave out all of it: no provider takes a call without its result.
+    Remove an exchange as a whole: providers reject a call without its result.
     """
     parts: list[range] = []
     open_calls: dict[str, list[int]] = {}
@@ -260,7 +260,7 @@ def exchanges(messages: Sequence[Any]) -> list[range]:
 
 
 def unpaired(messages: Sequence[Any]) -> tuple[list[str], list[str]]:
-    """Calls that nobody answers, and answers that nobody asked for."""
+    """Return the calls without a result, and the results without a call."""
     waiting: list[str] = []
     unasked: list[str] = []
     for message in messages:
@@ -274,7 +274,7 @@ def unpaired(messages: Sequence[Any]) -> tuple[list[str], list[str]]:
 
 
 def replaced(thing: Any, path: Path, value: Any) -> Any:
-    """The same with another value in this place; the original is left as it was. TypeError where that cannot be."""
+    """Return a copy with another value at this path. Raises TypeError if the object cannot be copied."""
     if not path:
         return value
     name, rest = path[0], path[1:]
@@ -288,21 +288,21 @@ def replaced(thing: Any, path: Path, value: Any) -> Any:
     name = str(name)
     if callable(copying := field(thing, "model_copy")):
         return copying(update={name: inner})
-    import copy  # few conversations are of other objects
+    import copy  # lazy: few conversations hold such objects
 
     try:
         twin_object = copy.copy(thing)
         try:
             setattr(twin_object, name, inner)
         except (AttributeError, TypeError):
-            object.__setattr__(twin_object, name, inner)  # a frozen dataclass, and this one is nobody's yet
+            object.__setattr__(twin_object, name, inner)  # a frozen dataclass; the copy is not shared yet
         return twin_object
     except Exception as error:
         raise TypeError(f"{type(thing).__name__} cannot be copied with another {name}") from error
 
 
 def spoken(messages: Sequence[Any], text: str) -> Any:
-    """A message of the user in the form of this conversation."""
+    """Build a user message in the format of this conversation."""
     for message in reversed(messages):
         if role(message) != "user" or answered(message) or (said := slots(message)) == []:
             continue
@@ -310,7 +310,7 @@ def spoken(messages: Sequence[Any], text: str) -> Any:
         try:
             if len(first.path) <= 1 or isinstance(message, tuple):
                 made = replaced(message, first.path, text)
-            else:  # the only block of its own message
+            else:  # keep only this block in the new message
                 block = replaced(field(field(message, first.path[0]), first.path[1]), first.path[2:], text)
                 made = replaced(message, first.path[:1], [block])
         except TypeError:
@@ -323,7 +323,7 @@ def spoken(messages: Sequence[Any], text: str) -> Any:
         return {"role": "user", "parts": [{"text": text}]}
     blocks = field(form, "content")
     if isinstance(blocks, list) and blocks and field(blocks[0], "type") is None and isinstance(blocks[0], Mapping):
-        return {"role": "user", "content": [{"text": text}]}  # Bedrock has no other
+        return {"role": "user", "content": [{"text": text}]}  # Bedrock content blocks have no type
     return {"role": "user", "content": text}
 
 
@@ -331,18 +331,18 @@ _REST = r"[A-Za-z]{1,9}|[^\w\s]{1,2}|_|\n\s*|  +|[^\x00-\x7f]"
 _WORDS = re.compile(rf"\d{{1,3}}|{_REST}")
 _DIGITS = re.compile(rf"\d|{_REST}")
 DENSITY = 1.02
-"""Tokens of the usual tokenizers to each of these pieces, as measured on prose, code, logs and JSON."""
+"""Average tokens per matched piece for common tokenizers, measured on prose, code, logs and JSON."""
 SAMPLED = 12_000
-"""Characters. Of a longer text three parts stand for the whole."""
+"""Longer texts are estimated from three samples."""
 
 
 def by_words(text: str) -> float:
-    """About how many tokens a text has, as tokenizers count: pieces of words, groups of digits, signs, indents."""
+    """Estimate the tokens of a text from word pieces, digit groups, punctuation and indentation."""
     return _pieces(_WORDS, text)
 
 
 def by_digits(text: str) -> float:
-    """The same for tokenizers that take each digit for itself."""
+    """Estimate the tokens of a text for tokenizers with one token per digit."""
     return _pieces(_DIGITS, text)
 
 
@@ -355,15 +355,15 @@ def _pieces(pattern: re.Pattern[str], text: str) -> float:
 
 
 def by_letters(text: str) -> float:
-    """About as many as those count who take four letters for a token."""
+    """Estimate the tokens of a text as one per four characters."""
     return len(text) / 4
 
 
 def heaviness(value: Any, weigh: Callable[[str], float] = by_words, *, is_sent: bool = False) -> float:
-    """About how many tokens a message, a schema or a whole conversation has.
+    """Estimate the tokens of a message, a schema or a whole conversation.
 
-    Most providers count what a model reads of it. `is_sent` is for those who count the request as it was sent: JSON,
-    with every name, sign and escape.
+    Most providers count the text that the model reads. `is_serialized` counts the request as JSON, with all names,
+    punctuation and escapes.
     """
     total = 0.0
     waiting = [value]
@@ -404,10 +404,10 @@ _OF_OBJECTS = (*_INSIDE, "type", "role", "id", "tool_call_id", "tool_use_id", "c
 
 
 def _members_of(thing: Any) -> dict[str, Any]:
-    """What there is of a message that is an object, under the names it would be sent with."""
+    """Return the fields of a message object under their names in a request."""
     return {name: inside for name in _OF_OBJECTS if (inside := field(thing, name)) is not None}
 
 
 def escaped(text: str) -> str:
-    """A text as it stands in JSON."""
+    """Return a text as a JSON string."""
     return _dumped(text)

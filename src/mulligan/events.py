@@ -1,4 +1,4 @@
-"""The events, and the stream that carries them: one of the two exits of the process, and guarded like the other."""
+"""Events and the event stream. Every event is redacted before it is published."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mulligan.success import Form, Success, thawed
 
 
 def _complain(told: str, *about: object) -> None:
-    """Logs the exception being handled."""
-    import logging  # where nothing goes wrong it is not needed, and a hook has no time to lose
+    """Log the exception being handled."""
+    import logging  # lazy: hooks are short-lived and rarely log
 
     logging.getLogger("mulligan").exception(told, *about)
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
-    """Something that happened. `name` is a noun and a past participle."""
+    """Base class of events. `name` is a noun and a past participle, such as `run.ended`."""
 
     @property
     def name(self) -> str:
@@ -47,9 +47,9 @@ class StepEnded(Event, frozen=True, gc=False, tag="step.ended"):
 
 class RecoveryPlanned(Event, frozen=True, tag="recovery.planned"):
     step: Step
-    """The attempt that failed."""
+    """The failed attempt."""
     recovery: Recovery
-    """What will be done before the next."""
+    """The recovery before the next attempt."""
 
 
 class ContextCompacted(Event, frozen=True, tag="context.compacted"):
@@ -68,11 +68,11 @@ EVENTS: dict[str, type[Event]] = {
 
 
 class Kept(Sequence[AnyEvent]):
-    """Events that are to be kept. Most tell that a call worked, and are made only when somebody looks at them."""
+    """Redacted events to store. Events of successful calls are built only when read."""
 
     def __init__(self, records: Sequence[AnyEvent | Success]) -> None:
         self.records = records
-        """A call that worked stands for its event here, where there is nothing in it to hide."""
+        """Events, or success records that need no redaction."""
 
     def __len__(self) -> int:
         return len(self.records)
@@ -94,19 +94,19 @@ When = Literal["caller", "recorder"]
 
 
 class Carrier(Protocol):
-    """Who keeps events: the recorder."""
+    """The consumer that stores events: the recorder."""
 
     def __call__(self, event: AnyEvent) -> None:
-        """Keeps an event that has passed redaction."""
+        """Store a redacted event."""
 
     def keep(self, success: Success) -> None:
-        """Keeps a call that worked, redacting it on a thread of its own."""
+        """Store a successful call. It is redacted on the recorder's thread."""
 
 
 class Stream:
-    """Carries each event once to everybody who listens.
+    """Publishes each event once to every listener.
 
-    What it carries has passed redaction: no listener, and so no disk, sees more than may leave the process.
+    Events are redacted first, so that no listener and no disk receives unredacted data.
     """
 
     def __init__(self, redactor: Redactor) -> None:
@@ -114,14 +114,14 @@ class Stream:
         self._in_caller: list[Listener] = []
         self._on_recorder: list[Listener] = []
         self.watchers: list[Listener] = []
-        """All who want to hear of every beginning, or at once: everybody but the recorder."""
+        """All listeners, on either thread. Without any, start events are not published."""
         self._broken: set[int] = set()
         self._carrier: Carrier | None = None
 
     def listen(self, listener: Listener, when: When = "recorder") -> Callable[[], None]:
-        """Calls `listener` with every event, on the recorder's thread or at once in the caller's.
+        """Call `listener` with every event, on the recorder's thread or in the caller's thread.
 
-        Answers with a function that ends it.
+        Return a function that removes it.
         """
         listeners = self._in_caller if when == "caller" else self._on_recorder
         listeners.append(listener)
@@ -131,20 +131,21 @@ class Stream:
             if listener in listeners:
                 listeners.remove(listener)
                 self.watchers.remove(listener)
-                self._broken.discard(id(listener))  # another object may come to have the same
+                self._broken.discard(id(listener))  # the id of a deleted object can be reused
 
         return end
 
     def carry(self, carrier: Carrier) -> None:
-        """Names the recorder, which keeps each event and then calls `deliver` from its own thread."""
+        """Set the recorder, which stores each event and then calls `deliver` on its own thread."""
         self._carrier = carrier
 
     def nameable(self, id: str) -> str:
-        """The id of a session as it may be kept."""
+        """Return the session id in a form that may be stored."""
         return self._gate.nameable(id)
 
     def succeed(self, success: Success) -> None:
-        """Publishes a call that worked at once; cheaply, where nobody wants to hear of it in the caller's time."""
+        """Publish a successful first attempt. Without listeners in the caller's thread, the recorder builds the
+        event."""
         if self._carrier is not None and not self._in_caller:
             self._carrier.keep(success)
         else:
@@ -154,11 +155,11 @@ class Stream:
                 self.publish(RunEnded(success.whole_run(success.alone.run)))
 
     def known(self, form: Form) -> Form:
-        """A form with what a journal has of calls of it."""
+        """Return a call template with its journal prefixes."""
         return self._gate.known(form)
 
     def kept(self, records: Sequence[AnyEvent | Success]) -> Kept:
-        """What was recorded as events in the same order, calls that worked as they may be kept."""
+        """Redact queued records, in order. Success records without sensitive data stay as they are."""
         steps, runs = self._gate.successes([record for record in records if type(record) is Success])
         if not steps and not runs:
             return Kept(records)
@@ -176,10 +177,10 @@ class Stream:
 
     def publish(self, event: AnyEvent) -> None:
         if isinstance(event, StepStarted) and not self.watchers:
-            return  # nobody keeps a beginning
+            return  # start events are not stored
         try:
             event = _through(self._gate, event)
-        except Exception:  # noqa: BLE001 - whoever publishes goes on
+        except Exception:  # noqa: BLE001 - publishing must not fail the caller
             _complain("%s could not be redacted and was not recorded", event.name)
             return
         for listener in tuple(self._in_caller):
@@ -190,26 +191,26 @@ class Stream:
             self.deliver(event)
 
     def deliver(self, event: AnyEvent) -> None:
-        """Tells the listeners that need not be told in the caller's time."""
+        """Call the listeners that run on the recorder's thread."""
         for listener in tuple(self._on_recorder):
             self._tell(listener, event)
 
     def _tell(self, listener: Callable[[Any], object], event: AnyEvent) -> None:
         try:
             listener(event)
-        except Exception:  # noqa: BLE001 - whoever publishes goes on
-            if id(listener) not in self._broken:  # once a listener: a broken one would otherwise fill the log
+        except Exception:  # noqa: BLE001 - publishing must not fail the caller
+            if id(listener) not in self._broken:  # log once per listener, to keep the log readable
                 self._broken.add(id(listener))
                 _complain("a listener failed on %s; its further faults are not logged", event.name)
 
 
 def redacted(event: AnyEvent, redactor: Redactor) -> AnyEvent:
-    """The event with everything a stranger wrote made plain, bounded and free of secrets."""
+    """Return the event with untrusted text as plain data, bounded and without secrets."""
     return _through(Gate(redactor), event)
 
 
 def all_redacted(events: Sequence[AnyEvent], gate: Gate) -> list[AnyEvent]:
-    """The same for many, in the time of a few: a gate that is used again remembers names."""
+    """Redact many events. Faster than one by one: a reused `RecordRedactor` caches names and scans in batches."""
     given = [event.step for event in events if isinstance(event, StepEnded)]
     steps = {id(step): kept for step, kept in zip(given, gate.steps(given), strict=True) if kept is not step}
     return [

@@ -1,4 +1,4 @@
-"""Failure, Kind and Remedy: what went wrong and whose move is next; and the errors that carry them."""
+"""Failure, Kind and Remedy: what failed and which action can help; and the exceptions of mulligan."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from mulligan.redaction.expressions import Expression
 
 
 class Remedy(enum.Enum):
-    """Whose move is next."""
+    """The next action that can help."""
 
     WAIT = "wait"
-    """The other side needs time: try the same again, later."""
+    """Repeat the same call after a backoff."""
     REPAIR = "repair"
-    """The arguments are wrong, and something other than a model may know better ones."""
+    """Repeat the call with changed arguments, which mulligan may derive."""
     COMPRESS = "compress"
-    """The conversation is too long."""
+    """Shorten the conversation and resend it."""
     TELL = "tell"
-    """The model must do something else."""
+    """Return the failure to the model, which must act differently."""
     STOP = "stop"
-    """Only a person can help."""
+    """Stop: a person must act."""
 
 
 class Ran(enum.Enum):
-    """Could the failed call have taken effect?"""
+    """Whether the failed call executed."""
 
     NO = "no"
     YES = "yes"
@@ -36,9 +36,9 @@ class Ran(enum.Enum):
 
 
 class Kind(str):
-    """The name of a sort of failure, such as `tool/timeout`, with the two answers every decision rests on.
+    """The name of a kind of failure, such as `tool/timeout`, with its default remedy and whether it took effect.
 
-    It is a string, so that it prints, compares and travels as one; two kinds of one name are the same kind.
+    A string subclass: it prints, compares and serializes as a string. Two kinds with the same name are equal.
     """
 
     __slots__ = ("code", "hint", "ran", "remedy", "type")
@@ -62,7 +62,7 @@ class Kind(str):
 
     @classmethod
     def named(cls, name: str) -> Kind:
-        """A kind known by its name alone, as it comes back from a store."""
+        """Build a kind from its name alone, as read from a store."""
         type, _, code = name.partition("/")
         return cls(type, code or "unknown")
 
@@ -71,43 +71,43 @@ class Kind(str):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What went wrong, after classification.
+    """An error after classification.
 
-    It repeats its kind's remedy, because whoever reads it later may never have heard of a kind that some agent defined.
+    It repeats the remedy of its kind, because a reader may not know a kind that another agent defined.
     """
 
     kind: Kind
     remedy: Remedy
     ran: Ran
     message: str = ""
-    """One clean sentence."""
+    """The message, in one sanitized sentence."""
     hint: str = ""
-    """What a model can do differently: the kind's, or that of the `AgentError` its author raised."""
+    """What a model can do differently: from the kind, or from the `AgentError` raised."""
     detail: str = ""
-    """The rest of what was said: body, stack, notes."""
+    """The rest of the error text: body, stack trace, notes."""
     status: int | None = None
-    """The HTTP status, where there was one."""
+    """The HTTP status, if any."""
     code: str = ""
-    """The provider's or the author's own name for it (`insufficient_quota`, `E0308`)."""
+    """The error code of the provider or the author (`insufficient_quota`, `E0308`)."""
     retry_after: float | None = None
-    """Seconds the other side asked us to wait."""
+    """The delay in seconds that the server requested."""
     evidence: tuple[str, ...] = ()
-    """What agreed on the kind, strongest first."""
+    """The signals that determined the kind, strongest first."""
     confidence: float = 1.0
     fingerprint: str = ""
     recoverable: bool = True
-    """False where the author of an error said that trying again cannot help."""
+    """False if the author of the error declared that retrying cannot help."""
 
     def __post_init__(self) -> None:
         kind = self.kind
-        if kind.remedy is not self.remedy:  # read back from a store, or an error that knows better than its kind
+        if kind.remedy is not self.remedy:  # read from a store, or the error overrides the remedy of its kind
             msgspec.structs.force_setattr(self, "kind", Kind(kind.type, kind.code, self.remedy, kind.ran, kind.hint))
 
     @classmethod
     def of(
         cls, kind: Kind, message: str = "", *, ran: Ran | None = None, hint: str | None = None, **fields: Any
     ) -> Failure:
-        """A failure of this kind, which answers both questions unless the caller knows better."""
+        """Build a failure with the defaults of its kind."""
         return cls(
             kind=kind,
             remedy=kind.remedy,
@@ -119,44 +119,44 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def counts(self) -> bool:
-        """Whether it is a failure at all: a refusal by the user or a cancelled sibling is of type `none`."""
+        """Whether it counts as a failure: user rejections and cancelled siblings have the type `none`."""
         return self.kind.type != "none"
 
 
 class MulliganError(Exception):
-    """Everything mulligan itself complains about; the user's own errors are never of this class."""
+    """Base class of mulligan's own errors. Errors of the user are never wrapped in it."""
 
 
 class SettingsError(MulliganError):
-    """A setting that cannot be meant, with the one that may be."""
+    """An invalid setting. The message names a valid one."""
 
 
 def one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Refuses a setting that is none of these."""
+    """Raise `SettingsError` unless the value is one of the choices."""
     if value not in choices:
         raise SettingsError(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}.")
 
 
 class StoreError(MulliganError):
-    """A store that cannot be opened, read or written, and what to do about it."""
+    """A store that cannot be opened, read or written. The message says what to do."""
 
 
 class Unanswerable(StoreError):
-    """Something that no store can do, however often it is asked; and what to ask instead."""
+    """An operation that this store does not support. The message names an alternative."""
 
 
 class LessonFileError(MulliganError):
-    """A file of a lesson that cannot be read, with its line, or a folder that cannot be written."""
+    """A lesson file that cannot be read, with the line, or a folder that cannot be written."""
 
 
 class MissingExtra(MulliganError):
-    """A part that needs a package which is not installed."""
+    """A feature whose optional package is not installed."""
 
 
 class AgentError(Exception):
-    """Raise it in a tool, before anything has happened, when the model should see what to do differently.
+    """Raise it in a tool, before any side effect, when the model should act differently.
 
-    Because it promises that nothing has happened yet, even a tool with side effects may be called again after it.
+    It promises that nothing has executed yet, so even a tool with side effects may be called again.
     """
 
     def __init__(self, message: str, code: str = "", hint: str = "", recoverable: bool = True) -> None:
@@ -167,12 +167,12 @@ class AgentError(Exception):
         self.recoverable = recoverable
 
     def to_tool_response(self) -> dict[str, Any]:
-        """The answer a model can act on, without a stack."""
+        """Return the failure as a tool result that a model can act on, without a stack trace."""
         return _tool_response("tool/invalid_arguments", self.code, self.message, self.hint, self.recoverable)
 
 
 class InfraError(Exception):
-    """Raise it in a tool when only a person can help: it is not retried, and leaves the agent's loop at once."""
+    """Raise it in a tool when only a person can help. It is not retried and ends the agent loop."""
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
@@ -180,24 +180,24 @@ class InfraError(Exception):
         self.code = code
 
     def to_tool_response(self) -> dict[str, Any]:
-        """What a model may know of it: that it happened. The message is for people and may name internals."""
+        """Return a tool result that hides the message: it is for people and may name internals."""
         return _tool_response(
             "tool/unavailable", self.code, "The tool is out of order.", "Go on without it; a person must act.", False
         )
 
 
 _CODE = Expression(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
-"""A code is one word: a sentence in its place would be read as one."""
+"""A code is one word. A sentence here could be read as an instruction."""
 
 
 def _tool_response(error: str, code: str, message: str, hint: str, recoverable: bool) -> dict[str, Any]:
-    from mulligan.redaction import Redactor  # most raise nothing, and some only show what is kept
+    from mulligan.redaction import Redactor  # lazy: rarely needed, and slow to import
 
     shown = Redactor(personal=False).shown
     return {
         "error": error,
         "code": code if _CODE.fullmatch(code) and shown(code) == code else error.partition("/")[2],
-        "message": quote(shown(message)),  # its author wrote it, but what was put into it may come from anywhere
+        "message": quote(shown(message)),  # the text may contain untrusted values
         "hint": shown(hint),
         "recoverable": recoverable,
     }

@@ -1,6 +1,7 @@
-"""What is done around a fork: locks that nobody may hold meanwhile, and what a child needs anew.
+"""Fork safety: locks to hold during a fork, and callbacks for the child process.
 
-A child has the one thread that forked, and every lock as it was: one that another thread held is held for ever.
+A child has only the forking thread but inherits the state of all locks. A lock held by another thread would stay locked
+in the child forever.
 """
 
 from __future__ import annotations
@@ -10,23 +11,23 @@ import threading
 from collections.abc import Callable, Iterable
 
 PATIENCE = 2.0
-"""Seconds that a fork waits for a lock. One that is still held then is for the child to renew."""
+"""Maximum wait for a lock before a fork. The child must reset a lock that is still taken then."""
 
 _around: list[Callable[[], Callable[[], None]]] = []
 _in_child: list[Callable[[], object]] = []
 _one_fork = threading.RLock()
-"""Two threads that fork at once would otherwise let go of what the other holds."""
+"""Serializes forks: two concurrent forks would otherwise release each other's locks."""
 _afterwards: list[Callable[[], None]] = []
 _is_forking = False
 
 
 def around(before: Callable[[], Callable[[], None]]) -> None:
-    """Calls `before` ahead of every fork, and what it answers with afterwards, in the parent and in the child."""
+    """Call `before` before every fork, and the function it returns after it, in parent and child."""
     _around.append(before)
 
 
 def hold(locks: Callable[[], Iterable[threading.Lock]]) -> None:
-    """Has these locks held by the thread that forks, as they are at that moment."""
+    """Hold these locks during every fork. The function is called at fork time."""
 
     def before() -> Callable[[], None]:
         held = [lock for lock in tuple(locks()) if lock.acquire(timeout=PATIENCE)]
@@ -41,7 +42,7 @@ def hold(locks: Callable[[], Iterable[threading.Lock]]) -> None:
 
 
 def renew(callback: Callable[[], object]) -> None:
-    """Calls this in every forked child, after everything that was held is let go."""
+    """Call this in every forked child, after the held locks are released."""
     _in_child.append(callback)
 
 
@@ -50,16 +51,16 @@ def _before() -> None:
     _one_fork.acquire()
     _is_forking = True
     _afterwards.clear()
-    # The list itself, and no copy of it: while one of them waits for a lock, whoever holds it may import a module that
-    # has something to arrange for this fork already, such as what has a file open.
+    # Iterate over the live list: a callback may block on a lock whose holder is importing a module that registers
+    # another callback for this fork.
     for before in _around:
-        _afterwards.append(before())  # noqa: PERF401 - one by one: where one raises, those before it are let go
+        _afterwards.append(before())  # noqa: PERF401 - if one raises, the earlier ones must still be released
 
 
 def _after() -> None:
     global _is_forking
     if not _is_forking:
-        return  # this file was imported by one thread while another was in the middle of a fork
+        return  # this module was imported by one thread during a fork by another
     for after in _afterwards:
         after()
     _afterwards.clear()

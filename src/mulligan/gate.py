@@ -1,6 +1,6 @@
-"""The gate at the first exit: what may leave the process of a run, a step, and a call that worked.
+"""Redaction of records: what may leave the process of a run, a step or a successful call.
 
-Each field comes out as what its record says it is, whatever was given: one odd value would make a run unreadable.
+Every field keeps the type that its record declares, whatever the input: one invalid value would make a run unreadable.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from mulligan.redaction.detect import might_hold
 from mulligan.success import FLAT, Form, Success, thawed
 
 NAME = 200
-"""Characters of a name or an id that are kept."""
+"""Stored characters of a name or an id."""
 SHORT = 4000
-"""Characters that are looked at once; longer texts may have to be cut."""
+"""Characters of a text that the fast scan covers. Longer texts may have to be shortened."""
 MANY = 100
-"""Values that are looked at once; of more some may have to be left out."""
+"""Values of a dictionary that the fast scan covers. Larger ones may have to be shortened."""
 NAMES = 10_000
-"""Names of arguments whose redaction is remembered."""
+"""Argument names whose redaction is cached."""
 
 TOGETHER = 100
-"""Calls that are looked at together."""
+"""Successful calls scanned together."""
 FEW = 25
-"""Steps of which the same is said: these hold more."""
+"""Steps scanned together: fewer than calls, because they hold more text."""
 _EXACT = 2**53
-"""Whole numbers beyond it may have to be described."""
+"""Larger integers lose precision in JSON and may have to be replaced by a description."""
 _NAMES = frozenset({str})
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -41,34 +41,34 @@ Changed = TypeVar("Changed", Recovery, Link)
 
 
 class Gate:
-    """What may leave the process, by the rules of one redactor."""
+    """Redacts records by the rules of one redactor."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._names: dict[str, tuple[str, bool, bool]] = {}
         self._told: set[tuple[str, ...]] = set()
-        """Names of fields that come together, and hide nothing."""
-        # At level shared every value is hidden, and users' own patterns are not in what one look can see.
+        """Field name combinations in which no name requires redaction."""
+        # The fast scan supports neither level shared, which redacts every value, nor user-defined patterns.
         self._looks_once = redactor.level == "local" and not redactor._patterns
 
     def finds(self, text: str) -> bool:
-        """Whether there is anything in a text that must not be kept."""
+        """Return whether redaction would change a text."""
         return self._redactor.text(text) != text
 
     def nameable(self, id: str) -> str:
-        """The id of a session as it may be kept: one that is a person's address or a secret is known by its hash."""
+        """Return the session id, or its hash if the id contains a secret or personal data."""
         if not self.finds(id):
             return id
-        import hashlib  # few name their sessions so
+        import hashlib  # lazy: rarely needed
 
         return f"session_{hashlib.sha256(id.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
     def texts(self, *values: Any) -> tuple[Any, ...]:
-        """Texts of one record: a secret found in one of them is removed from all."""
+        """Redact the texts of one record. A secret found in one text is removed from all."""
         return self._redactor.record(*map(_text, values))
 
     def known(self, form: Form) -> Form:
-        """A form with what a journal has of calls of it, and with which names hide nothing: worked out once."""
+        """Add the journal prefixes and the names without redaction to a call template. Done once per template."""
         if form.prefixes is None:
             form.kept_name = _name(form.name, self._redactor)
             form.server = _maybe_name(form.server, self._redactor)
@@ -80,15 +80,17 @@ class Gate:
             form.prefixes = tuple(
                 msgspec.Raw(_pack((form.type, form.kept_name, kept[:count], *server))) for count in range(len(kept) + 1)
             )
-            # Last: from now on callers go by it.
+            # Set this last: callers on other threads use the template from here on.
             if not form.is_reduced:
                 hides = (place for place, name in enumerate(form.names) if not is_told[name])
                 form.leading = next(hides, len(form.names))
         return form
 
     def successes(self, batch: Sequence[Success]) -> tuple[dict[int, Step], dict[int, Run]]:
-        """Of calls that worked, by their places: the steps of those in which there is anything to hide, as they may be
-        kept, and the runs of those that were alone in one. Of all others `steps_of` makes the steps."""
+        """Redact successful calls. Return, by index, the steps that changed and the runs of standalone calls.
+
+        `build_steps` builds all other steps.
+        """
         steps: dict[int, Step] = {}
         are_fine = self._harmless(batch)
         if not all(are_fine):
@@ -102,7 +104,7 @@ class Gate:
             of = success.alone
             if of is None:
                 continue
-            # What they have in common is looked at once: where nothing is hidden in it, nothing is in any of them.
+            # Redact the shared run once: if it is unchanged, the run of each call is unchanged too.
             is_plain = are_plain.get(id(of))
             if is_plain is None:
                 is_plain = are_plain[id(of)] = self.run(of.run) is of.run
@@ -111,7 +113,7 @@ class Gate:
         return steps, runs
 
     def _harmless(self, batch: Sequence[Success]) -> list[bool]:
-        """Of each call whether there is nothing to hide in it. Those of one form are looked at together."""
+        """Return, per call, whether it needs no redaction. Calls of one template are scanned together."""
         are_fine = [False] * len(batch)
         forms = {success.form for success in batch}
         for form in forms:
@@ -131,9 +133,10 @@ class Gate:
         return are_fine
 
     def _look(self, batch: Sequence[Success], numbers: Sequence[int], are_fine: list[bool]) -> None:
-        """Looks at calls of one form, and tells which of them are harmless.
+        """Scan calls of one template and mark the harmless ones.
 
-        One look at the texts of many shows it mostly; else there are fewer to a look, and in the end one.
+        One scan of all texts is usually enough. Otherwise the batch is split until each chunk is harmless or a single
+        call.
         """
         some = [batch[number] for number in numbers]
         first = some[0]
@@ -141,7 +144,7 @@ class Gate:
         if type(first.result) is dict:
             names += tuple(first.result)
         columns = _columns(some)
-        if columns is None:  # some are given other values than others: each sort by itself
+        if columns is None:  # calls with different arguments: scan each group separately
             alike: dict[tuple[Any, ...], list[int]] = {}
             for number, success in zip(numbers, some, strict=True):
                 result = success.result
@@ -156,7 +159,7 @@ class Gate:
         texts: list[str] = []
         few = 1
         if all(_is_simple(column, texts) for column in columns):
-            once = dict.fromkeys(texts)  # mostly an answer repeats some of what was asked
+            once = dict.fromkeys(texts)  # results often repeat arguments
             size = sum(map(len, once))
             if size <= (SHORT if len(numbers) > 1 else 2 * SHORT):
                 text = "\n".join(once)
@@ -164,7 +167,7 @@ class Gate:
                     for number in numbers:
                         are_fine[number] = True
                     return
-                few = max(1, len(numbers) // 10)  # mostly few of them are to blame
+                few = max(1, len(numbers) // 10)  # usually only a few calls need redaction
             else:
                 few = max(1, len(numbers) * SHORT // (2 * size))
         if len(numbers) > 1:
@@ -172,14 +175,14 @@ class Gate:
                 self._look(batch, numbers[start : start + few], are_fine)
 
     def _hides_nothing(self, names: Iterable[Any]) -> bool:
-        """Whether none of these names hides anything, or is hidden itself."""
+        """Return whether none of these names, nor a value under them, requires redaction."""
         return all(type(name) is str and self._known(name) == (name, False, False) for name in names)
 
     def _known(self, name: str) -> tuple[str, bool, bool]:
         return self._names.get(name) or self._named(name)
 
     def _named(self, name: str) -> tuple[str, bool, bool]:
-        """A name as it may be kept, and whether it hides numbers and texts. The same few come again and again."""
+        """Return the redacted name, and whether numbers and texts under it are redacted. Cached: few names recur."""
         ((kept, number),) = self._redactor.value({plain(name): 1}).items()
         ((_, text),) = self._redactor.value({plain(name): "x"}).items()
         known = (kept, number != 1, text != "x")
@@ -197,7 +200,7 @@ class Gate:
             and all(each is None or _id(each) is each for each in ids)
             and self._says_nothing(run.context, run.metadata)
         ):
-            return run  # as most are
+            return run  # the common case
         named = _named(run.metadata, redactor, "model")
         context, metadata, *told = redactor.record(_maybe(run.context), _fields(run.metadata), *named.values())
         return msgspec.structs.replace(
@@ -214,7 +217,7 @@ class Gate:
         )
 
     def _says_nothing(self, context: Any, metadata: Any) -> bool:
-        """Whether there is nothing to hide in what is told of a run."""
+        """Return whether context and metadata of a run need no redaction."""
         if context is None and metadata is None:
             return True
         texts: list[str] = []
@@ -228,12 +231,12 @@ class Gate:
         return len(text) <= 2 * SHORT and text.isascii() and not might_hold(text)
 
     def steps(self, batch: Sequence[Step]) -> list[Step]:
-        """Many steps. Most hold nothing to hide, which one look at many of them together shows."""
+        """Redact many steps. Most need none, which one scan of a batch shows."""
         kept = list(batch)
         numbers: list[int] = []
         texts: list[str] = []
         starts: list[int] = []
-        """Where the texts of each of these steps begin."""
+        """The index of the first text of each of these steps."""
         for number, step in enumerate(batch):
             start = len(texts)
             if self._looks_once and self._is_plain(step, texts):
@@ -250,7 +253,7 @@ class Gate:
     def _look_through(
         self, kept: list[Step], numbers: list[int], texts: list[str], starts: list[int], first: int, last: int
     ) -> None:
-        """Looks at the texts of these steps together; where there may be anything at fewer, and in the end at each."""
+        """Scan the texts of these steps together. After a hit, split the range; redact a single step."""
         text = "\n".join(texts[starts[first] : starts[last]])
         if len(text) <= 2 * SHORT and text.isascii() and not might_hold(text):
             return
@@ -263,7 +266,7 @@ class Gate:
             self._look_through(kept, numbers, texts, starts, place, min(place + size, last))
 
     def _is_plain(self, step: Step, texts: list[str]) -> bool:
-        """Whether only the texts of a step, which are gathered, could hold anything to hide."""
+        """Return whether only the texts of a step can need redaction. Collects these texts."""
         redactor = self._redactor
         if step.after is not None or step.ending is not None or step.links:
             return False
@@ -288,7 +291,7 @@ class Gate:
         return result is None or _is_simple([result], texts)
 
     def _is_plain_failure(self, failure: Failure, texts: list[str]) -> bool:
-        """The same for what went wrong: `step` would leave all but its texts as they are."""
+        """Return whether only the texts of a failure can need redaction. Collects these texts."""
         said = (failure.message, failure.detail, failure.hint, failure.code)
         if not _NAMES.issuperset(map(type, said)):
             return False
@@ -304,7 +307,7 @@ class Gate:
         )
 
     def _holds_texts_only(self, held: Any, texts: list[str]) -> bool:
-        """Whether nothing could be hidden in these fields but in their texts, which are gathered."""
+        """Return whether only the texts of these fields can need redaction. Collects these texts."""
         if type(held) is not dict or len(held) > MANY:
             return False
         for value in held.values():
@@ -319,7 +322,7 @@ class Gate:
                     return False
             elif kind not in FLAT:
                 return False
-        # The same few names come together again and again.
+        # Cached: the same names usually occur together.
         names = tuple(held)
         return names in self._told or self._tells(names)
 
@@ -331,10 +334,10 @@ class Gate:
         return True
 
     def step(self, step: Step, next: Recovery | None = None) -> tuple[Step, Recovery | None]:
-        """A step, and what is planned after it."""
+        """Redact a step, and the recovery planned after it."""
         redactor = self._redactor
         failure = step.failure
-        # One record: a secret found in the arguments is also removed from the message that quotes it.
+        # Redact them as one record: a secret in the arguments is also removed from the message that quotes it.
         texts = (failure.message, failure.detail, failure.hint, failure.code) if failure else ()
         offered = step.ending.offered if step.ending is not None else ()
         said = _named(step.metadata, redactor, "model", "by")
@@ -388,7 +391,7 @@ class Gate:
 
 
 def steps_of(some: Iterable[Success]) -> list[Step]:
-    """The steps of calls in which there is nothing to hide. By place, and not by name, which takes longer."""
+    """Build the steps of calls that need no redaction. Positional arguments are faster than keywords here."""
     return [
         Step(
             each.run, each.seq, each.seq, 1, each.parent, each.form.type, each.form.kept_name, each.form.server,
@@ -400,7 +403,7 @@ def steps_of(some: Iterable[Success]) -> list[Step]:
 
 
 def _columns(some: Sequence[Success]) -> list[list[Any]] | None:
-    """The values of calls of one form side by side; None where they do not all have the same."""
+    """Return the values of calls of one template by column, or None if the calls differ in shape."""
     first = some[0]
     is_told = type(first.result) is dict
     if len(some) == 1:
@@ -412,7 +415,7 @@ def _columns(some: Sequence[Success]) -> list[list[Any]] | None:
     if any(len(each) > 1 for each in sizes) or (is_told and len({*map(len, results)}) > 1):
         return None
     try:
-        # As many as the first has, and each of its names: then they have no others.
+        # The sizes are equal and every name of the first call exists, so the names are the same.
         columns = [[values[place] for values in given] for place in range(len(first.given))]
         columns += [[values[name] for values in named] for name in first.named]
         if not is_told:
@@ -420,13 +423,13 @@ def _columns(some: Sequence[Success]) -> list[list[Any]] | None:
         columns += [[result[name] for result in results] for name in first.result]
     except KeyError:
         return None
-    if not _NAMES.issuperset(map(type, chain.from_iterable(results))):  # what equals a text may be none
+    if not _NAMES.issuperset(map(type, chain.from_iterable(results))):  # a key may equal a string without being one
         return [*columns, results]
     return columns
 
 
 def _is_simple(column: list[Any], texts: list[str]) -> bool:
-    """Whether nothing in these values needs a closer look but texts, which are added."""
+    """Return whether only the texts of these values can need redaction. Collects these texts."""
     kinds = set(map(type, column))
     if not FLAT.issuperset(kinds):
         return False
@@ -464,7 +467,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
 
 
 def _named(held: Any, redactor: Redactor, *keys: str) -> dict[str, str]:
-    """Names by which figures are asked, where values are hidden: like that of an agent they are texts."""
+    """Return the names that metrics are grouped by, such as models. They stay readable at level shared."""
     if redactor.level == "local" or type(held) is not dict:
         return {}
     known = (key for key in keys if type(held.get(key)) is str and len(held[key]) <= NAME)
@@ -480,7 +483,7 @@ def _seconds(value: Any) -> float | None:
 
 
 def _name(name: Any, redactor: Redactor) -> str:
-    """A name as it is kept: models and strangers choose names too. The same few come again and again."""
+    """Return a name in a form that may be stored. Names may come from models or untrusted servers."""
     return _kept(name, redactor) if type(name) is str else _kept(_text(name), redactor)
 
 
@@ -498,7 +501,7 @@ def _kept(name: str, redactor: Redactor) -> str:
 
 
 def _id(id: Any) -> str:
-    # Not searched for secrets: made of chance, it may look like one, and two that were hidden would be the same.
+    # Ids are not scanned for secrets: random ids may look like one, and redacted ids would be equal.
     return id if type(id) is str and len(id) <= NAME and id.isascii() else _text(id)[:NAME]
 
 
@@ -509,7 +512,7 @@ def _kind(kind: Kind, redactor: Redactor) -> Kind:
 
 
 def _values(recovery: Recovery | Link | None) -> list[dict[str, Any]]:
-    """Before and after of each change, under the argument's own name, which may say that it is a secret."""
+    """Return before and after of each change under the argument's path, whose names may indicate a secret."""
     if recovery is None:
         return []
     return [_under(change, side) for change in recovery.changes for side in (change.before, change.after)]
@@ -518,8 +521,8 @@ def _values(recovery: Recovery | Link | None) -> list[dict[str, Any]]:
 def _under(change: Change, value: Any) -> dict[str, Any]:
     held = {"": plain(value)}
     if change.how == "rename":
-        return held  # it is a name itself
-    for name in reversed(change.path.split(".")):  # any part of the path may say it: credentials.user is one
+        return held  # the value is a name itself
+    for name in reversed(change.path.split(".")):  # any part of the path may indicate a secret, as in credentials.user
         held = {name: held}
     return held
 
@@ -534,7 +537,7 @@ def _with_values(recovery: Changed | None, values: list[dict[str, Any]], redacto
         _, new = _held(after, names)
         if change.how == "rename":
             path = plain(change.path)
-            # Names of tools and of arguments are no values: they stand in the step as they are, at every level.
+            # Names of tools and arguments are not values: they stay readable at every level.
             old, new = (
                 _kept(each, redactor) if redactor.level != "local" and type(each) is str else hidden
                 for each, hidden in ((change.before, old), (change.after, new))
@@ -544,7 +547,7 @@ def _with_values(recovery: Changed | None, values: list[dict[str, Any]], redacto
 
 
 def _held(value: Any, names: int) -> tuple[str, Any]:
-    """The path and the value of what `_under` made. The names on the path may have been redacted too."""
+    """Return the path and the value of a result of `_nest_value`. Names on the path may be redacted too."""
     path: list[str] = []
     for _ in range(names):
         ((name, value),) = value.items()

@@ -36,38 +36,38 @@ MAX_INTENT_MEMBERS = 10
 """Failed calls of one intent that are compared with the success, the latest."""
 MAX_INTERMEDIATE_TOOLS = 50
 MAX_RECENT_SUCCESSES = 24
-"""Successes since the first open failure whose arguments are kept: a prerequisite may be among them."""
+"""Successes since the first open failure whose arguments are stored: a prerequisite may be among them."""
 MAX_RESULTS = 8
-"""Results since a failure that a new value is looked for in, the latest."""
+"""Results since a failure that are searched for a new value, the latest."""
 MAX_RESULT_CHARS = 8000
 MAX_COMPARED_VALUES = 200
-"""Values of a call that are looked at to find whether two calls share one."""
+"""Values of a call that are compared to find whether two calls share one."""
 MAX_SHORT_CHARS = 80
-"""Characters of a text argument, and members of a list, beyond which a recent success does not keep it."""
+"""Longer texts and lists in the arguments of a recent success are not stored."""
 MIN_RESULT_VALUE_CHARS = 3
 MIN_LONG_TEXT_CHARS = 60
 MIN_TEXT_SIMILARITY = 0.6
 MIN_TOOL_NAME_SIMILARITY = 0.75
 MAX_ARGUMENT_CHANGES = 6
-"""Changed arguments of a correction. More is another call."""
+"""Maximum number of changed arguments of a correction. More changes make it another call."""
 _COMMANDS = frozenset({"command", "cmd", "script"})
 _COMMENTS = frozenset({"description", "explanation"})
-"""Arguments that only comment on a command beside them."""
+"""Arguments that only comment on a command next to them."""
 _PATHS = frozenset("path file filename filepath directory dir folder notebook source destination src dst dest".split())
 _STAGES = frozenset({"plan", "respond"})
-"""Types of steps that are no calls: their success does not mean that anything was done."""
+"""Types of steps that are not calls: their success does not mean that anything was executed."""
 _MISSING = frozenset({"not_found", "file_not_found", "permission_denied"})
-"""Kinds that are about what a call names: a like text for another name is another item."""
+"""Kinds about the name in a call: a similar text for another name is another item."""
 _FORMS = frozenset({"cast", "rename", "parse", "wrap", "trim", "enum"})
 
 
 class Receiver(msgspec.Struct, frozen=True, eq=False):
-    """What a function works on beside its arguments. The same method of another object is about another thing."""
+    """What a function depends on besides its arguments. The same method of another object is another target."""
 
     function: Any
-    """A reference to the function, where it may be made again and again with other values; None for a method."""
+    """A reference to a function that may be created repeatedly with other values; None for a method."""
     values: tuple[Any, ...]
-    """References to the object of a method, or to what a function closes over."""
+    """References to the object of a method, or to the values in a function's closure."""
 
     def is_same_as(self, other: Receiver | None) -> bool:
         if other is None:
@@ -86,7 +86,7 @@ _PLAIN = (str, int, float, bool, bytes)
 
 
 def _is_same_object(first: Any, second: Any) -> bool:
-    """Return whether two references are to one object, or to equal plain values. One that is gone is another one."""
+    """Return whether two references are to one object, or to equal plain values. A dead reference equals nothing."""
     one, other = _dereference(first), _dereference(second)
     if one is None and isinstance(first, weakref.ref):
         return False
@@ -94,32 +94,32 @@ def _is_same_object(first: Any, second: Any) -> bool:
 
 
 class CallFacts(msgspec.Struct, frozen=True):
-    """What the recording process knows of a call beyond its record. Used to judge links, never stored."""
+    """Facts about a call beyond its record. Used to judge links, never stored."""
 
     failures_before: int | None = None
-    """Failures of the run whose outcome was delivered before the call began; None where only times are known."""
+    """Failures of the run that were delivered before the call began; None if only times are known."""
     task: tuple[int, ...] | None = None
-    """The task or thread of the call after those it was started from; None where tasks are unknown."""
+    """The task or thread of the call, preceded by its ancestors; None if tasks are unknown."""
     handled: tuple[int, ...] = ()
     """Failed calls whose exception was being handled when the call began."""
     turn: tuple[int, int] | None = None
-    """The loop and the number of the model turn that asked for the call."""
+    """The loop, and the number of the model turn that requested the call."""
     item: tuple[Any, ...] = ()
     """The item scopes around the call, and the values of its declared item arguments."""
     item_arguments: tuple[str, ...] = ()
-    """Arguments that the developer declared to name items."""
+    """Arguments that are declared to name items."""
     privileged: Collection[str] = ()
-    """Arguments that the developer declared as privileged."""
+    """Arguments that are declared privileged."""
     is_destructive: bool = False
-    """Whether the developer marked the tool as destructive: all its arguments are privileged."""
+    """Whether the tool is declared destructive: all its arguments are privileged."""
     corrected: tuple[int, ...] = ()
     """Failed calls that the program says this call corrects."""
     receiver: Receiver | None = None
-    """What the function works on beside its arguments: the object of a method, or what it closes over."""
+    """What the function depends on besides its arguments: the object of a method, or its closure."""
     knows_program: bool = False
-    """Whether the call was made by a program in this process, so that a handler would have been seen."""
+    """Whether a program in this process made the call, so that an exception handler would have been detected."""
     is_logged: bool = False
-    """Whether a model made the calls of the run and turns are unknown, as in a log of an agent or behind a proxy."""
+    """Whether a model made the calls of the run and turns are unknown, as in an agent's log or behind a proxy."""
 
 
 LOGGED = CallFacts(is_logged=True)
@@ -127,7 +127,7 @@ LOGGED = CallFacts(is_logged=True)
 
 
 SAME_ARGUMENTS_ONLY = CallFacts(task=())
-"""Facts of a call of which nothing else is known: it recovers a failure only with the same arguments."""
+"""Facts of an otherwise unknown call: it recovers a failure only with the same arguments."""
 
 
 class Candidate(NamedTuple):
@@ -138,11 +138,11 @@ class Candidate(NamedTuple):
     paths: tuple[str, ...]
     """Arguments in which no other success of the run may differ."""
     texts: tuple[str, ...] = ()
-    """Arguments that hold a long text, of which no other call of the run may have the like."""
+    """Arguments with a long text, to which no other call of the run may have a similar one."""
     intent: tuple[int, ...] = ()
     """The failed calls that it re-issues."""
     failed: int = 0
-    """The one of them that it is compared with."""
+    """The failed call that it is compared with."""
 
 
 ItemTest = Callable[[Candidate], bool]
@@ -162,22 +162,22 @@ class IntentMember(msgspec.Struct, frozen=True):
 
 
 class OpenFailure(msgspec.Struct, frozen=True):
-    """A failed call that nothing has recovered yet, and what happened since."""
+    """An unrecovered failed call, and what happened since."""
 
     call: Call
     facts: CallFacts
     number: int
-    """How many failures of the run were delivered before it."""
+    """The number of failures of the run that were delivered before it."""
     intent: tuple[int, ...] = ()
     """Earlier failed calls of the same intent with the same values, the oldest first."""
     members: tuple[IntentMember, ...] = ()
     """The latest of these, with what succeeded between them."""
     previous: int = 0
-    """The open failure that it issued again with other values: the same intent, unless these name items."""
+    """The open failure that it re-issued with other values: the same intent, unless these values name items."""
     values: frozenset[str] = frozenset()
     """Its values as text."""
     tools_since: tuple[str, ...] = ()
-    """Tools that have succeeded since, models apart."""
+    """Tools that have succeeded since, models excluded."""
     results: tuple[tuple[str, str], ...] = ()
     """Results received since from calls that share a value with it: the tool and the text."""
 
@@ -192,21 +192,21 @@ class RecentSuccess(msgspec.Struct, frozen=True):
     call: int
     name: str
     arguments: dict[str, Any]
-    """Compact: a long text or a nested value is None."""
+    """Compact: long texts and nested values are None."""
 
 
 class RunProgress(msgspec.Struct, frozen=True):
-    """Where a run stands after some of its calls. A value, so that a caller can return to an earlier one."""
+    """The state of a run after some of its calls. Immutable, so that a caller can return to an earlier state."""
 
     open: tuple[OpenFailure, ...] = ()
     failed: int = 0
-    """Calls that failed, however they ended."""
+    """Calls with a failed attempt, regardless of their final outcome."""
     recovered: int = 0
     """Failed calls that a later attempt or call recovered."""
     has_own_failure: bool = False
     """Whether the run itself failed, not only a call of it."""
     has_success: bool = False
-    """Whether a call succeeded in the end."""
+    """Whether a call succeeded."""
     recent: tuple[RecentSuccess, ...] = ()
     latest_calls: dict[str, int] = {}
     """By tool: its latest call, while a failure is open."""
@@ -301,7 +301,7 @@ class RunProgress(msgspec.Struct, frozen=True):
             before = match.failure
             remaining = tuple(failure for failure in remaining if failure is not before)
             intent, previous = before.failed_calls, before.previous
-            # In a plain second round of a program, what succeeded in between is no prerequisite.
+            # In a second round of a program over its items, what succeeded in between is no prerequisite.
             tools = match.tools if match.method == "recipe" or match.changes else ()
             members = (*before.members, IntentMember(before.call, tools))[-MAX_INTENT_MEMBERS:]
         values = frozenset(_scalars(call.last.arguments))
@@ -338,7 +338,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         return self._judge(call, facts or LOGGED, unjudged, is_item)
 
     def _follow_intent(self, match: Match, call: Call, facts: CallFacts, is_item: ItemTest) -> list[Match]:
-        """Return a match with those of the earlier failures of its intent, as far as no argument names an item."""
+        """Return a match with the earlier failures of its intent, as long as no argument names an item."""
         matches = [match]
         intent = self._intent_of(match.failure)
         if match.carried:
@@ -366,7 +366,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         return matches
 
     def _intent_of(self, failure: OpenFailure) -> list[OpenFailure]:
-        """Return an open failure and those before it that were issued again with other values, the latest first."""
+        """Return an open failure and the failures that it re-issued with other values, the latest first."""
         by_number = {failure.call.id: failure for failure in self.open}
         intent = [failure]
         while (previous := by_number.get(intent[-1].previous)) is not None:
@@ -374,7 +374,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         return intent
 
     def _judge(self, call: Call, facts: CallFacts, failures: Sequence[OpenFailure], is_item: ItemTest) -> Match | None:
-        """Apply the rules to the open failures, the surest first, then the latest."""
+        """Apply the rules to the open failures: by strength of evidence, then the latest first."""
         matches: list[Match] = []
         compared: dict[str, int] = {}
         for failure in reversed(failures):
@@ -400,14 +400,14 @@ class RunProgress(msgspec.Struct, frozen=True):
             return _match_conversation(failure, call)
         before, after = _values(failure.call.last), _values(call.last)
         if not isinstance(before, Mapping) or not isinstance(after, Mapping) or is_hidden(before) or is_hidden(after):
-            return None  # nothing is derived from hidden values, and an unchanged one may be of another call
+            return None  # no link from redacted values; an unchanged one may be of another call
         is_program = facts.knows_program and facts.turn is None
         comparison = compare_arguments(before, after, failure.call.failure, is_program=is_program)
         if comparison is None or _is_renamed_away(failure.call, call, comparison):
             return None
         if not comparison.values:
             evidence: LinkEvidence = "missing_arguments" if comparison.has_additions else "same_values"
-            # A path that became longer or shorter may be that of another file of the same name.
+            # A longer or shorter path may belong to another file of the same name.
             is_doubtful = bool(comparison.doubtful)
             candidate = Candidate(call, facts, comparison.doubtful, (), failure.failed_calls, failure.call.id)
             if is_doubtful and is_item(candidate):
@@ -427,7 +427,7 @@ class RunProgress(msgspec.Struct, frozen=True):
     def _find_evidence(
         self, failure: OpenFailure, call: Call, facts: CallFacts, comparison: Comparison
     ) -> tuple[LinkEvidence, ...]:
-        """Return what shows that the other values serve the same intent; nothing where a value is unsupported."""
+        """Return the evidence that the new values serve the same intent; empty if any value is unsupported."""
         supported: dict[str, LinkEvidence] = {}
         for path, (old, new) in comparison.values.items():
             support = _find_value_support(failure, path, old, new)
@@ -476,7 +476,7 @@ class Match(NamedTuple):
     is_provisional: bool
     tools: tuple[str, ...]
     carried: tuple[Link, ...] = ()
-    """The links as the recording process judged them."""
+    """The links that the recording process decided."""
 
     @property
     def keeps_values(self) -> bool:
@@ -484,9 +484,9 @@ class Match(NamedTuple):
         return all(evidence in _KEPT_VALUES for evidence in self.evidence)
 
     def links(self, call: Call, is_final: bool) -> list[Link]:
-        """Return one link for each failed call of the intent, that of the last one last."""
+        """Return one link for each failed call of the intent, the last call last."""
         if self.carried:
-            # A client may send anything: only the calls of this intent are recovered, and by this call.
+            # Clients are untrusted: link only calls of this intent, and only to this call.
             intent = frozenset(self.failure.failed_calls)
             return [
                 msgspec.structs.replace(
@@ -524,7 +524,7 @@ class Match(NamedTuple):
 
 
 def _may_be_reissue(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
-    """Return whether a call is of the same tool and item and began after the failure was known."""
+    """Return whether a call has the same tool and item and began after the failure was delivered."""
     if failure.call.id in facts.corrected:
         return True
     first, failed = call.first, failure.call.first
@@ -540,9 +540,9 @@ def _may_be_reissue(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
 
 
 def _has_same_receiver(failure: OpenFailure, facts: CallFacts) -> bool:
-    """Return whether both calls work on the same object, or evidence of intent makes up for another one.
+    """Return whether both calls work on the same object, or other evidence of intent replaces that.
 
-    A handler may make a new client. A model names a tool, and never its object.
+    A handler may create a new client. A model names only a tool, not its object.
     """
     if failure.call.id in facts.handled or (facts.turn is not None and failure.facts.turn is not None):
         return True
@@ -558,12 +558,12 @@ def _is_later(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
         return False
     if not first.started or not last.started:
         return True
-    # Times of a log are milliseconds and may be rounded: only a clear overlap counts.
+    # Log timestamps are in milliseconds and may be rounded, so only a clear overlap counts.
     return first.started + 1 >= last.started + int(last.seconds * 1000)
 
 
 def _are_related(first: tuple[int, ...] | None, second: tuple[int, ...] | None) -> bool:
-    """Return whether one task is the other, or was started from it."""
+    """Return whether one task is the other, or its ancestor."""
     if first is None or second is None:
         return first is second
     if not first or not second:
@@ -572,14 +572,14 @@ def _are_related(first: tuple[int, ...] | None, second: tuple[int, ...] | None) 
 
 
 def _values(step: Step) -> Any:
-    """The arguments of a call; of a stage that the user marked, its metadata."""
+    """Return the arguments of a call, or the metadata of a stage that the user marked."""
     return step.arguments if step.arguments is not None else step.metadata
 
 
 def _find_same_arguments(failure: OpenFailure, call: Call, facts: CallFacts) -> Match | None:
     failed, last = failure.call, call.last
     before, after = _values(failed.last), _values(last)
-    is_silent = before is None and last.type != "model"  # nothing says which item it was about
+    is_silent = before is None and last.type != "model"  # nothing identifies the item
     if is_silent or failed.first.tool_key != call.first.tool_key or not is_same_json(before, after):
         return None
     if _has_lost_values(before):
@@ -589,10 +589,10 @@ def _find_same_arguments(failure: OpenFailure, call: Call, facts: CallFacts) -> 
 
 
 def _may_have_prerequisites(failure: OpenFailure, facts: CallFacts) -> bool:
-    """Return whether what succeeded in between may be why the same call succeeds now.
+    """Return whether calls that succeeded in between may be why the same call succeeds now.
 
-    Not where only time could help, and not where a program simply came back to it: a second round over its items
-    calls many tools in between.
+    False if only time could help, or if a program returned to the call in a second round over its items, with many
+    other tools in between.
     """
     cause = failure.call.failure
     if cause is not None and cause.remedy is Remedy.WAIT:
@@ -631,7 +631,7 @@ def _match_changes(
 
 
 def _diff_reissue(failed: Call, call: Call) -> tuple[Change, ...]:
-    """Return what a re-issue changed: its arguments, and its tool where that is another one."""
+    """Return what a re-issue changed: its arguments, and its tool if it differs."""
     changed = diff_calls(failed.last, call.last)
     if failed.name == call.name:
         return changed
@@ -654,14 +654,14 @@ def _is_rejected_argument(failure: Failure | None, path: str) -> bool:
 
 
 class Comparison(NamedTuple):
-    """How the arguments of a later call differ from those of a failed one."""
+    """The differences between the arguments of a failed call and a later one."""
 
     values: dict[str, tuple[Any, Any]]
-    """By path: arguments with another value, before and after."""
+    """Arguments with another value, by path: before and after."""
     item_paths: tuple[str, ...]
-    """Those of them in which an item may be named: a long text is not compared with those of other calls."""
+    """Paths of them that may name an item. Long texts are compared separately."""
     doubtful: tuple[str, ...]
-    """Paths to a file of which one may be the shorter form of the other."""
+    """Paths to files where one may be a shorter form of the other."""
     has_additions: bool
     has_unchanged: bool
 
@@ -669,9 +669,9 @@ class Comparison(NamedTuple):
 def compare_arguments(
     before: Mapping[str, Any], after: Mapping[str, Any], failure: Failure | None, *, is_program: bool = False
 ) -> Comparison | None:
-    """Tell another form of the same values from other values; None where the calls have too little in common.
+    """Separate changes of form from changes of value. Return None if the calls have too little in common.
 
-    `is_program` says that code made the calls, and no model: it may go through files of one name in many folders.
+    `is_program` means that code made the calls, not a model: it may process files of one name in many folders.
     """
     text = f"{failure.message}\n{failure.detail}"[:4000] if failure is not None else ""
     is_command = not _COMMANDS.isdisjoint(before) and not _COMMANDS.isdisjoint(after)
@@ -687,7 +687,7 @@ def compare_arguments(
         if is_command and path in _COMMENTS:
             continue
         if is_replaced(old) or is_replaced(new):
-            return None  # nothing is derived from hidden values
+            return None  # no link from redacted values
         if change.how == "drop" and names_argument(text, _leaf(path)):
             continue
         if change.how == "rename" and not _may_be_misnamed(failure, text, change):
@@ -713,7 +713,8 @@ def compare_arguments(
 
 
 def _may_be_misnamed(failure: Failure | None, text: str, change: Change) -> bool:
-    """Return whether a failure may be about the name of an argument: a tool that looked and found nothing knew it."""
+    """Return whether a failure may be about an argument's name: a tool that searched and found nothing knew the
+    name."""
     if failure is None or not (failure.remedy is Remedy.WAIT or failure.kind.code in _MISSING):
         return True
     return names_argument(text, str(change.before)) or names_argument(text, str(change.after))
@@ -737,7 +738,7 @@ def _is_same_text(failure: Failure | None, old: Any, new: Any) -> bool:
 
 
 def _find_sources(value: Any, failure: OpenFailure, name: str = "") -> list[str]:
-    """Return the tools whose results since the failure hold a value; a short one only under the same name."""
+    """Return the tools whose results since the failure contain a value; a short value only under the same name."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return []
     text = str(value)
@@ -750,7 +751,7 @@ def _find_sources(value: Any, failure: OpenFailure, name: str = "") -> list[str]
 
 
 def _is_word_of(word: str, text: str) -> bool:
-    """Return whether a text holds a word, and not only as part of a longer one."""
+    """Return whether a text contains a word as a separate word."""
     start = text.find(word)
     while start >= 0:
         before, after = text[start - 1 : start], text[start + len(word) : start + len(word) + 1]
@@ -761,7 +762,7 @@ def _is_word_of(word: str, text: str) -> bool:
 
 
 def _note_success(failure: OpenFailure, call: Call, values: frozenset[str]) -> OpenFailure:
-    """Remember what has succeeded since a failure, and what it answered about the same thing."""
+    """Store what has succeeded since a failure, and the results of calls that share a value with it."""
     first = call.first
     tools = failure.tools_since
     if first.name not in tools and len(tools) < MAX_INTERMEDIATE_TOOLS:
@@ -787,7 +788,7 @@ _sorted = msgspec.json.Encoder(enc_hook=str, order="sorted")
 
 
 def _scalars(arguments: Any) -> Iterator[str]:
-    """The values of a call that are specific enough to be shared on purpose; of very many the first."""
+    """Yield the values of a call that are specific enough to identify a shared subject. Bounded."""
     waiting = [arguments]
     for _ in range(MAX_COMPARED_VALUES):
         if not waiting:
@@ -815,7 +816,7 @@ def _is_same_in_other_form(old: Any, new: Any, error: str) -> bool:
     if not after or len(after) >= len(before):
         return False
     removed = _removed_words(before, after)
-    # An error that quotes the whole value names none of its words.
+    # An error that quotes the whole value does not name a single word of it.
     return bool(removed) and not unnamed_words(error.replace(old, " "), removed)
 
 
@@ -824,7 +825,7 @@ def _normalized(text: str) -> str:
 
 
 def _removed_words(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """The words that were left out; nothing where others were added or moved."""
+    """Return the removed words; empty if words were added or moved."""
     removed: list[str] = []
     position = 0
     for word in before:
@@ -836,7 +837,7 @@ def _removed_words(before: Sequence[str], after: Sequence[str]) -> list[str]:
 
 
 def _is_same_file(path: str, old: Any, new: Any, *, is_program: bool = False) -> bool | None:
-    """Return whether two texts name one file by a longer and a shorter path; False where that is doubtful."""
+    """Return whether two texts name one file by a longer and a shorter path; False if uncertain."""
     if not isinstance(old, str) or not isinstance(new, str) or old == new:
         return None
     words = {word.casefold() for word in _leaf(path).replace("-", "_").split("_")}
@@ -896,9 +897,9 @@ def _leaf(path: str) -> str:
 
 
 def differs_in(candidate: Candidate, steps: Iterable[Step]) -> bool:
-    """Item test over other calls of a run: one of the tool has another value, or a like text, in a changed argument.
+    """Item test: return whether another call of the tool has another value, or a similar text, in a changed argument.
 
-    Hidden values count as different, because equal ones cannot be told apart.
+    Redacted values count as different, because equal ones cannot be recognized.
     """
     last = candidate.call.last
     own = last.arguments
@@ -918,7 +919,7 @@ def differs_in(candidate: Candidate, steps: Iterable[Step]) -> bool:
 
 
 def are_alike(first: Any, second: Any) -> bool:
-    """Return whether two values are long texts that have most words in common."""
+    """Return whether two values are long texts that share most words."""
     is_text = _is_long_text(first) and _is_long_text(second)
     return is_text and text_similarity(first, second) >= MIN_TEXT_SIMILARITY
 
@@ -932,12 +933,12 @@ _HASHED = re.compile(r"\[(?:str \d{1,9} chars|int|float) #[0-9a-f]{12}\]")
 
 
 def is_hidden(value: Any) -> bool:
-    """Return whether redaction or the record level replaced a value so that equal ones cannot be told apart."""
+    """Return whether redaction or the record level replaced a value so that equal values cannot be recognized."""
     return _HIDDEN.search(_to_text(value)) is not None
 
 
 def is_replaced(value: Any) -> bool:
-    """Return whether a value is not the original, though equal ones may be told apart by their hash."""
+    """Return whether a value was replaced, possibly by a hash that still identifies equal values."""
     text = _to_text(value)
     return _HIDDEN.search(text) is not None or _HASHED.search(text) is not None
 
@@ -973,7 +974,7 @@ def derive_status(run: Run, steps: Iterable[Step], links: Iterable[Link]) -> Sta
 def link_recoveries(steps: Iterable[Step], run: Run | None = None, *, is_settled: bool = False) -> list[Link]:
     """Return a link for each recovered call of a whole run, in the order of the failed calls.
 
-    `is_settled` says that a run which has not ended is judged all the same.
+    `is_settled` judges a run that has not ended.
     """
     is_final = is_settled or run is None or run.end is not None
     judged = judge_calls(steps, run, is_final=is_final)
@@ -982,9 +983,9 @@ def link_recoveries(steps: Iterable[Step], run: Run | None = None, *, is_settled
 
 
 def find_refuted(steps: Iterable[Step]) -> tuple[int, ...]:
-    """Return the calls whose provisional links turn out to be wrong by the other calls of their run.
+    """Return the calls whose provisional links are refuted by other calls of their run.
 
-    For a run that never ended: its recording process could not say which links it withdrew.
+    For a run that never ended: its recording process could not store which links it withdrew.
     """
     calls = group_attempts(steps)
     others = [step for call in calls for step in call.steps]
@@ -1003,7 +1004,7 @@ def _provisional(call: Call) -> Iterator[Candidate]:
 
 
 def attach_links(history: History) -> History:
-    """Write the links of a whole run into its steps, so that a store need not derive them from hidden values."""
+    """Store the links of a whole run in its steps, so that a store need not derive them from redacted values."""
     if any(step.judged for step in history.steps) or not any(step.has_failed for step in history.steps):
         return history
     last_steps = {call.id: call.last.seq for call in group_attempts(history.steps)}
@@ -1023,7 +1024,7 @@ def attach_links(history: History) -> History:
 def judge_calls(
     steps: Iterable[Step], run: Run | None = None, *, is_final: bool
 ) -> Iterator[tuple[RunProgress, Call, list[Link]]]:
-    """Judge the calls of a run in order. Yield each with where the run stood before it and its links."""
+    """Judge the calls of a run in order. Yield the state of the run before each call, the call and its links."""
     calls = group_attempts(steps)
     others = [step for call in calls for step in call.steps]
     withdrawn = frozenset(run.withdrawn) if run is not None else frozenset()
@@ -1078,7 +1079,7 @@ def _compact_value(value: Any) -> Any:
 
 
 def diff_calls(failed: Step, later: Step) -> tuple[Change, ...]:
-    """Return the changed arguments of two calls. Messages of a conversation are no arguments."""
+    """Return the changed arguments between two calls. Messages of a conversation are not arguments."""
     changed = changes(_values(failed), _values(later))
     if not changed or failed.type != "model":
         return changed
@@ -1087,12 +1088,12 @@ def diff_calls(failed: Step, later: Step) -> tuple[Change, ...]:
 
 
 def is_other_conversation(failed: Step, later: Step) -> bool:
-    """Return whether a model was called again with something else, so that it is not the same call."""
+    """Return whether a model was called with another conversation, so that it is not the same call."""
     return failed.type == "model" and not is_same_json(failed.arguments, later.arguments)
 
 
 def continues_conversation(before: Any, after: Any) -> bool:
-    """Return whether a later conversation holds the last message of an earlier one and most of the others."""
+    """Return whether a later conversation contains the last message of an earlier one and most of the others."""
     earlier, later = _messages(before), _messages(after)
     if not earlier or not later:
         return False
@@ -1101,7 +1102,7 @@ def continues_conversation(before: Any, after: Any) -> bool:
 
 
 def _messages(arguments: Any) -> list[bytes]:
-    """The messages of a model call as they are stored: role, size and hash."""
+    """Return the messages of a model call as stored: role, size and hash."""
     for name in _conversation_names(arguments):
         value = arguments[name]
         messages = value.get("each", ()) if isinstance(value, Mapping) and "each" in value else value
@@ -1112,7 +1113,7 @@ def _messages(arguments: Any) -> list[bytes]:
 
 
 def _conversation_names(arguments: Any) -> Iterator[str]:
-    """The arguments that hold a conversation, as it was sent or as it is stored."""
+    """Yield the arguments that hold a conversation, as sent or as stored."""
     if isinstance(arguments, Mapping):
         for name, value in arguments.items():
             messages = value if isinstance(value, list) else [value]

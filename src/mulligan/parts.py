@@ -1,4 +1,4 @@
-"""One set of parts, made from one `Settings`: how they are put together, and nothing else."""
+"""Components: builds the parts of one `Mulligan` from one `Settings`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mulligan.settings import Level, Settings
 
 
 def redactor_of(settings: Settings, level: Level | None = None, key: bytes = b"", *, personal: bool = True) -> Redactor:
-    """What these settings hide, or what they would at another level."""
+    """Build the redactor for these settings, optionally at another redaction level."""
     try:
         return Redactor(
             level=level or settings.level,
@@ -39,16 +39,16 @@ def redactor_of(settings: Settings, level: Level | None = None, key: bytes = b""
 
 
 def classify_of(settings: Settings) -> Callable[..., Failure]:
-    """How failures are told apart, with the users' own kinds and rules."""
+    """Build the classifier function, including the user's kinds and rules."""
     if settings.kinds or settings.rules:
         return Classifier.from_settings({"kinds": settings.kinds, "rules": settings.rules}).classify
     return classify
 
 
 class Parts:
-    """What one `Mulligan` works with; what its settings cannot mean is refused here.
+    """The components of one `Mulligan`. Raises `SettingsError` for invalid settings.
 
-    `opening` is for rehearsals, which have a store of their own; `kit` replaces what capture needs of the world.
+    `open_store` replaces the store, for sandboxes. `kit` overrides options of the capture context, such as the clock.
     """
 
     def __init__(self, settings: Settings, opening: Callable[[], Store] | None = None, **kit: Any) -> None:

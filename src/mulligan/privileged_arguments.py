@@ -1,4 +1,4 @@
-"""Names of arguments that mulligan never changes, adds or tells by itself (SAFETY S2)."""
+"""Privileged arguments: names that mulligan never changes, adds or shows automatically (SAFETY S2)."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ PRIVILEGED: dict[str, str] = {
         "template expression eval args argv patch diff"
     ),
 }
-"""Words in an argument's name that mark what must not be changed without being asked."""
+"""Words in argument names that mark them as privileged, by category."""
 
 _WORDS = frozenset(word for words in PRIVILEGED.values() for word in words.split())
 _IDENTITY_OR_MONEY = frozenset(f"{PRIVILEGED['identity']} {PRIVILEGED['money']}".split())
 _PLURALS = (("s", ""), ("es", ""), ("ies", "y"))
 _COUNTED = frozenset({"tokens"})
-"""Plurals that are mostly counted: `max_tokens` bounds an answer and lets nobody in."""
+"""Plurals that usually are quantities: `max_tokens` limits a response and grants no access."""
 
 
 LONGEST = 200
-"""Characters of a name that are read. A longer one is nobody's argument, and is left alone."""
+"""Characters of an argument name that are read. Longer names count as privileged."""
 
 _BORDERS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=[0-9])")
 
 
 def words(name: str) -> list[str]:
-    """`accountId`, `account-id`, `ACCOUNTId` and `account_id2` all hold the word account."""
+    """Split a name into words: `accountId`, `account-id`, `ACCOUNTId` and `account_id2` all contain "account"."""
     return [word for word in _BORDERS.split(unicodedata.normalize("NFKC", name)) if word]
 
 
 def is_privileged(path: str, declared: Collection[str] = (), released: Collection[str] = ()) -> bool:
-    """Whether an argument names identity, authority, money, destination or code, or was declared to."""
+    """Return whether an argument names identity, authority, money, destination or code, or is declared privileged."""
     parts = path.split(".")
     if any(part in released for part in (path, *parts)):
         return False
@@ -58,7 +58,7 @@ def is_privileged(path: str, declared: Collection[str] = (), released: Collectio
 
 
 def names_identity_or_money(path: str) -> bool:
-    """Return whether an argument's name says whose something is, or how much it costs."""
+    """Return whether an argument's name refers to identity or money."""
     return any(_is_marked(word.casefold(), _IDENTITY_OR_MONEY) for word in words(path[:LONGEST]))
 
 

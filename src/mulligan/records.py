@@ -1,4 +1,4 @@
-"""Run, Step, Recovery, Change, Link and Lesson: what is kept, under the same names in Python, store and export."""
+"""The records: Run, Step, Recovery, Change, Link, Lesson and others, with the same field names in store and export."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mulligan.failure import Failure, Kind, Remedy
 StepType = Literal["plan", "tool", "model", "retrieval", "respond", "custom", "run"]
 """`run` stands for the run itself: a failure that belongs to no step."""
 Outcome = Literal["success", "failure", "cancelled", "refused"]
-"""`refused` was answered without being made."""
+"""`blocked` means that mulligan answered without executing the call."""
 End = Literal["finished", "raised", "abandoned"]
 Status = Literal["success", "recovered", "partial", "failure"]
 How = Literal["cast", "rename", "drop", "clamp", "enum", "trim", "parse", "wrap", "default", "substitute"]
 Origin = Literal["call", "run", "schema", "rule", "memory", "error"]
-"""Where a changed value comes from. `error` is a number in an error text: a bound (SAFETY S1), or for a suggestion
-what it says was expected."""
+"""Where a changed value comes from. `error` is a number in an error text: a bound (SAFETY S1), or for a suggestion the
+value that the error text expects."""
 LinkMethod = Literal["retry", "repair", "recipe", "agent"]
 LinkEvidence = Literal[
     "same_arguments", "same_values", "missing_arguments", "conversation", "attempt",
@@ -30,34 +30,34 @@ LinkEvidence = Literal[
 """Why a success counts as the recovery of a failed call (`mulligan.links`)."""
 Effects = Literal["none", "repeatable", "once"]
 PatternState = Literal["new", "active", "resolved", "muted"]
-"""`new` is seen within one day only, `active` on later ones too; a person says `resolved` and `muted`."""
+"""`new` occurred on one day only, `active` on several. An operator sets `resolved` and `muted`."""
 
 FixState = Literal["proposed", "promoted", "approved", "demoted", "expired", "paused", "revoked"]
-"""A fix is tried without asking only while it is promoted, or approved by an operator (SAFETY S3)."""
+"""A fix is applied automatically only while it is promoted, or approved by an operator (SAFETY S3)."""
 
 LessonState = Literal["proposed", "active", "disabled", "expired"]
-"""`active` is in force: proven as a fix is, or approved by a person. Only then is it told to models."""
+"""`active` lessons are proven like a promoted fix, or approved by a person. Only these are shown to models."""
 LessonSource = Literal["learned", "file", "seed"]
 LessonVerdict = Literal["approve", "disable", "revoke"]
-"""`revoke` takes back the fix beneath it too."""
+"""`revoke` also revokes the fix that the lesson is based on."""
 
 VERIFY = "verify"
-"""The source of a recovery that was a check: it found that the call had worked."""
+"""The source of a recovery in which `verify` found that the call had executed."""
 OPEN = "(another)"
-"""In a change that was learned: a value that belongs to its run and is nobody else's."""
+"""In a learned change: stands for a value specific to its run, which is not shared."""
 REQUOTED = "(requoted)"
-"""In a change that was learned: the same text with other quotes or escapes."""
+"""In a learned change: the same text with other quotes or escapes."""
 LAST_PART = "(last part)"
-"""In a change that was learned: what stands after the last stroke of a path."""
+"""In a learned change: the part of a path after the last slash."""
 STEP_TYPES: tuple[StepType, ...] = ("plan", "tool", "model", "retrieval", "respond", "custom", "run")
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What all records share: they are values, made once, and leave out what is not known."""
+    """Base class of records: immutable values that omit defaults when encoded."""
 
 
 class Change(Record, frozen=True, rename={"from_": "from"}):
-    """One argument that is not what it was."""
+    """One edit of one argument."""
 
     path: str
     how: How
@@ -69,41 +69,42 @@ class Change(Record, frozen=True, rename={"from_": "from"}):
 
 
 class Recovery(Record, frozen=True):
-    """What led to an attempt: the move that was made after the one before it failed."""
+    """The recovery action before an attempt."""
 
     remedy: Remedy
     seconds: float = 0.0
-    """Waited before the attempt."""
+    """Delay before the attempt."""
     changes: tuple[Change, ...] = ()
     source: str = ""
-    """Who suggested the changes: schema, error, run, memory, rule; `verify` where a check found that it had worked."""
+    """The origin of the changes: schema, error, run, memory or rule; `verify` if a check found that the call had
+    executed."""
     fix: str | None = None
     confidence: float = 1.0
     first: tuple[str, ...] = ()
-    """The calls that were made before the attempt, because a recipe says that they were missing."""
+    """Prerequisite calls that were made before the attempt."""
 
 
 class Ending(Record, frozen=True):
-    """Why recovery went no further, and what it left to the model or a person."""
+    """Why recovery made no further attempt, and the suggestions that remain."""
 
     why: str
     offered: tuple[Recovery, ...] = ()
-    """What may work and was not tried: changes that a model or a person can make."""
+    """Repairs that were not attempted, for a model or a person to make."""
     spiral: str = ""
-    """That the same strategy has failed before in other words, where it has."""
+    """Note about a strategy that failed repeatedly with varied arguments, if any."""
 
 
 class Step(Record, frozen=True, gc=False):
-    """One attempt at a call, with its own clock and its own failure. Made by the thousand, and never part of a ring."""
+    """One attempt of a call. Excluded from garbage collection: there are many, and none is part of a cycle."""
 
     run: str
     seq: int
-    """Counts from 1 within its run."""
+    """Number within its run, from 1."""
     call: int
-    """The seq of the first attempt at the same thing."""
+    """The seq of the first attempt of the same call."""
     attempt: int = 1
     parent: int | None = None
-    """The seq of the step it happened inside."""
+    """The seq of the enclosing step."""
     type: StepType = "tool"
     name: str = ""
     server: str | None = None
@@ -116,19 +117,19 @@ class Step(Record, frozen=True, gc=False):
     failure: Failure | None = None
     after: Recovery | None = None
     ending: Ending | None = None
-    """Of the last attempt at a call that was given up."""
+    """Set on the last attempt of an unrecovered call."""
     tokens: dict[str, int] | None = None
     metadata: dict[str, Any] | None = None
     sampled: float = 1.0
-    """The share of its kind that is kept, so that a kept success can stand for several."""
+    """The share of such steps that is stored: each stored success represents 1 / `sample_rate` calls."""
     effects: Effects | None = None
-    """Of a failed attempt: what calls of its tool do, where that is known."""
+    """The declared side effects of the tool, on failed attempts where known."""
     key: str | None = None
-    """Identity of the tool where its name is not enough: module and qualified name of a Python function."""
+    """Identity of the tool if its name is not unique: module and qualified name of a Python function."""
     links: tuple[Link, ...] = ()
-    """The failed calls that this call issues again, as the recording process judged before redaction."""
+    """Links to the failed calls that this call recovers, as judged by the recording process before redaction."""
     judged: bool = False
-    """Of a failed attempt: whether the recording process decides which later call recovers it."""
+    """Whether the recording process decides which later call recovers this failed attempt."""
 
     @property
     def tool_key(self) -> str:
@@ -141,12 +142,12 @@ class Step(Record, frozen=True, gc=False):
 
     @property
     def is_unmade(self) -> bool:
-        """Whether it was planned and waited for, and then not made: `ending` says why."""
+        """Whether a planned attempt was cancelled before execution. `stop` has the reason."""
         return self.outcome == "cancelled" and self.ending is not None
 
 
 class Run(Record, frozen=True):
-    """A piece of work by an agent. Its status is derived (`mulligan.links.derive_status`), never set."""
+    """One piece of work by an agent. Its status is derived (`mulligan.links.derive_status`), never stored."""
 
     id: str
     agent: str = ""
@@ -155,30 +156,30 @@ class Run(Record, frozen=True):
     session: str | None = None
     parent: str | None = None
     context: str | None = None
-    """What the agent was trying to do."""
+    """The task of the agent."""
     metadata: dict[str, Any] | None = None
     started: int = 0
     ended: int | None = None
     end: End | None = None
     traceparent: str | None = None
-    """Which span of another program it was begun under, as that one said (W3C)."""
+    """The parent span in another program, from its `traceparent` header (W3C)."""
     withdrawn: tuple[int, ...] = ()
     """Calls whose provisional links turned out to be a loop over items before the run ended."""
     items: dict[str, tuple[str, ...]] | None = None
-    """By tool key: arguments in which alone two successful calls of the run differ, so that they name items."""
+    """By tool key: arguments that name items, because two successful calls differ in that argument alone."""
 
 
 class Link(Record, frozen=True):
-    """A failed call and the later success that overcame it. Both are named by their call."""
+    """A recovery link: a failed call and the later success that recovered it, by their call numbers."""
 
     run: str
     failed: int
     overcame: int
     how: LinkMethod
-    """`repair` without changes: recovery did something else, such as to shorten the conversation or renew a key."""
+    """`repair` without changes means another recovery action, such as compression or a refreshed key."""
     changes: tuple[Change, ...] = ()
     between: tuple[str, ...] = ()
-    """The names of what succeeded between them, models apart; for a recipe, what had been missing."""
+    """Tools that succeeded between the two calls, models excluded; for a prerequisite, the missing calls."""
     evidence: tuple[LinkEvidence, ...] = ()
     """Why both calls have the same intent."""
     provisional: bool = False
@@ -186,17 +187,17 @@ class Link(Record, frozen=True):
 
 
 class Ahead(Record, frozen=True):
-    """A call that had to come first, in a recipe."""
+    """A call that must succeed before another."""
 
     tool: str
     arguments: dict[str, Any] = {}
-    """What was the same in nearly every run."""
+    """Arguments that were the same in nearly every run."""
     open: tuple[str, ...] = ()
-    """The names of arguments whose values came from the run."""
+    """Names of arguments whose values are specific to a run."""
 
 
 class Span(Record, frozen=True):
-    """How often a pattern was met in some days, and how often it was overcome."""
+    """The occurrences and recoveries of a pattern over some days."""
 
     days: int = 0
     met: int = 0
@@ -204,9 +205,9 @@ class Span(Record, frozen=True):
 
 
 class Lesson(Record, frozen=True):
-    """What overcomes a pattern, in words, with its evidence.
+    """A fix in words: mistake, correction and evidence.
 
-    Its words and its form are kept; its figures and its state are those of the moment in which it is told.
+    Text and action are stored. Counts and state are computed when the lesson is read.
     """
 
     id: str
@@ -217,64 +218,64 @@ class Lesson(Record, frozen=True):
     pattern: str = ""
     kind: str = ""
     error: str = ""
-    """What such a failure says, without what varies: somebody's text, and shown as such."""
+    """The message template of such failures. Untrusted text: quote it when shown."""
     failed: str = ""
-    """A call that failed: names and closed-class values, nobody's texts."""
+    """A failing call, with names and shareable values only."""
     works: str = ""
-    """The same call as it works."""
+    """The same call as it succeeds."""
     changes: tuple[Change, ...] = ()
     first: tuple[Ahead, ...] = ()
     fix: str = ""
-    """The fix it rests on; empty for one that a person wrote."""
+    """The fix that the lesson is based on; empty for a lesson that a person wrote."""
     tried: int = 0
     worked: int = 0
-    """In how many runs its correction was tried, and worked."""
+    """In how many runs the correction was tried, and succeeded."""
     confidence: float = 0.0
-    """The lower end of the share that may work, by its record."""
+    """Lower bound of the success rate."""
     seen: int = 0
-    """How often the pattern was met."""
+    """How often the pattern occurred."""
     agents: dict[str, int] = {}
-    """The agents that met it most, with how often."""
+    """The agents with the most occurrences."""
     helped: int = 0
     unhelped: int = 0
-    """In how many runs the pattern was met after the lesson came into force: overcome by it, and not."""
+    """Runs with the pattern since the lesson became active: recovered by it, and not."""
     before: Span = Span()
     after: Span = Span()
-    """The days before it came into force, and those since."""
+    """The pattern before the lesson became active, and since."""
     state: LessonState = "proposed"
     why: str = ""
-    """Why it is not in force."""
+    """Why the lesson is not active."""
     stale: bool = False
-    """Whether the tool's schema has changed since it was proven or approved."""
+    """Whether the tool's schema has changed since the lesson was proven or approved."""
     edited: bool = False
-    """Whether a person wrote or changed its words."""
+    """Whether a person wrote or changed the text."""
     source: LessonSource = "learned"
     origin: str = ""
-    """Where a seed comes from."""
+    """The source of a seed lesson."""
     created: int = 0
     since: int = 0
-    """When it came into force; 0 while it never was."""
+    """When the lesson became active; 0 if it never was."""
     last: int = 0
     """When its correction was last tried. UTC milliseconds."""
 
     @property
     def is_seed(self) -> bool:
-        """Whether it came with mulligan, in the words in which it came."""
+        """Whether it is an unedited seed lesson."""
         return self.source == "seed" and not self.edited
 
     @property
     def may_be_told(self) -> bool:
-        """Whether a model may hear of it at all: it is in use, and was learned under the schema that its tool has."""
+        """Whether it may be shown to a model: it is enabled and matches the current schema of its tool."""
         return self.state not in ("disabled", "expired") and not self.stale
 
     @property
     def is_trusted(self) -> bool:
-        """Whether a model may hear of it that did not ask for proposals: it is in force, or came with mulligan."""
+        """Whether it is shown without `include_proposed`: it is active, or a seed lesson."""
         return self.may_be_told and (self.is_seed or self.state == "active")
 
 
 class Example(Record, frozen=True):
-    """A step in which a pattern was met."""
+    """A step in which a pattern occurred."""
 
     run: str
     seq: int
@@ -282,10 +283,10 @@ class Example(Record, frozen=True):
 
 
 class Pattern(Record, frozen=True):
-    """Failures of one fingerprint and one tool: the same thing going wrong again.
+    """All failures of one tool with one fingerprint.
 
-    Its figures include those of the patterns that a person merged into it. `count` is `overcome` and `given_up`
-    together, in failed attempts.
+    Counts include those of merged patterns. `occurrences` is the sum of `recovered` and `unrecovered`, in failed
+    attempts.
     """
 
     id: str
@@ -294,32 +295,32 @@ class Pattern(Record, frozen=True):
     kind: str
     server: str | None = None
     message: str = ""
-    """As the first one put it."""
+    """The message of the first occurrence."""
     template: str = ""
-    """Why these are one: the message with what varies masked, and codes and limits kept."""
+    """The message template: variable parts masked, codes and limits unchanged."""
     count: int = 0
     overcome: int = 0
     given_up: int = 0
     runs: int = 0
-    """How many runs met it."""
+    """The number of runs with this pattern."""
     first: int = 0
     last: int = 0
     """UTC milliseconds."""
     agents: dict[str, int] = {}
-    """The agents that met it most, with how often."""
+    """The agents with the most occurrences."""
     examples: tuple[Example, ...] = ()
-    """The newest."""
+    """The latest examples."""
     days: dict[int, int] = {}
-    """How often in each day it was met, by the day's first millisecond; of the time asked about."""
+    """Occurrences per day of the query's period, by the first millisecond of the day."""
     state: PatternState = "new"
     reopened: int = 0
-    """How often it came back after it was resolved."""
+    """How often it occurred again after it was resolved."""
     merged: tuple[str, ...] = ()
     """The ids of the patterns merged into it."""
 
 
 class Compaction(Record, frozen=True):
-    """A conversation that was made smaller, by the agent or by recovery."""
+    """A conversation that was shortened, by the agent's host (compaction) or by mulligan (compression)."""
 
     run: str | None = None
     session: str | None = None
@@ -333,13 +334,13 @@ class Compaction(Record, frozen=True):
     tokens_before: int | None = None
     tokens_after: int | None = None
     known: tuple[str, ...] = ()
-    """What its session remembers to have failed before, as the ids of patterns: `repeated_id`."""
+    """Failures that the session has tracked before, as pattern ids: `failure_identity`."""
 
 
 class History(Record, frozen=True):
-    """A run as it was kept: its steps in order, what overcame what, and when its conversation was made smaller.
+    """The stored history of a run: steps in order, recovery links and compactions.
 
-    Of the compactions of its session that were before it began, there is the last.
+    Of the session's compactions before the run, only the last is included.
     """
 
     run: Run
@@ -349,105 +350,105 @@ class History(Record, frozen=True):
 
 
 class Precedent(Record, frozen=True):
-    """Something that overcame the same failure of the same tool before."""
+    """What recovered the same failure of the same tool in earlier runs."""
 
     how: LinkMethod
     changes: tuple[Change, ...] = ()
     between: tuple[str, ...] = ()
     worked: int = 1
-    """In how many runs."""
+    """The number of runs in which it recovered the failure."""
     seen: int = 1
-    """In how many runs the failure was met at all."""
+    """The number of runs with the failure."""
     first: tuple[Ahead, ...] = ()
-    """Of a recipe that was learned: the calls that had been missing, with what is constant in them."""
+    """The prerequisites, with their constant arguments."""
     likeness: float = 1.0
-    """Less where it overcame a failure that was only alike; 0 where calls that worked merely look like that."""
+    """Below 1 for a similar failure; 0 if derived from exemplars."""
     tellable: bool = False
-    """Whether its values are settings that a model may be told."""
+    """Whether its values may be shown to a model."""
 
 
 class Fix(Record, frozen=True):
-    """What turned a failure of one pattern into a success, and how often that worked."""
+    """What turned a pattern's failure into a success, with its trials."""
 
     id: str
     tool: str
     fingerprint: str
     sort: Literal["change", "recipe", "retry", "exemplar"] = "change"
-    """`exemplar` was never tried: it is drawn from what calls that worked look like."""
+    """An `exemplar` was never tried: it is derived from successful calls."""
     changes: tuple[Change, ...] = ()
-    """In closed-class form: which argument, how, and a value only where it is no text of a run."""
+    """The changes in shareable form: path, operation, and a value only if it is not text of a run."""
     first: tuple[Ahead, ...] = ()
     tried: int = 0
-    """In how many runs; each run has one vote."""
+    """The number of runs that tried it; each run has one vote."""
     worked: int = 0
     imported: int = 0
-    """Those of `tried` that come from imported logs, which prove nothing by themselves."""
+    """The part of `trials` from imported logs, which do not count towards promotion."""
     principals: int = 0
-    """How many of those who write here saw it work."""
+    """The number of principals for whom it succeeded."""
     days: int = 0
-    """On how many days it worked."""
+    """The number of days on which it succeeded."""
     agents: dict[str, int] = {}
     last: int = 0
     """When it was last tried. UTC milliseconds."""
     state: FixState = "proposed"
     why: str = ""
-    """Why it is not tried without asking."""
+    """Why it is not applied automatically."""
     likeness: float = 1.0
-    """How alike the failure asked about and that of the fix are: 1 for the same pattern."""
+    """Similarity of the query's failure and the fix's failure: 1 for the same pattern."""
     exemplars: int = 0
-    """The calls that worked of which it is drawn, where it was never tried."""
+    """The number of successful calls that it is derived from, if it was never tried."""
     key: str = ""
-    """Identity of the tool; empty where records know it by a bare name only."""
+    """Identity of the tool; empty if the records only have its name."""
     tellable: bool = False
-    """Whether a model may be told about it."""
+    """Whether it may be shown to a model."""
     why_untold: str = ""
-    """Why not."""
+    """Why it may not be shown."""
 
 
 class Replayed(Record, frozen=True):
-    """What the rules and the memory of today would have made of a call that failed."""
+    """The action that current rules and memory would take for a recorded failed call."""
 
     run: str
     call: int
     tool: str
     kind: str
     move: Literal["repair", "wait", "suggest", "nothing"] = "nothing"
-    """Other arguments or the same call later, by itself; something to tell the model; or neither."""
+    """Changed arguments, or the same call after a backoff, both automatic; a suggestion to the model; or no action."""
     agrees: bool | None = None
-    """Whether that is what then worked; None where nothing did, so that the record cannot tell."""
+    """Whether the action matches the call that recovered the failure; None if nothing did."""
     source: str = ""
     fix: str | None = None
     confidence: float = 0.0
     why: str = ""
-    """Why nothing would have been done by itself."""
+    """Why no action would be automatic."""
     overcome: bool = False
-    """Whether it was overcome all the same, by whomever."""
+    """Whether the failure was recovered by any means."""
     seconds: float = 0.0
-    """What the move would have taken: the wait, and a call as long as the one that then worked."""
+    """Estimated duration of the action: the backoff, and a call as long as the recovering one."""
     saved: float = 0.0
-    """Seconds from the failure until it was overcome, where the move agrees."""
+    """Seconds from the failure to its recovery, if the action matches."""
     calls: int = 0
-    """Calls that were made meanwhile, the one that overcame it included."""
+    """Calls made between failure and recovery, including the recovering one."""
     tokens: int = 0
-    """Of these calls, where they are known."""
+    """Tokens of these calls, where known."""
 
 
 _LETTERS = bytes(b"abcdefghijklmnopqrstuvwxyz234567"[byte % 32] for byte in range(256))
 _FEW, _MANY = 64, 4096
 _ALIKE, _OWN = 2, 14
-"""Letters that ids have in common which were drawn together, and those that are each one's own."""
+"""Characters that ids of one batch share, and random characters per id."""
 _ids: list[str] = []
-"""Drawn and not used yet: every call outside a run needs an id, and a system call for each would take long."""
+"""Unused ids. A system call for every id would be too slow: each standalone call needs one."""
 _drawn = 0
-"""How many were drawn last."""
+"""The size of the last batch."""
 
 
 drawn_id = _ids.pop
-"""The id of a run that is drawn already; raises an IndexError where there is none, and then `new_id` draws more."""
+"""Take a run id from the pool. Raises IndexError if it is empty; then call `new_id`, which refills it."""
 
 
 def new_id(prefix: str = "run") -> str:
-    """`run_` and 16 base32 characters: 80 bits, so that processes need not agree on anything."""
+    """Return `run_` and 16 base32 characters: 80 bits, unique without coordination between processes."""
     try:
         id = _ids.pop()
     except IndexError:
@@ -457,11 +458,13 @@ def new_id(prefix: str = "run") -> str:
 
 
 def _draw() -> list[str]:
-    """Twice as many each time. A system call lets go of the interpreter's lock for a moment, and whoever waits for that
-    lock begins to count its five milliseconds anew: a host that needs many ids would let no other thread have it.
+    """Draw a batch of ids, twice as large each time.
 
-    Those that are drawn together begin alike: they are kept together, and so touch a few pages of an index, not each
-    its own. The rest is enough to tell them apart, and enough of it in the few letters that people see.
+    A system call releases the GIL, and the next thread waits its switch interval again. With a system call per id, a
+    busy program would starve other threads.
+
+    Ids of one batch share a prefix, so that they are stored on few index pages. The remaining characters keep them
+    unique, and distinguishable by the few characters that are displayed.
     """
     global _drawn
     _drawn = min(max(_FEW, 2 * _drawn), _MANY)
@@ -470,38 +473,39 @@ def _draw() -> list[str]:
     return [f"run_{alike}{letters[start : start + _OWN]}" for start in range(_ALIKE, len(letters), _OWN)]
 
 
-forks.renew(_ids.clear)  # or a child would draw what its parent draws
+forks.renew(_ids.clear)  # a child would otherwise use the same ids as its parent
 
 
 def repeated_id(step: Step) -> str:
-    """What a failure has in common with itself when it is met again: its pattern, or its kind where it has none."""
+    """Return the identity of a failure across repetitions: its pattern, or its kind if it has no fingerprint."""
     failure = step.failure
     return pattern_id(step.name, (failure.fingerprint or str(failure.kind)) if failure else "")
 
 
 def pattern_id(tool: str, fingerprint: str) -> str:
-    """`pat_` and 12 digits, the same in every store."""
+    """Return `pat_` and 12 hex digits, the same in every store."""
     said = f"{fingerprint}\n{tool}".encode("utf-8", "surrogatepass")
     return f"pat_{digest(said, 6).hex()}"
 
 
 def fix_id(tool: str, fingerprint: str, form: object) -> str:
-    """`fix_` and 12 digits, the same in every store."""
+    """Return `fix_` and 12 hex digits, the same in every store."""
     said = f"{fingerprint}\n{tool}\n".encode("utf-8", "surrogatepass") + encode(form)
     return f"fix_{digest(said, 6).hex()}"
 
 
 def digest(said: bytes, size: int) -> bytes:
-    """So many bytes that only this has; blake2b."""
+    """Return a blake2b digest of this size."""
     made: bytes = _blake2b()(said, digest_size=size).digest()
     return made
 
 
 @functools.cache
 def _blake2b() -> Callable[..., Any]:
-    """On the first failure, not on import."""
+    """Import blake2b on the first failure, not on import."""
     try:
-        from _blake2 import blake2b  # hashlib would load OpenSSL too, and take as long as a hook takes to classify
+        # hashlib would also load OpenSSL, which takes as long as a hook needs to classify a failure
+        from _blake2 import blake2b
     except ImportError:
         from hashlib import blake2b
 
@@ -509,8 +513,9 @@ def _blake2b() -> Callable[..., Any]:
 
 
 def lesson_id(tool: str, key: str) -> str:
-    """`les_` and 12 digits, the same in every store. The key is the fix it rests on, or the name of its file."""
-    from hashlib import blake2b  # only consolidation and files come here
+    """Return `les_` and 12 hex digits, the same in every store. The key is the id of its fix or the name of its
+    file."""
+    from hashlib import blake2b  # lazy: needed only for consolidation and lesson files
 
     said = f"{key}\n{tool}".encode("utf-8", "surrogatepass")
     return f"les_{blake2b(said, digest_size=6).hexdigest()}"
@@ -518,16 +523,16 @@ def lesson_id(tool: str, key: str) -> str:
 
 T = TypeVar("T")
 
-_encoder = msgspec.json.Encoder(enc_hook=str)  # a Kind is a str of its own class, which msgspec asks about
+_encoder = msgspec.json.Encoder(enc_hook=str)  # the hook handles Kind, a subclass of str, which msgspec does not encode
 
 
 def encode(record: object) -> bytes:
-    """A record, or anything made of records, as JSON."""
+    """Encode a record, or a structure of records, as JSON."""
     return _encoder.encode(record)
 
 
 encode_into = _encoder.encode_into
-"""The same into a bytearray, in the place of what was in it."""
+"""Encode into a bytearray, replacing its content."""
 
 
 def decode(data: bytes | str, type: type[T]) -> T:
@@ -535,12 +540,12 @@ def decode(data: bytes | str, type: type[T]) -> T:
 
 
 def decoder(type: type[T]) -> Callable[[bytes | str], T]:
-    """The same for many of one type, which it need not look up each time."""
+    """Return a decoder for one type, for decoding many records."""
     return msgspec.json.Decoder(type, dec_hook=_decode_kind).decode
 
 
 def builtins(record: object) -> Any:
-    """The same facts as `encode`, as dictionaries and lists."""
+    """Convert a record to dictionaries and lists, with the fields of `encode`."""
     return msgspec.json.decode(encode(record))
 
 

@@ -1,4 +1,5 @@
-"""Settings: arguments over environment over `mulligan.toml` over the user's file over defaults. Read here only."""
+"""Settings: keyword arguments override the environment, `mulligan.toml`, the user's file and defaults, in this
+order."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ Recording = Literal["full", "shape", "off"]
 Learn = Literal["off", "tell", "repair"]
 
 POLICY = Policy.__struct_fields__
-"""Settings of the policy stand beside the others: `attempts = 2`, `MULLIGAN_ATTEMPTS=2`."""
+"""Policy settings are set like all others: `attempts = 2`, `MULLIGAN_ATTEMPTS=2`."""
 NOT_FOR_PROJECTS = ("allowed", "listed", "tools")
-"""A project's file comes with strangers' code: it may hide more than the user asked for, never less."""
+"""Settings that a project file cannot set. Its author is not the user: it may tighten redaction, never loosen it."""
 TOOL_RULES: dict[str, tuple[Any, ...]] = {
     "effects": ("none", "repeatable", "once"),
     "mode": ("observe", "suggest", "repair"),
@@ -32,55 +33,56 @@ TOOL_RULES: dict[str, tuple[Any, ...]] = {
     "destructive": (bool,),
     "timeout": (int, float),
 }
-"""What can be said of a tool: one of some words, or a value of some types."""
+"""The options of a tool, with their choices or types."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that can be set, with the default that is right for most people."""
+    """All settings with their defaults."""
 
     store: str = ""
-    """Where failures are kept: a path, `sqlite:///PATH`, `memory:`, `postgresql://HOST/DATABASE`, or a server's http(s)
-    address.
+    """The store: a path, `sqlite:///PATH`, `memory:`, `postgresql://HOST/DATABASE`, or the http(s) address of a server.
 
-    Empty means a file in `home`."""
+    Empty means a file in `home`.
+    """
     token: str = ""
-    """What a server that keeps them knows us by: `mulligan token create --role ingest` makes one."""
+    """The access token for a server. Create one with `mulligan token create --role ingest`."""
     home: str = ""
-    """The folder of mulligan's own files. Empty means the user's data folder."""
+    """The folder for mulligan's files. Empty means the user's data folder."""
     agent: str = ""
-    """The name of runs that are given none."""
+    """The agent name for runs without one."""
     environment: str | None = None
-    """Where this happens: production, staging, a laptop."""
+    """The environment: production, staging, a laptop."""
     mode: Mode = "repair"
-    """How far recovery goes: observe only records, suggest also waits, repair also changes arguments."""
+    """The recovery mode: observe only records, suggest also retries, repair also changes arguments."""
     record: Recording = "full"
-    """How much is kept of a call: full, shape keeps no texts of arguments and no results, off keeps nothing."""
+    """The record level: full, shape (types and lengths, no text and no results), or off."""
     fsync: bool = False
-    """Whether a record survives the machine, and not the process alone: each call then waits for the disk."""
+    """Whether records survive a crash of the machine, not only of the process. Each call then waits for the disk."""
     level: Level = "local"
-    """How much is hidden before anything is kept: local hides secrets, shared all values that are not listed.
+    """The redaction level: local removes secrets, shared removes all values except `unredacted_arguments`.
 
-    Of a store for several people, as PostgreSQL is, it is shared unless said otherwise."""
+    The default is shared for PostgreSQL, which several people read.
+    """
     secret: tuple[str, ...] = ()
-    """Further names of arguments whose values are never kept."""
+    """Additional argument names whose values are always redacted."""
     patterns: tuple[str, ...] = ()
-    """Further regular expressions of texts that are never kept."""
+    """Additional regular expressions for texts to redact."""
     allowed: tuple[str, ...] = ()
-    """Texts that look like secrets and are not."""
+    """Texts that look like secrets but are not redacted."""
     listed: tuple[str, ...] = ()
-    """At level shared: the names of arguments whose values may be kept."""
+    """At level shared: names of arguments whose values are stored."""
     learn: Learn = "tell"
-    """How far memory goes: off uses nothing learned, tell informs models and applies promoted form changes and approved
-    fixes, repair also runs promoted prerequisites."""
+    """The use of memory: off ignores it, tell informs models and applies promoted form changes and approved fixes,
+    repair also runs promoted prerequisites."""
     off: bool = False
-    """Everything passes through as if mulligan were not there. In the environment: `MULLIGAN=off`."""
+    """Whether mulligan is disabled and calls pass through unchanged. Environment: `MULLIGAN=off`."""
     policy: Policy = msgspec.field(default_factory=Policy)
     kinds: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """Kinds of failures of your own; docs/classify.md says how they are written."""
+    """User-defined kinds of failures; see docs/classify.md."""
     rules: tuple[Any, ...] = ()
-    """What tells your own kinds, or ours, asked before the built-in rules."""
+    """User-defined classification rules. They run before the built-in rules."""
     tools: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
-    """What holds for tools of servers behind `mulligan proxy`, by `server.tool`, `server.*` or `*`."""
+    """Options for tools of servers behind `mulligan proxy`, by `server.tool`, `server.*` or `*`."""
 
     def __post_init__(self) -> None:
         one_of("mode", self.mode, get_args(Mode))
@@ -98,7 +100,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TABLES = ("kinds", "rules", "tools")
-"""Written in files or given to `configure`; no variable of the environment holds a table."""
+"""Tables, for files and `configure` only. They have no environment variables."""
 NAMES = tuple(name for name in Settings.__struct_fields__ if name not in ("policy", *TABLES)) + POLICY
 
 
@@ -110,10 +112,10 @@ def read(
     *,
     of_user: bool = False,
 ) -> Settings:
-    """The settings in force here. Whatever cannot be meant is refused, with the name that may be.
+    """Load the effective settings. Raises `SettingsError` for invalid names or values, with a suggestion.
 
-    `of_user` is for what agents and MCP clients start in strangers' folders, hooks, proxy and `mulligan mcp`: no
-    project's file is read, and nothing is repaired unless the user asked for it.
+    `of_user` is for hooks, proxy and `mulligan mcp`, which other programs start in any folder: it ignores project
+    files, and the mode is suggest unless the user sets another.
     """
     environ = os.environ if environment is None else environment
     found: dict[str, Any] = {}
@@ -147,7 +149,7 @@ def read(
                 f"Set it in {user} or as MULLIGAN_LEARN."
             )
         if values.get("level") == "local":
-            del values["level"]  # a store may ask for more, and a project cannot loosen that either
+            del values["level"]  # the store may require shared, and a project cannot loosen that either
         for name in ("secret", "patterns"):
             if name in values:
                 values[name] = (*found.get(name, ()), *values[name])
@@ -163,7 +165,7 @@ def read(
 
 
 def check(arguments: Mapping[str, Any], where: str = "configure") -> tuple[dict[str, Any], Policy | None]:
-    """What was given by name in a program, and the policy among it. No file is read."""
+    """Check keyword settings and split off the policy. Reads no files."""
     given = dict(arguments)
     policy = given.pop("policy", None)
     twice = next((name for name in POLICY if name in given), None)
@@ -175,7 +177,7 @@ def check(arguments: Mapping[str, Any], where: str = "configure") -> tuple[dict[
 
 
 def _merge_tables(found: Mapping[str, Any], values: dict[str, Any]) -> None:
-    """Kinds and rules are added to what is there; the nearer rules are asked first."""
+    """Add kinds, rules and tools to the existing ones. Rules of the more specific source run first."""
     if "kinds" in values:
         values["kinds"] = {**found.get("kinds", {}), **values["kinds"]}
     if "rules" in values:
@@ -189,7 +191,7 @@ def _made(found: dict[str, Any], policy: Policy | None) -> Settings:
     if policy is None:
         policy = Policy(**fields)
     if found.get("store", "").lower().startswith("postgres"):
-        found.setdefault("level", "shared")  # more than one person reads there (SAFETY 3)
+        found.setdefault("level", "shared")  # several people read such a store (SAFETY 3)
     return Settings(**found, policy=policy)
 
 
@@ -207,7 +209,7 @@ def _value(name: str, value: Any, where: str) -> Any:
     if name in TABLES:
         raise SettingsError(f"{where}: {name} is a {'list of tables' if name == 'rules' else 'table'}, got {value!r}.")
     if name not in NAMES:
-        import difflib  # only bad input comes here
+        import difflib  # lazy: needed only for errors
 
         known = (*NAMES, *TABLES)
         near = difflib.get_close_matches(name, known, n=1)
@@ -219,14 +221,14 @@ def _value(name: str, value: Any, where: str) -> Any:
     except (TypeError, ValueError):
         raise SettingsError(f"{where}: {name} is {_SPOKEN[kind]}, got {value!r}.") from None
     try:
-        _made({name: read}, None)  # alone, so that what cannot be meant is told with the place it stands in
+        _made({name: read}, None)  # checked alone, so that the error names the source of the value
     except SettingsError as error:
         raise SettingsError(f"{where}: {error}") from None
     return read
 
 
 def _rule(tool: str, rule: Any, where: str) -> dict[str, Any]:
-    """What is said of one tool. A word that nobody knows would protect nothing."""
+    """Check the options of one tool. An unknown option would silently protect nothing."""
     place = f'{where}: [tools."{tool}"]'
     if not isinstance(rule, Mapping):
         raise SettingsError(f"{place} is a table, got {rule!r}.")
@@ -312,9 +314,9 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     variables = {f"MULLIGAN_{name.upper()}": name for name in NAMES}
     for given in environ:
         if given.startswith("MULLIGAN_") and given not in variables:
-            import difflib  # few have any
+            import difflib  # lazy: rarely needed
 
-            # Only what is nearly ours: another program may well have variables that begin as ours do.
+            # Report only close matches: other programs may use variables with the same prefix.
             near = difflib.get_close_matches(given, variables, n=1, cutoff=0.9)
             if near:
                 raise SettingsError(f"the environment: there is no setting {given}. Did you mean {near[0]}?")
@@ -327,12 +329,12 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def _here() -> Path | None:
     try:
         return Path.cwd()
-    except OSError:  # the folder was removed under the process: it has no project any more
+    except OSError:  # the current folder was deleted, so there is no project
         return None
 
 
 def _project(folder: Path | None) -> tuple[Path, dict[str, Any]] | None:
-    """The nearest `mulligan.toml`, or `[tool.mulligan]` of a `pyproject.toml`, upwards from here."""
+    """Return the nearest `mulligan.toml`, or `[tool.mulligan]` of a `pyproject.toml`, in this folder or above."""
     for place in (folder, *folder.parents) if folder else ():
         own = place / "mulligan.toml"
         if _is_file(own):
@@ -350,7 +352,7 @@ def _project(folder: Path | None) -> tuple[Path, dict[str, Any]] | None:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a folder that may not be looked into
+    except OSError:  # no permission to read the folder
         return False
 
 
@@ -361,7 +363,7 @@ def _toml(path: Path) -> dict[str, Any]:
         return {}
     except OSError as error:
         raise SettingsError(f"{path} cannot be read ({error.strerror}).") from None
-    import tomllib  # 10 ms, and most people have no file
+    import tomllib  # lazy: takes 10 ms, and most users have no file
 
     try:
         return tomllib.loads(data.decode())
@@ -378,7 +380,7 @@ def data_folder() -> Path:
 
 
 def hook_folder() -> Path:
-    """Where hooks of coding agents leave what the next one must know. The first stage of a hook finds it by itself."""
+    """Return the folder for the state of coding agent hooks. The first hook stage computes it on its own."""
     own = os.environ.get("MULLIGAN_HOME")
     return (Path(own).expanduser() if own else data_folder()) / "hooks"
 
@@ -392,5 +394,5 @@ def config_folder() -> Path:
 def _home() -> Path:
     try:
         return Path.home()
-    except RuntimeError:  # no HOME and no entry in the password file
+    except RuntimeError:  # neither HOME nor an entry in the password file
         return Path("/nonexistent")

@@ -1,7 +1,7 @@
-"""What an error text states about the arguments it rejects: bounds, lists of allowed values, and names.
+"""Limits stated in error texts: bounds, allowed values and argument names.
 
-Linear in the text, which is bounded and untrusted. Used as evidence that a later value answers the error; the text
-never supplies a value.
+The texts are untrusted; scanning is bounded and linear. A stated limit is evidence that a later value answers the
+error. The text never supplies a value.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LENGTH = r"\b(?:characters?|chars?|long|longer|shorter|length|bytes|items?|elem
 
 
 def names_argument(text: str, name: str) -> bool:
-    """Return whether an error text names an argument as a word of its own."""
+    """Return whether an error text names an argument as a separate word."""
     if not name:
         return False
     pattern = rf"(?<![\w-])-{{0,2}}{re.escape(name[:200])}(?![\w-])"
@@ -49,7 +49,7 @@ def names_argument(text: str, name: str) -> bool:
 
 
 def says_missing(text: str, name: str) -> bool:
-    """Return whether an error text says that an argument is missing. That it names the argument is not enough."""
+    """Return whether an error text says that an argument is missing. Naming it is not enough."""
     asked_for = rf"{_ASKED_FOR}[`'\"-]{{0,2}}{re.escape(name[:200])}(?![\w-])"
     return any(
         names_argument(sentence, name) and re.search(rf"{_MISSING}|{asked_for}", sentence, re.IGNORECASE)
@@ -58,7 +58,7 @@ def says_missing(text: str, name: str) -> bool:
 
 
 def unnamed_words(text: str, words: Sequence[str]) -> list[str]:
-    """Return those of some words of a value that an error text does not name as words of their own."""
+    """Return the words of a value that an error text does not name as separate words."""
     scanned = text[:MAX_SCANNED_CHARS]
     return [word for word in words if not _is_named(scanned, word.strip("'\"`,;"))]
 
@@ -68,7 +68,7 @@ def _is_named(text: str, word: str) -> bool:
 
 
 def supports_value(text: str, old: Any, new: Any) -> bool:
-    """Return whether an error text states a bound or a list that the new value meets and the old one does not."""
+    """Return whether an error text states a bound or list that the new value satisfies and the old one does not."""
     scanned = text[:MAX_SCANNED_CHARS]
     if not scanned:
         return False
@@ -79,7 +79,7 @@ def supports_value(text: str, old: Any, new: Any) -> bool:
 
 
 def _measured(old: Any, new: Any, text: str) -> tuple[float, float] | None:
-    """The numbers that a bound is about: the values, or the lengths of texts and lists."""
+    """Return the two numbers to compare with a bound: the values, or the lengths of texts and lists."""
     if _is_number(old) and _is_number(new):
         return old, new
     is_sized = (isinstance(old, str) and isinstance(new, str)) or (isinstance(old, list) and isinstance(new, list))

@@ -1,7 +1,6 @@
-"""A call that worked at once, in the few facts from which another thread makes its record.
+"""The fast path for successful first attempts: few facts, from which another thread builds the record.
 
-Most calls are of this sort, and nobody waits for their record: the caller notes what it was given and what came back,
-copied only where it could change.
+Most calls take this path. The caller stores arguments and result and copies only mutable values.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from mulligan.records import Run, Step, StepType
 from mulligan.redaction import plain
 
 FLAT = frozenset({str, int, float, bool, type(None)})
-"""What cannot change, and needs no copy."""
+"""Types whose values need no copy."""
 CLOSED = frozenset({int, float, bool, type(None)})
-"""Values that belong to no secret, unless their name says so."""
+"""Types whose values cannot be secrets, except under a name that indicates one."""
 FEW = 200
-"""Members of a collection, and thousands of characters of a text, that are copied without a second thought."""
+"""Collection members, and thousands of characters, up to which a value is copied directly."""
 LARGE = 65_536
-"""Characters of a text, or bytes of a value, above which it is not held on to without a second thought."""
+"""Characters of a text, or bytes of a value, up to which it is retained directly."""
 _freeze = msgspec.json.Encoder().encode
 _pack = msgspec.msgpack.Encoder().encode
 _type = type
@@ -30,7 +29,7 @@ _NAMES = frozenset({str})
 
 
 class Form:
-    """What all calls of a function have in common, and what may be told of them; the latter works out the gate."""
+    """What all calls of a function share, and what may be journaled. The record redactor fills in the latter."""
 
     __slots__ = (
         "is_reduced",
@@ -57,28 +56,28 @@ class Form:
         key: str | None = None,
     ) -> None:
         self.key = key
-        """Identity of the tool, where its name is not enough."""
+        """Identity of the tool if its name is not unique."""
         self.tool_key = key or (f"{server}/{name}" if server else name)
         self.type: StepType = type
         self.name = name
         self.server = server
         self.names = tuple(names)
-        """Those of its arguments that have a place, in order."""
+        """The names of the positional arguments, in order."""
         self.plain = frozenset(plain)
-        """Names under which an argument may be given and told; of the gate, those alone that hide nothing."""
+        """Names of arguments that may be journaled. The record redactor removes the sensitive ones."""
         self.is_reduced = False
-        """Whether less than all is kept of its calls: then none of their values is told as it is given."""
+        """Whether calls are recorded in reduced form. Then no value is journaled unchanged."""
         self.leading = -1
-        """How many values may be given by place and be told as they are; none before the gate has seen it."""
+        """How many positional values may be journaled unchanged; -1 until the record redactor has prepared it."""
         self.kept_name = ""
         self.prefixes: tuple[msgspec.Raw, ...] | None = None
-        """All this as a journal has it, by how many values were given by place."""
+        """The encoded journal prefix, by the number of positional values."""
         self.named: Callable[[str], tuple[str, bool, bool]] | None = None
-        """Of any name, how it is told, and whether it hides numbers and texts."""
+        """Returns the redacted name, and whether numbers and texts under it are redacted."""
 
 
 class Alone(msgspec.Struct, frozen=True, gc=False):
-    """What the runs of calls that are outside any have in common, and what a journal has of it."""
+    """The shared fields of standalone runs, with their journal encoding."""
 
     run: Run
     told: msgspec.Raw
@@ -88,15 +87,15 @@ class Alone(msgspec.Struct, frozen=True, gc=False):
         said = (run.agent, run.environment, run.session, run.parent)
         try:
             told = _pack(said)
-        except (TypeError, ValueError):  # half a character, say: what a journal cannot have is told as far as it can
+        except (TypeError, ValueError):  # an invalid surrogate, for example: journal a replacement
             told = _pack([each if each is None else str(each).encode("utf-8", "replace").decode() for each in said])
         return cls(run, msgspec.Raw(told))
 
 
 class Success(msgspec.Struct, eq=False, gc=False):
-    """A call that worked at once. Its values are still as they were given.
+    """A successful first attempt, with its values still unredacted.
 
-    It is made when the call begins; `seconds` and `result` are told when it has ended, and then it is left as it is.
+    It is created when the call starts. `seconds` and `result` are set when it ends; then it stays unchanged.
     """
 
     form: Form
@@ -104,15 +103,15 @@ class Success(msgspec.Struct, eq=False, gc=False):
     seq: int
     parent: int | None
     started: float
-    """Seconds since 1970."""
+    """Seconds since the Unix epoch."""
     given: Sequence[Any]
-    """The values that were given by place."""
+    """The positional values."""
     named: dict[str, Any]
-    """Those that were given by name."""
+    """The keyword values."""
     alone: Alone | None
-    """Its run, where it was outside any: that began and ended with it. Id and times are the call's own."""
+    """The run of a standalone call: it has only this call, with the id and times of the call."""
     is_flat: bool = True
-    """Whether all values given are of types that cannot change."""
+    """Whether all arguments have immutable types."""
     seconds: float = 0.0
     result: Any = None
     tokens: dict[str, int] | None = None
@@ -131,7 +130,7 @@ class Success(msgspec.Struct, eq=False, gc=False):
         result: Any = None,
         alone: Run | None = None,
     ) -> Success:
-        """One that nothing is like, from what is known of it by name."""
+        """Build a record with its own template, from arguments by name."""
         form = Form(type, name, plain=arguments)
         named = {key: frozen(value) for key, value in arguments.items()}
         is_flat = FLAT.issuperset(map(_type, named.values()))
@@ -142,9 +141,9 @@ class Success(msgspec.Struct, eq=False, gc=False):
     def arguments(self) -> dict[str, Any]:
         named = self.named if self.is_flat else {name: thawed(value) for name, value in self.named.items()}
         given, names = self.given, self.form.names
-        if len(given) == 1:  # as most often, and several times faster so
+        if len(given) == 1:  # the common case, several times faster
             return {names[0]: given[0], **named}
-        return {**dict(zip(names, given)), **named} if given else named  # noqa: B905 - not all are given
+        return {**dict(zip(names, given)), **named} if given else named  # noqa: B905
 
     def step(self, name: str, arguments: Any, result: Any) -> Step:
         return Step(
@@ -164,7 +163,7 @@ class Success(msgspec.Struct, eq=False, gc=False):
         )
 
     def whole_run(self, alone: Run) -> Run:
-        """The run that had only this call in it."""
+        """Build the run of a standalone call."""
         return Run(
             id=self.run,
             agent=alone.agent,
@@ -181,7 +180,7 @@ class Success(msgspec.Struct, eq=False, gc=False):
 
 
 def frozen(value: Any) -> Any:
-    """A value as it is now, whatever becomes of it; cheaply. `thawed` gives it back."""
+    """Return a cheap snapshot of a value. `restore_value` reverses it."""
     kind = type(value)
     if kind in FLAT:
         return value
@@ -201,19 +200,19 @@ def frozen(value: Any) -> Any:
     try:
         return msgspec.Raw(_freeze(value))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
-        return plain(value)  # not of JSON: described, one by one
+        return plain(value)  # not valid JSON: replaced by a description
 
 
 def telling(form: Form, named: Mapping[str, Any], given: Sequence[Any] = ()) -> list[Any] | None:
-    """What a journal has of the values of a call: those given by place, then name, value, and so on.
+    """Encode the values of a call for the journal: positional values, then names and values alternating.
 
-    A number, a truth or nothing is told as it is, a text as a list with its length, anything else by its type. None
-    while nothing is known of the form.
+    Numbers, booleans and null are stored unchanged, a text as a list with its length, other values as their type.
+    Return None until the template is prepared.
     """
     if form.named is None:
         return None
     told: list[Any] = []
-    for name, value in zip(form.names, given):  # noqa: B905 - not every name was given
+    for name, value in zip(form.names, given):  # noqa: B905 - fewer values than names are possible
         told.append(_told(value, form.named(name)[1]))
     for name, value in named.items():
         kept, hides_numbers, _ = form.named(name)
@@ -226,14 +225,14 @@ def _told(value: Any, is_hidden: bool) -> Any:
     if kind is str:
         return [len(value)]
     if kind is dict and len(value) == 1 and type(value.get("$str")) is int:
-        return [value["$str"]]  # a text of which only the length is kept
+        return [value["$str"]]  # a text that is already reduced to its length
     return value if kind in CLOSED and not is_hidden else kind.__name__
 
 
 def _is_small(value: Any) -> bool:
-    """Whether it is quickly copied as JSON, and is all of JSON: anything else is described, and not by the encoder.
+    """Return whether a value is small and consists of JSON types only, so that encoding it is cheap.
 
-    What is held twice counts twice: lists that share each other may be endless.
+    Shared members count each time, so that cyclic lists end too.
     """
     left = FEW * 10
     waiting = [value]

@@ -1,8 +1,8 @@
-"""For users' tests: no waiting, no files, and every event in a list.
+"""Helpers for tests of programs that use mulligan: no waiting, no files, and all events in a list.
 
-with mulligan.testing.rehearsal() as rehearsal:
+with mulligan.testing.sandbox() as sandbox:
     assert weather("Oslo") == "rain"
-    assert rehearsal.waits == [2.0]
+    assert sandbox.backoffs == [2.0]
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from mulligan.remember.memory import MemoryStore
 from mulligan.remember.store import LOCAL, RunQuery
 
 PATIENCE = 60.0
-"""Seconds until what happened is in the store: it is in memory, and only a very busy machine takes longer than one."""
+"""Maximum wait for the in-memory store. Only a very busy machine needs more than a second."""
 
 
 class Rehearsal:
-    """What happened while waiting took no time and chance was always the same."""
+    """A test environment: in-memory store, fake clock, no real waiting, fixed randomness."""
 
     def __init__(self, **settings: Any) -> None:
         self.events: list[AnyEvent] = []
         self.waits: list[float] = []
         self.store = MemoryStore()
         self._reads = itertools.count(1)
-        # Given settings only: a test must not change with the machine's environment and files.
+        # Ignore files and environment: tests must not depend on the machine.
         read = settings_file.read({"store": "memory:", **settings}, environment={}, folder=_NOWHERE, user_file=_NOWHERE)
         self.mulligan = Mulligan()
         self.parts = Parts(
@@ -51,7 +51,7 @@ class Rehearsal:
         self.mulligan._parts, self.mulligan._is_off = None if read.off else self.parts, read.off
 
     def _now(self) -> float:
-        """Seconds since the beginning: to look at the clock takes a millisecond, to wait as long as was asked for."""
+        """Return the fake time: each reading adds a millisecond, each backoff its length."""
         return next(self._reads) / 1000 + sum(self.waits)
 
     async def _asleep(self, seconds: float) -> None:
@@ -59,26 +59,27 @@ class Rehearsal:
 
     @property
     def steps(self) -> list[Step]:
-        """Every attempt that has ended, in order."""
+        """Every finished attempt, in order."""
         return [event.step for event in self.events if isinstance(event, StepEnded)]
 
     @property
     def calls(self) -> list[calls.Call]:
-        """The calls of the only run there was, or of all of them, one after the other."""
+        """The calls of all runs, in order."""
         return [call for history in self.runs for call in calls.group_attempts(history.steps)]
 
     @property
     def runs(self) -> list[History]:
-        """What the store has, the oldest first."""
+        """The stored runs, the oldest first."""
         self.parts.recorder.flush(PATIENCE)
         return list(reversed(self.store.runs(LOCAL, RunQuery(limit=1_000_000))))
 
 
 @contextlib.contextmanager
 def rehearsal(**settings: Any) -> Iterator[Rehearsal]:
-    """Inside it, everything that is wrapped with `mulligan.tool` and `mulligan.model` is rehearsed.
+    """Run the code inside it with an in-memory store and a fake clock.
 
-    `settings` are those of `mulligan.configure`; environment and files are not read.
+    Applies to everything wrapped with `mulligan.tool` and `mulligan.model`. `settings` are those of
+    `mulligan.configure`; environment and files are ignored.
     """
     played = Rehearsal(**settings)
     default = assembly.default
@@ -93,15 +94,15 @@ def rehearsal(**settings: Any) -> Iterator[Rehearsal]:
 
 
 class ScriptedModel:
-    """A model that says what a test wrote down, in order: for `mulligan.loop`, or for a loop of your own.
+    """A fake model that plays back a script, for `mulligan.loop` or your own loop.
 
-    A text is an answer. `call("search", query="fish")`, or a list of them, asks for tools. An exception is raised. A
-    function is called with the messages, and says which of these it is to be.
+    A text is an answer. `call("search", query="fish")`, or a list of calls, requests tools. An exception is raised. A
+    function is called with the messages and returns one of these.
     """
 
     def __init__(self, *script: Any, style: Literal["openai", "anthropic"] = "openai") -> None:
         self.asked: list[list[Any]] = []
-        """The messages of each time that it was asked."""
+        """The messages of each request."""
         self._script = list(script)
         self._style = style
         self._ids = itertools.count(1)
@@ -119,7 +120,7 @@ class ScriptedModel:
         return self._reply("", [now] if isinstance(now, call) else list(now))
 
     async def awaited(self, messages: list[Any]) -> dict[str, Any]:
-        """The same model, async: `mulligan.loop(model.awaited, ...)`."""
+        """Async variant: `mulligan.loop(model.awaited, ...)`."""
         return self(messages)
 
     def _reply(self, text: str, calls: list[call]) -> dict[str, Any]:
@@ -137,8 +138,8 @@ class ScriptedModel:
         return {"choices": [{"message": message, "finish_reason": "tool_calls" if calls else "stop"}]}
 
 
-class call:  # noqa: N801 - it reads as what a model does
-    """A tool call as a model asks for it: `call("search", query="fish")`, or `call("search", '{"query": '})`."""
+class call:  # noqa: N801 - lower case: reads like a call in scripts
+    """A tool call of a scripted model: `call("search", query="fish")`, or `call("search", '{"query": '})`."""
 
     def __init__(self, name: str, arguments: Any = None, /, **named: Any) -> None:
         self.name = name
@@ -146,12 +147,12 @@ class call:  # noqa: N801 - it reads as what a model does
 
     @property
     def written(self) -> str:
-        """The arguments as a text, as some providers have them."""
+        """The arguments as JSON text, as some providers send them."""
         return self.given if isinstance(self.given, str) else encode(self.given).decode()
 
 
 def assert_presentable(text: str) -> None:
-    """Fails unless a text may be shown to a model: no control characters, no unmarked or overlong foreign text."""
+    """Fail unless a text is safe to show to a model: no control characters, untrusted text quoted and bounded."""
     faults = redaction.faults(text)
     assert not faults, f"not presentable: {'; '.join(faults)}"
 

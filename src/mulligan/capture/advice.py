@@ -1,4 +1,4 @@
-"""What would repair this call, for whoever asks: the same answer that recovery acts on."""
+"""Suggests repairs for a failed call on request, by the same rules as recovery."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mulligan.recover.schema import pinned
 from mulligan.recover.tool import Mode, Seen, Tool
 
 MOST = 200
-"""Earlier calls of a run that are listened to, the latest."""
+"""Earlier calls of a run that are considered, the latest."""
 _WHY = {
     Remedy.WAIT: "waiting is what may help",
     Remedy.COMPRESS: "the conversation is too long",
@@ -32,12 +32,12 @@ Match = Callable[[str, Failure, str, Mapping[str, Any]], Failure]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What may work instead of a failed call, the likeliest first, and why there is no more to it."""
+    """Suggested calls after a failure, the most likely first, and why there is no better one."""
 
     kind: Kind
     suggestions: tuple[Suggestion, ...] = ()
     why: str = ""
-    """Why there is no suggestion, or why the first is not tried without asking."""
+    """Why there is no suggestion, or why the first is not applied automatically."""
 
     @property
     def abstained(self) -> bool:
@@ -63,10 +63,10 @@ def advise(
     key: str = "",
     match: Match | None = None,
 ) -> Advice:
-    """The suggestions for one failed call, as if the tool's own developer had wrapped it.
+    """Suggest repairs for one failed call, as if the tool were wrapped with these options.
 
-    Where nobody says what its effects are, they happen once; a refusal of its arguments is then taken for one made
-    before anything happened, as its developer's `AgentError` would be.
+    Without `effects`, the tool counts as "once". A rejection of its arguments then counts as one before execution, like
+    an `AgentError` of its developer.
     """
     for name, value, choices in (("effects", effects or "once", get_args(Effects)), ("mode", mode, get_args(Mode))):
         one_of(name, value, choices)
@@ -106,7 +106,7 @@ def _failure(error: object, tool: str, arguments: Mapping[str, Any], classify: C
 
 
 def _seen(call: Any) -> Seen:
-    """An earlier call of the run, as a record or as a dictionary with the same names."""
+    """Convert an earlier call of the run from a step or a dictionary."""
     if isinstance(call, Seen):
         return call
     if isinstance(call, Step):

@@ -1,6 +1,6 @@
-"""What an annotation, a default and a docstring say of a parameter, as JSON schema.
+"""Converts annotations, defaults and docstrings of parameters to JSON schema.
 
-Whatever is not understood is left open: a schema that is too strict would turn away what the function takes.
+Anything unknown becomes `{}`: a schema that is too strict would reject valid calls.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 DEEPEST = 6
-"""Classes inside classes that are read; what lies deeper is left open."""
+"""Nesting depth of classes that are converted; deeper ones become `{}`."""
 MEMBERS = 200
-"""Members of an enum that are listed."""
+"""Larger enums become `{}`."""
 SENTENCE = 500
 """Characters of a description."""
 
 _TYPES: dict[Any, str] = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
 _TEXTS = (datetime.datetime, datetime.date, datetime.time, uuid.UUID, pathlib.PurePath)
 _SPELT = {"int": int, "float": float, "str": str, "bool": bool, "None": type(None), "list": list, "dict": dict}
-"""Annotations that are still text, because another of the same function names what cannot be imported."""
+"""Types of annotations that remain strings because another annotation of the function cannot be resolved."""
 _LISTS = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _OBJECTS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _BOUNDS = {
@@ -41,7 +41,7 @@ _LENGTHS = {"string": ("minLength", "maxLength"), "array": ("minItems", "maxItem
 
 
 def as_schema(annotation: Any, depth: int = 0) -> dict[str, Any]:
-    """An annotation as JSON schema, `{}` where it says nothing that JSON can hold."""
+    """Convert an annotation to JSON schema; `{}` if JSON cannot express it."""
     if isinstance(annotation, str):
         annotation = _SPELT.get(annotation.strip(), Any)
     origin = typing.get_origin(annotation)
@@ -60,7 +60,7 @@ def as_schema(annotation: Any, depth: int = 0) -> dict[str, Any]:
     if isinstance(annotation, typing.NewType):
         return as_schema(annotation.__supertype__, depth)
     kind = annotation if origin is None else origin
-    # By identity: what an annotation thinks of being compared is its author's affair.
+    # Compare by identity: annotations may define their own equality.
     if any(kind is each for each in _LISTS):
         return _list(kind, inside, depth)
     if any(kind is each for each in _OBJECTS):
@@ -86,12 +86,12 @@ def _class(kind: type, depth: int) -> dict[str, Any]:
         return {"type": "string"}
     if depth >= DEEPEST:
         return {}
-    if callable(own := getattr(kind, "model_json_schema", None)):  # pydantic's, if it is there
+    if callable(own := getattr(kind, "model_json_schema", None)):  # pydantic models
         return _inlined(own())
     if typing.is_typeddict(kind):
         hints = typing.get_type_hints(kind, include_extras=True)
         usual = getattr(kind, "__required_keys__", ())
-        # What is written as text is understood only now: until 3.13 the class takes it for required.
+        # String annotations are resolved only here: until Python 3.13 the class counts such keys as required.
         origins = {name: typing.get_origin(hint) for name, hint in hints.items()}
         optional = {name for name, origin in origins.items() if origin is typing.NotRequired}
         required = [
@@ -120,7 +120,7 @@ def _union(members: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _marks(marks: tuple[Any, ...], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Bounds by duck-typing, so that annotated-types and pydantic's Field are understood and not needed."""
+    """Convert constraints by duck typing: supports annotated-types and pydantic's Field without importing them."""
     found: dict[str, Any] = {}
     shortest, longest = _LENGTHS.get(str(base.get("type")), ("", ""))
     for mark in marks:
@@ -150,7 +150,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _inlined(schema: Any, known: Mapping[str, Any] | None = None, depth: int = 0) -> dict[str, Any]:
-    """A class's own schema in one piece: references inside it would point nowhere in that of the function."""
+    """Inline the references of a class's own schema: they would be invalid inside the function's schema."""
     known = schema.get("$defs", {}) if known is None else known
     if depth > 4 * DEEPEST:
         return {}
@@ -166,7 +166,7 @@ def _inside(value: Any, known: Mapping[str, Any], depth: int) -> Any:
 
 
 def with_default(schema: dict[str, Any], default: Any) -> dict[str, Any]:
-    """A parameter's schema with what it is if nobody says; only what JSON can hold."""
+    """Add a default to the schema of a parameter, if JSON can express it."""
     return {**schema, "default": default} if type(default) in _TYPES else schema
 
 
@@ -178,7 +178,7 @@ _FIELD = re.compile(r"^\s*:param\s+(?:[\w.\[\], |]{1,80}\s)?(\w+)\s*:\s*(.*)$")
 
 
 def described(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """What a function's docstring says of it, its first paragraph, and of each parameter."""
+    """Return the first paragraph of a docstring and the description of each parameter."""
     text = getattr(function, "__doc__", None)
     if not isinstance(text, str) or not text.strip():
         return "", {}
@@ -192,7 +192,7 @@ def described(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
 
 
 def _parameters(lines: list[str]) -> dict[str, str]:
-    """Google's way, `Args:` and an indented line each, or Sphinx's `:param name:`; lines that go on are left."""
+    """Parse Google style (`Args:` and indented lines) and Sphinx style (`:param name:`). Ignores continuation lines."""
     found: dict[str, str] = {}
     is_inside = False
     for line in lines:
@@ -204,5 +204,5 @@ def _parameters(lines: list[str]) -> dict[str, str]:
             if entry := _ENTRY.match(line):
                 found[entry[1]] = entry[2].strip()[:SENTENCE]
             elif line.rstrip().endswith(":"):
-                is_inside = False  # the next section
+                is_inside = False  # the next section starts
     return found

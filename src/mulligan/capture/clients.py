@@ -1,7 +1,7 @@
-"""The clients of providers with recovering methods, told by what they can do: OpenAI's, Anthropic's and LiteLLM.
+"""Wraps provider clients (OpenAI, Anthropic, LiteLLM) so that their model calls are recovered.
 
-Nothing of theirs is imported, and nobody else's object is changed: what comes out is a copy of the client, of its own
-class, whose own retries are switched off, so that one layer retries.
+Clients are recognized by their methods and not imported. The original stays unchanged: the result is a copy of the same
+class with its retries switched off, so that only one layer retries.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ METHODS = tuple(
     for holder in ("chat.completions", "responses", "messages", "beta.messages", "beta.chat.completions")
     for name in ("create", "parse")
 )
-"""Where clients have what calls a model. What else they have for it, such as OpenAI's `stream`, goes through these."""
+"""Client methods that call a model. Others, such as OpenAI's `stream`, use these internally."""
 STREAMS = ("messages.stream", "beta.messages.stream")
-"""Where they have what answers with a stream when it is entered, and does not."""
+"""Methods that return a context manager, which opens the stream on entry."""
 FUNCTIONS = ("completion", "acompletion", "responses", "aresponses")
-"""The same of LiteLLM, whose client is its module."""
+"""LiteLLM's functions that call a model. Its client is the module."""
 
 COPIES = ("with_options", "copy")
-"""By which clients give a copy with other options: it recovers too."""
+"""Methods that return a copy with other options. The copy is wrapped too."""
 
 Wrapping = Callable[[Any], Any]
 
 
 def wrap_client(client: Any, wrap: Wrapping, again: Wrapping) -> Any:
-    """The client with every method that calls a model made recovering by `wrap`, and every copy of it by `again`."""
+    """Return a copy of the client whose model methods are wrapped by `wrap`, and further copies by `rewrap`."""
     if inspect.ismodule(client) or callable(field(client, "acompletion")):
         return Functions(client, wrap)
     places = [place for place in METHODS if callable(_at(client, place))]
@@ -72,10 +72,10 @@ def _copied(copying: Any, again: Wrapping) -> Any:
     def copy(*args: Any, **kwargs: Any) -> Any:
         made = copying(*args, **kwargs)
         if any(hasattr(_at(made, place), "__mulligan__") for place in METHODS):
-            return made  # it shares what is wrapped already
+            return made  # it shares the wrapped methods
         for name in COPIES:
             if hasattr(getattr(made, "__dict__", {}).get(name), "__mulligan__"):
-                delattr(made, name)  # a copy of all that the other had, this too
+                delattr(made, name)  # the copy inherited this attribute too
         return again(made)
 
     copy.__mulligan__ = copying  # type: ignore[attr-defined]
@@ -83,7 +83,7 @@ def _copied(copying: Any, again: Wrapping) -> Any:
 
 
 def refreshing(refresh: Callable[..., Any], client: Any) -> Callable[..., Any]:
-    """A function that refreshes credentials, for a client: a text it answers with is the client's new key."""
+    """Adapt a function that refreshes credentials: a text that it returns becomes the client's new key."""
 
     def taken(answer: Any) -> Any:
         if isinstance(answer, str) and answer:
@@ -119,8 +119,8 @@ def _without_retries(client: Any) -> Any:
         try:
             return copying(max_retries=0)
         except TypeError:
-            pass  # a client that only looks like one of these
-    import copy  # for clients nobody has heard of
+            pass  # a client with a similar interface
+    import copy  # lazy: only for unknown clients
 
     return copy.copy(client)
 
@@ -130,7 +130,7 @@ def _is_async(method: Any) -> bool:
 
 
 def _entered(method: Any) -> Any:
-    """A method that gives what is to be entered, which is done as part of the attempt."""
+    """Return a function for the context manager, which is entered as part of the attempt."""
     if not _is_async(method):
         return _plain(method)
 
@@ -142,7 +142,7 @@ def _entered(method: Any) -> Any:
 
 
 def _opening(recovering: Any) -> Any:
-    """The method that gives something to enter, as the client's own."""
+    """Return a method that returns a stream context manager, like the client's own."""
 
     @functools.wraps(recovering)
     def stream(*args: Any, **kwargs: Any) -> Opening:
@@ -152,7 +152,7 @@ def _opening(recovering: Any) -> Any:
 
 
 def _plain(method: Any) -> Any:
-    """A method in a function that says by itself whether it is async: those of clients hide it behind a decorator."""
+    """Wrap a method in a plain function that shows whether it is async: client methods hide it behind a decorator."""
     if _is_async(method):
 
         @functools.wraps(method)
@@ -169,14 +169,14 @@ def _plain(method: Any) -> Any:
 
 
 def _named(function: Any, name: str, endpoint: str) -> Any:
-    """By the whole of its name: every client has something that is called `create`. And where its calls go."""
+    """Set the full name, because every client has a method `create`, and the endpoint of its calls."""
     function.__name__ = name
     function.endpoint = endpoint
     return function
 
 
 class Functions:
-    """LiteLLM's functions, recovering; everything else of its module is passed on."""
+    """LiteLLM's functions with recovery. All other attributes come from its module."""
 
     def __init__(self, module: Any, wrap: Wrapping) -> None:
         self._module = module
@@ -191,7 +191,7 @@ class Functions:
 
 
 def _once(function: Any, name: str) -> Any:
-    """A function of LiteLLM that leaves retrying to us, unless the caller says otherwise."""
+    """Disable the retries of a LiteLLM function, unless the caller sets them."""
     if name.startswith("a"):
 
         @functools.wraps(function)

@@ -1,7 +1,7 @@
-"""What would have become of recorded failures: the moves of today's rules and memory, held against what then worked.
+"""Replays recorded failures: which action current rules and memory would take, compared with what recovered them.
 
-Nothing is called. A move counts as right only where the record shows that very call working later; where nothing
-overcame the failure, the record cannot tell, and says so.
+Nothing is called. An action counts as correct only if the record shows the same call succeeding later. If nothing
+recovered the failure, the result is undecided.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from mulligan.recover.policy import Policy
 from mulligan.recover.repair import Suggestion
 
 TOLD = 3
-"""Suggestions that a model hears of."""
+"""Suggestions that would be shown to the model."""
 Known = Callable[[str, str, Failure, Mapping[str, Any], str, str], Sequence[Fix]]
-"""Of a tool and its key, its failure, the arguments, the digest of its schema, and the run that must not teach about
-itself."""
+"""Looks up fixes by tool, tool key, failure, arguments and schema digest. The last argument is a run to exclude, so
+that a run cannot learn from itself."""
 Schemas = Mapping[str, Mapping[str, Any] | None]
 
 
@@ -34,9 +34,9 @@ def replayed(
     tools: Schemas | None = None,
     effects: Effects | None = None,
 ) -> Iterator[Replayed]:
-    """Each failed call of a run, and the move that would be made after its first failure today.
+    """Yield, for each failed call of a run, the action that would follow its first failure today.
 
-    `effects` holds for tools of which the record does not say whether they may be called again.
+    `effects` applies to tools whose recorded side effects are unknown.
     """
     links = {link.failed: link for link in history.links}
     steps = ordered(history.steps)
@@ -55,7 +55,7 @@ def replayed(
 
 
 class _One:
-    """One failure: what was asked, what went wrong, and what the record says of the rest."""
+    """The replay of one failed call."""
 
     def __init__(
         self, failed: Step, before: list[Step], link: Link | None, by: Call | None, made: list[Call], policy: Policy
@@ -106,7 +106,7 @@ class _One:
         return Replayed(**shared, why=advice.why)
 
     def _agrees(self, suggestion: Suggestion) -> bool | None:
-        """Whether what then worked is this very call, after the calls that were to come first."""
+        """Return whether the recovering call matches the suggestion, after its prerequisites."""
         if self.link is None or self.by is None:
             return None
         if not (
@@ -136,7 +136,7 @@ def _recalled(
 
 
 def _is(call: Call, tool: str, arguments: Mapping[str, Any]) -> bool:
-    """Whether this is the call that was to come first: 1 and 1.0 are one number here, and lists have no order."""
+    """Return whether a call matches a prerequisite. Numbers are compared by value, lists without order."""
     return call.name == tool and _loosely(call.last.arguments or {}) == _loosely(arguments)
 
 

@@ -1,4 +1,4 @@
-"""How models are spoken to: what a reply asks for, and how its calls are answered, in the forms of two providers."""
+"""Message formats of OpenAI and Anthropic: parses model replies and adds tool results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mulligan.failure import SettingsError
 
 
 class Wanted(NamedTuple):
-    """A tool call as a model asks for it."""
+    """A tool call requested by a model."""
 
     id: Any
     name: Any
@@ -22,7 +22,7 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A model's reply: what it says, which calls it asks for, and the message to keep of it."""
+    """A model's reply: text, requested calls, and the message to append to the conversation."""
 
     text: str
     calls: tuple[Wanted, ...]
@@ -31,24 +31,24 @@ class Said:
 
 
 Answer = tuple[Any, Any, bool]
-"""The id of a call, what it came to, and whether that is a failure."""
+"""The id of a call, its result, and whether it is a failure."""
 
 
 class Dialect(Protocol):
-    """One provider's form."""
+    """The message format of one provider."""
 
     def tool(self, name: str, description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """A tool as the model is told of it."""
+        """Return the definition of a tool for the model."""
 
     def answer(self, messages: list[Any], answers: Sequence[Answer]) -> None:
-        """Adds what the calls of a reply came to."""
+        """Append the results of the calls of a reply."""
 
     def tell(self, messages: list[Any], notice: str) -> None:
-        """Adds a sentence of ours."""
+        """Append a note from mulligan."""
 
 
 class OpenAI:
-    """Messages with `tool_calls`, answered by messages of the role `tool`."""
+    """Messages with `tool_calls`, answered by messages with the role `tool`."""
 
     def tool(self, name: str, description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         return {"type": "function", "function": {"name": name, "description": description, "parameters": dict(schema)}}
@@ -80,7 +80,7 @@ class OpenAI:
 
 
 class Anthropic:
-    """Content in blocks: `tool_use`, answered by `tool_result` in one message of the user."""
+    """Content blocks: `tool_use`, answered by `tool_result` blocks in one user message."""
 
     def tool(self, name: str, description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         return {"name": name, "description": description, "input_schema": dict(schema) or {"type": "object"}}
@@ -94,7 +94,7 @@ class Anthropic:
 
     def tell(self, messages: list[Any], notice: str) -> None:
         last = messages[-1] if messages else None
-        # In one message with the results: two of the user's in a row are not taken everywhere.
+        # Append to the message with the results: some providers reject two user messages in a row.
         if isinstance(last, dict) and last.get("role") == "user":
             content = last["content"]
             before = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
@@ -119,7 +119,7 @@ STYLES: dict[str, Dialect] = {"openai": OPENAI, "anthropic": ANTHROPIC}
 
 
 def dialect_of(style: str | None, messages: Sequence[Any]) -> Dialect:
-    """The dialect that was named, else that of the messages so far."""
+    """Return the format for a style, or detect it from the messages."""
     if style is not None and style not in STYLES:
         raise SettingsError(f"style is openai or anthropic, got {style!r}.")
     if style is not None:
@@ -129,7 +129,7 @@ def dialect_of(style: str | None, messages: Sequence[Any]) -> Dialect:
 
 
 def said(reply: Any, dialect: Dialect) -> Said:
-    """A reply of any form: a text, an OpenAI completion or message, an Anthropic message; objects or dictionaries."""
+    """Parse a reply: a text, an OpenAI completion or message, or an Anthropic message; object or dictionary."""
     if isinstance(reply, str):
         return Said(reply, (), {"role": "assistant", "content": reply}, dialect)
     choices = _field(reply, "choices")
@@ -151,9 +151,9 @@ def said(reply: Any, dialect: Dialect) -> Said:
 
 
 def taught(messages: Sequence[Any], told: str) -> list[Any]:
-    """The conversation with a text of ours before it: beside what the system says, else before the first message.
+    """Insert lessons after the system message, or into the first user message as a separate block.
 
-    As a block of its own, which both providers take; a message of the system's is not taken everywhere.
+    Both providers accept that; some reject an additional system message.
     """
     for place, message in enumerate(messages):
         role, content = _field(message, "role"), _field(message, "content")
@@ -167,12 +167,12 @@ def taught(messages: Sequence[Any], told: str) -> list[Any]:
 
 
 def text_of(answer: Any) -> str:
-    """A tool's answer as the text that a model reads."""
+    """Return a tool's result as the text that a model reads."""
     if isinstance(answer, str):
         return answer
     try:
         return msgspec.json.encode(answer, enc_hook=str).decode()
-    except Exception:  # noqa: BLE001 - an object of any class
+    except Exception:  # noqa: BLE001 - objects of any class
         return str(answer)
 
 

@@ -1,4 +1,4 @@
-"""Plays the moves of a recovery, once sync and once async: one step each."""
+"""Executes the moves of a recovery plan, sync and async."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def play(call: Attempts) -> Any:
-    """Makes a call and recovers it, in this thread."""
+    """Execute a call and its recovery in this thread."""
     answer: Any = None
     while (move := call.next(answer)) is not None:
         answer = None
@@ -23,7 +23,7 @@ def play(call: Attempts) -> Any:
                     call.kit.sleep(call.planned(move))
                 case Ask():
                     answer = call.answered(move)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what we are here for
+        except Exception as error:  # noqa: BLE001 - any error of the call is classified and recovered
             answer = call.failed(error)
         except BaseException:
             call.cancelled()
@@ -32,7 +32,7 @@ def play(call: Attempts) -> Any:
 
 
 async def aplay(call: Attempts) -> Any:
-    """Makes a call and recovers it, in this task."""
+    """Execute a call and its recovery in this task."""
     answer: Any = None
     while (move := call.next(answer)) is not None:
         answer = None
@@ -44,7 +44,7 @@ async def aplay(call: Attempts) -> Any:
                     await call.kit.asleep(call.planned(move))
                 case Ask():
                     answer = await call.aanswered(move)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what we are here for
+        except Exception as error:  # noqa: BLE001 - any error of the call is classified and recovered
             answer = call.failed(error)
         except BaseException:
             call.cancelled()

@@ -1,6 +1,6 @@
-"""A whole agent loop for those who have none: ask the model, make its calls, answer it, until it is done.
+"""An agent loop: ask the model, execute its calls, return the results, until it makes no more calls.
 
-`conversation` decides, as a generator of moves; two short players ask the model and call the tools.
+`Loop.conversation` yields the moves; two short drivers, sync and async, execute them.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Messages = Sequence[Any] | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """How a loop ended: what the model said last, what became of its calls, and why no more was done."""
+    """The result of a loop: the last text, the status, and why it ended."""
 
     text: str
     status: Status
     why: str
-    """Why it ended; where a call was given up, with the first one that was."""
+    """Why it ended, including the first unrecovered call, if any."""
     cause: Failure | None = None
-    """The root cause: the first failure that nothing overcame."""
+    """The root cause: the first unrecovered failure."""
     turns: int = 0
     report: str = ""
-    """What worked and what did not."""
+    """Which calls succeeded and which failed, as text."""
     run: str = ""
     messages: list[Any] = field(default_factory=list, repr=False)
-    """The whole conversation, in the model's own form."""
+    """The whole conversation, in the model's format."""
 
     def __str__(self) -> str:
         return self.text
@@ -49,7 +49,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Ask the model. Answered with its reply."""
+    """Move: ask the model. The driver sends back its reply."""
 
     arguments: tuple[Any, ...]
     named: Mapping[str, Any]
@@ -57,7 +57,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Know:
-    """Ask memory what is known of the tools, within so many tokens. Answered with a text."""
+    """Move: load the lessons about the tools, within a token limit. The driver sends back a text."""
 
     tools: Sequence[str]
     budget: int
@@ -65,7 +65,7 @@ class Know:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Make a call that the model asked for. Answered with what it is to be told."""
+    """Move: execute a call that the model requested. The driver sends back the answer for the model."""
 
     turn: Turn
     name: str
@@ -76,7 +76,7 @@ Conversation = Generator[Know | Say | Call, Any, Finished]
 
 
 class Loop:
-    """One loop: a model, its tools, and where it stands."""
+    """The state of one loop: model, tools and conversation."""
 
     def __init__(
         self, kit: Kit, model: Model, tools: Tools, messages: Messages, limit: int, style: str | None, teach: int = 0
@@ -109,12 +109,13 @@ class Loop:
         return scope(self.kit)
 
     def conversation(self, run: ActiveRun) -> Conversation:
-        """The moves of the loop, and how it ended."""
+        """Yield the moves of the loop. Return its result."""
         run.is_alone = False
         if self._teach:
             names = [known.name if (known := known_as(tool)) else name for name, tool in self.tools.items()]
             if told := (yield Know(names, self._teach)):
-                run.hear(condensed({"messages": self._messages})[1])  # what it is about is not what we add
+                # set the context before adding lessons: it is the user's text
+                run.hear(condensed({"messages": self._messages})[1])
                 self._messages = taught(self._messages, told)
         for turn in self.turns:
             if turn.notice:
@@ -136,7 +137,7 @@ class Loop:
         return self.kit.pitfalls(asked.tools, asked.budget)
 
     async def aknown(self, asked: Know) -> str:
-        import asyncio  # only async callers come here; it is loaded by then
+        import asyncio  # lazy: only for async callers, which have loaded it
 
         return await asyncio.to_thread(self.known, asked)
 
@@ -149,7 +150,7 @@ class Loop:
         self._dialect.answer(self._messages, answers)
 
     def _offer(self, turn: Turn) -> dict[str, Any]:
-        """The tools, for a model that takes them; none in the last turn, in which they would not be called."""
+        """Return the `tools` argument for a model that accepts it; no tools in the last turn."""
         if not self._takes_tools:
             return {}
         tools = {} if turn.is_last else {name: _wrapped(tool, name, self.kit) for name, tool in self.tools.items()}
@@ -162,7 +163,7 @@ class Loop:
         return f"{told}, although {_told(cause)}" if cause else told
 
     def _cause(self, run: ActiveRun) -> tuple[Attempts, Failure] | None:
-        """The first call that was given up and not overcome."""
+        """Return the first unrecovered call with its failure."""
         overcome = {link.failed for link in run.links()}
         for call in self.turns.made:
             failure = call.given_up.failure if call.given_up is not None else call.failure
@@ -185,7 +186,7 @@ class Loop:
 
 
 def play(loop: Loop) -> Finished:
-    """Plays a loop in this thread."""
+    """Run a loop in this thread."""
     with loop.scope() as run:
         moves, answer = loop.conversation(run), None
         while True:
@@ -203,7 +204,7 @@ def play(loop: Loop) -> Finished:
 
 
 async def aplay(loop: Loop) -> Finished:
-    """Plays a loop in this task."""
+    """Run a loop in this task."""
     with loop.scope() as run:
         moves, answer = loop.conversation(run), None
         while True:
@@ -223,7 +224,7 @@ async def aplay(loop: Loop) -> Finished:
 def started(
     kit: Kit, model: Model, tools: Tools, messages: Messages, limit: int, style: str | None, teach: int = 0
 ) -> Finished | Awaitable[Finished]:
-    """A loop played to its end, or, of an async model, what is to be awaited for that."""
+    """Run a loop to its end. With an async model, return an awaitable."""
     loop = Loop(kit, model, tools, messages, limit, style, teach)
     return aplay(loop) if loop.is_async else play(loop)
 

@@ -1,4 +1,4 @@
-"""A conversation in short: for each message who said how much, and what the user said last. Any provider's form."""
+"""Conversation summaries for records: role and size of each message, and the last user message. Any provider."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from mulligan.conversation import INSTRUCTIONS, field, place
 
 MESSAGES = 200
-"""The last messages of a conversation that are told one by one; of those before, only how many there were."""
+"""The latest messages that are listed one by one. Earlier ones are only counted."""
 PIECES = 1000
 DEEPEST = 6
 SENTENCE = 300
-"""Characters of what the user said last."""
+"""Characters of the last user message."""
 TEXT = 2000
 """Characters of a model's answer."""
 _USERS = ("user", "human")
@@ -23,9 +23,9 @@ _INSIDE = ("content", "parts", "text", "tool_calls", "function_call", "output", 
 
 
 def condensed(arguments: Mapping[str, Any], *, has_texts: bool = True) -> tuple[dict[str, Any], str | None]:
-    """The arguments of a model call with the conversation in short, and what the user said last.
+    """Summarize the conversation in the arguments of a model call. Return them with the last user text.
 
-    `has_texts` is false where nothing may be kept that was made of texts, hashes included.
+    Without `has_texts`, the summary contains nothing derived from texts, not even hashes.
     """
     kept = dict(arguments)
     said = None
@@ -58,7 +58,7 @@ def _sized(message: Any, has_texts: bool, role: str = "") -> dict[str, Any]:
     pieces = list(_pieces(message))
     told: dict[str, Any] = {"role": role or _role(message), "chars": sum(map(len, pieces))}
     if has_texts:
-        from hashlib import blake2b  # it loads OpenSSL, and only callers of models come here
+        from hashlib import blake2b  # lazy: loads OpenSSL, needed only for model calls
 
         text = "\n".join(pieces).encode("utf-8", "replace")
         told["hash"] = blake2b(text, digest_size=4).hexdigest()
@@ -66,7 +66,7 @@ def _sized(message: Any, has_texts: bool, role: str = "") -> dict[str, Any]:
 
 
 def _pieces(message: Any) -> Iterator[str]:
-    """Every text of a message, whatever it is part of."""
+    """Yield every text of a message, at any depth."""
     waiting = [(message, 0)]
     for _ in range(PIECES):
         if not waiting:
@@ -92,7 +92,7 @@ def _last_said(messages: list[Any]) -> str | None:
 
 
 def _words(message: Any, depth: int = 0) -> Iterator[str]:
-    """What a person wrote: not the results of tools, which some providers hand in under the user's name."""
+    """Yield the texts that a person wrote, without tool results, which some providers send in user messages."""
     if isinstance(message, str):
         yield message
     elif isinstance(message, list | tuple):
@@ -106,7 +106,7 @@ def _words(message: Any, depth: int = 0) -> Iterator[str]:
 
 
 def cut(text: str, limit: int) -> str:
-    """The beginning of a text, cut between words: half of a secret has lost what it could be told by."""
+    """Truncate a text at a word boundary: redaction would not recognize half a secret."""
     text = " ".join(text[: limit * 4].split())
     if len(text) <= limit:
         return text
@@ -114,7 +114,7 @@ def cut(text: str, limit: int) -> str:
 
 
 def answer(result: Any) -> Any:
-    """What is kept of a model's answer: its text, cut; the answer itself where it has none that we can find."""
+    """Return a model's answer as recorded: its truncated text, or the answer itself if no text is found."""
     text = result if isinstance(result, str) else _answered(result)
     if not text:
         return result
@@ -123,7 +123,7 @@ def answer(result: Any) -> Any:
 
 
 def _answered(result: Any) -> str:
-    """The text of an answer of OpenAI's, Anthropic's, Google's or LangChain's form, as objects or as dictionaries."""
+    """Return the text of an answer from OpenAI, Anthropic, Google or LangChain, as object or dictionary."""
     choices = field(result, "choices")
     if isinstance(choices, list | tuple) and choices:
         return " ".join(_words(field(choices[0], "message")))
@@ -144,7 +144,7 @@ _COUNTS = {
 
 
 def tokens(result: Any) -> dict[str, int] | None:
-    """The tokens an answer says it took: `input` and `output`, where it says so."""
+    """Return the token usage that an answer reports, as `input` and `output`."""
     for name_of_usage in ("usage", "usage_metadata", "usageMetadata"):
         usage = field(result, name_of_usage)
         if usage is None:

@@ -1,4 +1,4 @@
-"""What a model's call has that a tool's has not: options of its own, answers to judge, questions for its recovery."""
+"""Recovery of model calls: options, checks of the answer, compression and fallbacks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = logging.getLogger("mulligan")
 
 ASKS_FOR_JSON = frozenset({"response_format", "text", "config", "generation_config", "generationConfig"})
 PIECE = 8000
-"""Characters of what compression cut that are kept in one piece: more would be shortened on its way to the record."""
+"""Characters of removed text per stored piece. Recording would shorten longer pieces."""
 NOT_FOR_A_SUMMARY = frozenset(
     "tools tool_choice functions function_call response_format stream stream_options parallel_tool_calls".split()
 )
@@ -47,7 +47,7 @@ NOT_FOR_A_SUMMARY = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """What the developer says about the recovery of a model's calls."""
+    """Options for the recovery of model calls."""
 
     compress: Callable[..., Any] | Literal["model"] | None = None
     fallback: Callable[..., Any] | None = None
@@ -73,7 +73,7 @@ class ModelOptions:
         object.__setattr__(self, "fallback_models", made)
 
     def refuse_async(self, name: str) -> None:
-        """What must be awaited cannot be asked by a function that is not async."""
+        """Raise `SettingsError` if an option is async and the wrapped function is not."""
         for option in ("compress", "fallback", "refresh_auth"):
             function = getattr(self, option)
             if callable(function) and inspect.iscoroutinefunction(code_of(function)):
@@ -81,7 +81,7 @@ class ModelOptions:
 
 
 class ModelJudge(Judge):
-    """Finds answers of a model that nobody can use: empty, or unreadable where something readable was asked for."""
+    """Detects unusable answers of a model: empty, or invalid where a format was requested."""
 
     __slots__ = ()
 
@@ -97,7 +97,7 @@ class ModelJudge(Judge):
             if not isinstance(first, Mapping):
                 first = _given(first)
             return output.fault(result, first) is not None
-        except Exception:  # noqa: BLE001 - a stranger's object; what cannot be read is not accused
+        except Exception:  # noqa: BLE001 - the answer may be any object; an unreadable one is not an error
             return False
 
     def failure(
@@ -105,7 +105,7 @@ class ModelJudge(Judge):
     ) -> Failure | None:
         try:
             wrong = output.fault(result, arguments)
-        except Exception:  # noqa: BLE001 - a stranger's object; what cannot be read is not accused
+        except Exception:  # noqa: BLE001 - the answer may be any object; an unreadable one is not an error
             return None
         if wrong is None:
             return None
@@ -116,15 +116,15 @@ class ModelJudge(Judge):
         return Failure.of(kind, wrong.reason, fingerprint=known.fingerprint, evidence=("what it answered",))
 
     def mended(self, result: Any, arguments: Mapping[str, Any]) -> Any:
-        """The answer put right, where there is only one way to read it; else None."""
+        """Repair an answer that can be read in only one way; otherwise return None."""
         try:
             wrong = output.fault(result, arguments)
-            while wrong is not None:  # each of several calls may have its own slip
+            while wrong is not None:  # several calls may each need a repair
                 result = output.mended(result, wrong)
                 if result is None:
                     return None
                 wrong = output.fault(result, arguments)
-        except Exception:  # noqa: BLE001 - a stranger's object; what cannot be read is not changed
+        except Exception:  # noqa: BLE001 - the answer may be any object; an unreadable one stays as it is
             return None
         return result
 
@@ -133,14 +133,14 @@ _NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
 def _given(first: First | None) -> Mapping[str, Any]:
-    """What a first attempt was given, as far as it says what an answer must be."""
+    """Return the arguments of a first attempt that define the output format."""
     if first is None or ASKS_FOR_JSON.isdisjoint(first.made.named):
         return _NO_ARGUMENTS
     return {name: thawed(value) for name, value in first.made.named.items() if name in ASKS_FOR_JSON}
 
 
 class ModelCalls:
-    """How the calls of one wrapped model are recovered."""
+    """The recovery of the calls of one wrapped model."""
 
     def __init__(self, wrapped: Wrapped, options: ModelOptions) -> None:
         self._wrapped = wrapped
@@ -154,7 +154,7 @@ class ModelCalls:
         )
 
     def _as_called(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Another model's function, in the form in which the wrapped one is called."""
+        """Adapt another model's function to be sync or async like the wrapped one."""
         is_async = inspect.iscoroutinefunction(code_of(function))
         if is_async and not self._wrapped.is_async:
             raise SettingsError(f"a fallback model is async and {self._wrapped.name} is not.")
@@ -162,7 +162,7 @@ class ModelCalls:
             return function
 
         async def called(*args: Any, **kwargs: Any) -> Any:
-            import asyncio  # loaded by whoever awaits us
+            import asyncio  # lazy: loaded by async callers
 
             return await asyncio.to_thread(function, *args, **kwargs)
 
@@ -170,7 +170,7 @@ class ModelCalls:
         return called
 
     def aim(self, arguments: Arguments, function: Callable[..., Any] | None) -> str:
-        """Where an attempt goes: another model's function is a place of its own."""
+        """Return the target of an attempt, for the circuit breaker. Each fallback function has its own."""
         if function is not None:
             return f"function {getattr(function, '__name__', id(function))}"
         name = arguments.get("model", self._wrapped.signature.default("model"))
@@ -197,7 +197,7 @@ class ModelCalls:
         return recovery(arguments, tool, policy, ask, model)
 
     def _retelling(self, arguments: Arguments) -> Callable[[str, int], Any] | None:
-        """Asks the model itself what was in messages that are left out."""
+        """Return a function that asks the model to summarize removed messages."""
         wrapped = self._wrapped
         place = conversation.place(arguments)
         if place is None or wrapped.is_stream or wrapped.is_async_stream:
@@ -221,7 +221,7 @@ class ModelCalls:
 
 
 WORDS = 600
-"""Characters of what a provider said that are repeated to the model."""
+"""Characters of a provider's error message that are repeated to the model."""
 
 
 def _text(answer: Any) -> str:
@@ -237,7 +237,7 @@ def _sizes(failure: Failure) -> Sizes:
 def _summarisers(
     compress: Callable[..., Any] | str | None,
 ) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
-    """The user's function as one that makes a text shorter, or as one that makes a conversation shorter."""
+    """Return the user's function as a text compressor or as a conversation compressor; the other is None."""
     if compress is None or isinstance(compress, str):
         return None, None
     try:
@@ -273,7 +273,7 @@ def _takes(function: Callable[..., Any]) -> bool:
 
 
 def _answering(fallback: Callable[..., Any], call: Attempts) -> Callable[[Arguments, Failure], object]:
-    """The user's own answer in the model's place: given the failure, and what it names of the call's arguments."""
+    """Adapt the user's fallback: it receives the failure, and the call's arguments that it names."""
 
     def given(arguments: Arguments, failure: Failure) -> tuple[list[Any], dict[str, Any]]:
         try:
@@ -313,7 +313,7 @@ def _answering(fallback: Callable[..., Any], call: Attempts) -> Callable[[Argume
 
 
 def _compacted(call: Attempts, made: Compressed) -> None:
-    """Tells that a conversation was made shorter, and keeps what was cut with the attempt that follows."""
+    """Prepare the compaction event, and store the removed text with the next attempt."""
     run = call.run.record
     call.about = {
         "compressed": {
@@ -343,7 +343,7 @@ def _compacted(call: Attempts, made: Compressed) -> None:
 
 
 def _pieces(text: str) -> Sequence[str] | str:
-    """A long text in pieces that are kept whole, cut between words: half of a secret could not be told from a word."""
+    """Split a long text at word boundaries: redaction would not recognize half a secret."""
     if len(text) <= PIECE:
         return text
     found: list[str] = []

@@ -1,6 +1,6 @@
-"""Judges recovery links while a run happens: by all its calls, before anything is redacted.
+"""Decides recovery links during a run, from all its calls, before redaction.
 
-Between calls only two facts are kept of a tool: the arguments of its first success and which of them have varied since.
+Between calls, only two facts are stored per tool: the arguments of its first success and which have varied since.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from mulligan.records import Link, Run, Status, Step
 from mulligan.success import Form
 
 FAILED_CALLS = "__mulligan_calls__"
-"""Where an exception names the failed calls that it left: run and number of each."""
+"""The attribute of an exception that lists the failed calls it left, as pairs of run and call number."""
 MAX_FAILED_CALLS = 8
 MAX_EXCEPTION_CHAIN = 16
-"""Exceptions of a chain that are looked at."""
+"""Exceptions of a chain that are examined."""
 MAX_TASK_PATH = 8
-"""Tasks that a task is known to be started from, the latest: jobs may plan their successors for ever."""
+"""Ancestor tasks that are tracked, the latest: jobs may schedule successors indefinitely."""
 MAX_TEXT_CALLS = 50
 """Calls whose long texts are compared, the latest."""
 Scope = tuple[Any, ...]
@@ -49,7 +49,7 @@ Scope = tuple[Any, ...]
 
 
 class TaskPath(NamedTuple):
-    """A task or thread, after those it was started from by a copied context."""
+    """A task or thread, and its ancestors by copied contexts."""
 
     owner: tuple[int, int]
     path: tuple[int, ...]
@@ -81,7 +81,7 @@ def enter_task() -> tuple[int, ...]:
 
 
 def mark_exception(error: BaseException, run: str, call: int) -> None:
-    """Note on an exception which failed call it left. A list of exceptions would keep their frames alive."""
+    """Mark an exception with the failed call that it left. A list of exceptions would keep their frames alive."""
     try:
         marks = vars(error)
         marks[FAILED_CALLS] = (*marks.get(FAILED_CALLS, ()), (run, call))[-MAX_FAILED_CALLS:]
@@ -105,7 +105,7 @@ def find_marked_calls(error: BaseException | None) -> tuple[tuple[str, int], ...
         looked_at += 1
         try:
             calls |= dict.fromkeys(vars(current).get(FAILED_CALLS, ()))
-        except Exception:  # noqa: BLE001 - an odd exception is no evidence
+        except Exception:  # noqa: BLE001 - an exception that cannot be inspected is no evidence
             continue
         waiting += [current.__cause__, current.__context__]
         if isinstance(current, BaseExceptionGroup):
@@ -117,9 +117,9 @@ def find_marked_calls(error: BaseException | None) -> tuple[tuple[str, int], ...
 
 
 def find_receiver(function: Callable[..., Any], instance: object = None) -> Receiver | None:
-    """Return what a function works on beside its arguments; None where there is nothing.
+    """Return what a function depends on besides its arguments, or None.
 
-    `instance` is the object of a method. Weak references are used where possible: a failure keeps no object alive.
+    `instance` is the object of a method. Uses weak references where possible, so that a failure keeps no object alive.
     """
     instance = instance if instance is not None else getattr(function, "__self__", None)
     if instance is not None:
@@ -130,7 +130,7 @@ def find_receiver(function: Callable[..., Any], instance: object = None) -> Rece
         values = [*function.args, *function.keywords.values()]
         code = function.func
     for cell in getattr(code, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # it is empty yet
+        with contextlib.suppress(ValueError):  # the cell is still empty
             values.append(cell.cell_contents)
     values += getattr(code, "__defaults__", None) or ()
     values += (getattr(code, "__kwdefaults__", None) or {}).values()
@@ -140,7 +140,7 @@ def find_receiver(function: Callable[..., Any], instance: object = None) -> Rece
 def _refer_to(value: Any) -> Any:
     try:
         return weakref.ref(value)
-    except TypeError:  # such as a number, a text or an object with slots
+    except TypeError:  # numbers, texts and objects with slots
         return value
 
 
@@ -148,12 +148,12 @@ def _refer_to(value: Any) -> Any:
 
 
 MAX_LEARNING_CALLS = 8
-"""Calls of a tool in a run after which only arguments that never varied are still compared."""
+"""Calls of a tool after which only arguments that never varied are still compared."""
 _ABSENT = object()
 
 
 class ArgumentVariation:
-    """The successful calls of one tool in one item scope: their first arguments, and which have varied since."""
+    """The successful calls of one tool in one item scope: first arguments, and which have varied since."""
 
     __slots__ = (
         "_calls", "_constant", "_constant_names", "_first", "_last", "_names", "_places",
@@ -164,17 +164,17 @@ class ArgumentVariation:
         self.key = key
         self.scope = scope
         self._names = names
-        """Of the arguments that have a place."""
+        """The names of the positional arguments."""
         self._first = self._last = self._by_name(given, named)
         self._calls = 1
         self._places = len(given)
         self._constant = list(enumerate(given))
-        """Of the values given by place, those that never varied."""
+        """Positional values that never varied, with their index."""
         self._constant_names = list(named.items())
         self.varying: set[str] = set()
         """Arguments in which two successes differ."""
         self.alone: set[str] = set()
-        """Arguments in which alone two successes differ: they name items."""
+        """Arguments that are the only difference between two successes: they name items."""
         self.is_settled = False
         """Whether every argument has varied, so that nothing more can be learned."""
 
@@ -187,7 +187,7 @@ class ArgumentVariation:
         return self._last
 
     def add(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
-        """Compare a further success. On the path of every call: after a few, only what never varied is looked at."""
+        """Compare another success. Hot path: after a few calls, only values that never varied are compared."""
         if self._calls >= MAX_LEARNING_CALLS and len(given) == self._places:
             for place, value in self._constant:
                 if given[place] != value:
@@ -216,36 +216,36 @@ class ArgumentVariation:
         self.is_settled = all_vary and self._calls >= MAX_LEARNING_CALLS
 
     def _by_name(self, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-        return {**dict(zip(self._names, given)), **named}  # noqa: B905 - not every name is given by place
+        return {**dict(zip(self._names, given)), **named}  # noqa: B905 - fewer values than names are possible
 
 
 def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
-    """The arguments that differ. Values are compared as Python does: 1 and True are one here."""
+    """Return the arguments that differ, compared by Python equality: 1 equals True."""
     return {name for name in first.keys() | second.keys() if first.get(name, _ABSENT) != second.get(name, _ABSENT)}
 
 
 class Provisional(NamedTuple):
-    """Links that a later success may still show to be wrong."""
+    """A link that a later success may still refute."""
 
     candidate: Candidate
     failure: OpenFailure
 
 
 class RunJudge:
-    """Decides which later call recovers which failed call of a live run. Its caller holds the lock of runs."""
+    """Decides which later call recovers which failed call of a live run. The caller holds the lock of the tracer."""
 
     def __init__(self) -> None:
         self.item_arguments: dict[str, Collection[str]] = {}
-        """By tool key: arguments that named items in earlier runs, of tools that have failed in this one."""
+        """By tool key: arguments that named items in earlier runs. Loaded when a tool fails."""
         self.variations: dict[Hashable, ArgumentVariation] = {}
-        """By the form of a call, or by tool key and item scope."""
+        """By call template, or by tool key and item scope."""
         self.progress = RunProgress()
         self.links: list[Link] = []
         self._attempts: dict[int, list[Step]] = {}
         self._texts: list[Step] = []
-        """Calls since the first failure, for comparing long texts; the latest."""
+        """The latest calls with long texts since the first failure."""
         self._provisional: dict[int, list[Provisional]] = {}
-        """By recovering call."""
+        """Provisional links, by recovering call."""
         self._withdrawn: set[int] = set()
 
     @property
@@ -253,7 +253,7 @@ class RunJudge:
         return bool(self._provisional)
 
     def note_success(self, form: Form, given: Sequence[Any], named: Mapping[str, Any]) -> None:
-        """Note the arguments of a successful call outside any item scope."""
+        """Add the arguments of a successful call outside any item scope."""
         known = self.variations.get(form)
         if known is None:
             first = ArgumentVariation(form.tool_key, (), form.names, given, named)
@@ -264,7 +264,7 @@ class RunJudge:
             known.add(given, named)
 
     def note_arguments(self, key: str, scope: Scope, arguments: Mapping[str, Any]) -> None:
-        """Note the arguments of a successful call, by name."""
+        """Add the arguments of a successful call, by name."""
         known = self.variations.get((key, scope))
         if known is None:
             first = ArgumentVariation(key, scope, (), (), dict(arguments))
@@ -308,7 +308,7 @@ class RunJudge:
                 continue
             if not roots.isdisjoint(known.varying):
                 return True
-            # It is judged before it is noted; and a tool that is called in two ways is noted twice.
+            # A call is judged before its arguments are added. A tool that is called in two ways has two variations.
             if isinstance(own, Mapping) and not roots.isdisjoint(differing_names(known.first, own)):
                 return True
         if candidate.texts and self._has_like(candidate):
@@ -317,13 +317,13 @@ class RunJudge:
         return bool(names) and not names.isdisjoint(self.item_arguments.get(key, ()))
 
     def _has_like(self, candidate: Candidate) -> bool:
-        """Return whether another call of the run has a text like one that was changed."""
+        """Return whether another call of the run has a text similar to a changed one."""
         if differs_in(candidate._replace(paths=()), self._texts):
             return True
         own = candidate.call.last.arguments
         if not isinstance(own, Mapping):
             return False
-        # Of the calls before the first failure, the first and the last success of each tool are known.
+        # For calls before the first failure, only the first and last success of each tool are stored.
         others = [
             success
             for known in list(self.variations.values())
@@ -338,9 +338,9 @@ class RunJudge:
         )
 
     def judge(self, step: Step, facts: CallFacts, *, is_final: bool = True) -> Step:
-        """Judge an attempt that has ended. Return its step with the links of its call.
+        """Judge a finished attempt. Return its step with the links of its call.
 
-        `is_final` says that the outcome of the call is delivered: no further attempt follows.
+        `is_final` means that no further attempt of the call follows.
         """
         attempts = self._attempts.setdefault(step.call, [])
         attempts.append(step)
@@ -398,7 +398,7 @@ class RunJudge:
 
 
 def mark_privileged(link: Link, facts: CallFacts) -> Link:
-    """Mark the changes of arguments that the developer declared as privileged, so that their values are not shared."""
+    """Mark changes of arguments that are declared privileged, so that their values are not shared."""
     changes = tuple(
         msgspec.structs.replace(change, privileged=True)
         if change.path != TOOL
@@ -410,15 +410,15 @@ def mark_privileged(link: Link, facts: CallFacts) -> Link:
 
 
 def mark_text_item(name: str) -> str:
-    """Return the name under which an argument is known that holds like texts for different items, such as letters."""
+    """Return the name for an argument that holds similar texts for different items, such as letters."""
     return f"{name} (texts)"
 
 
 def scope_of(items: Iterable[Any], declared: Collection[str], arguments: Mapping[str, Any]) -> Scope:
-    """Return the item scope of a call: the scopes around it, and the values of its declared item arguments."""
+    """Return the item scope of a call: the enclosing scopes, and the values of its declared item arguments."""
     return (*items, *((name, _normalize(arguments.get(name))) for name in declared))
 
 
 def _normalize(value: Any) -> str:
-    """An item's name in one form, so that the number 2 and the text "2" are one item."""
+    """Normalize the name of an item, so that the number 2 and the text "2" are the same item."""
     return str(value)[:1000].strip().casefold()

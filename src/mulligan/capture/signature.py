@@ -1,4 +1,4 @@
-"""A function's parameters: from positional and named to one dictionary and back, and as a JSON schema."""
+"""Function signatures: converts positional and keyword arguments to a dictionary and back, and to JSON schema."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 REST = "*"
-"""Under this name go positions beyond the named ones; a name that is also a position's goes under `**name`."""
+"""The key for additional positional arguments. A keyword that equals a positional-only name is stored as `**name`."""
 
 
 class Signature:
-    """What is known of a function's parameters, worked out once."""
+    """The parameters of a function, analyzed once."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._signature: inspect.Signature | None
         try:
             self._signature = inspect.signature(function)
-        except Exception:  # noqa: BLE001 - some built-ins have none, and some objects raise whatever they like
+        except Exception:  # noqa: BLE001 - some built-ins have no signature, and some objects raise other errors
             self._signature = None
         parameters = list(self._signature.parameters.values()) if self._signature is not None else []
         self._parameters = parameters
@@ -34,27 +34,28 @@ class Signature:
 
     @property
     def names(self) -> list[str]:
-        """The arguments it has, by name."""
+        """The names of its arguments."""
         own = self._parameters[1:] if self.is_method else self._parameters
         return [each.name for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
 
     def default(self, name: str) -> Any:
-        """What an argument is where nobody gives it; None where that is not said."""
+        """Return the default of an argument, or None."""
         own = next((each for each in self._parameters if each.name == name), None)
         return None if own is None or own.default is own.empty else own.default
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes arguments of any name, or nobody knows which."""
+        """Whether it accepts arguments of any name, or its parameters are unknown."""
         return not self._parameters or self.takes_any_name
 
     @property
     def takes_any_name(self) -> bool:
-        """Whether it may take names that it does not list: by `**`, or because Python knows no signature of it."""
+        """Whether it may accept unlisted names: it has `**`, or Python cannot determine its signature."""
         return self._signature is None or any(each.kind is each.VAR_KEYWORD for each in self._parameters)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The call's arguments by name. `self` is not one; positions beyond the names go under `*`."""
+        """Return the arguments of a call by name, without `self`. Additional positional arguments are stored under
+        `*`."""
         bound = dict(zip(self._names, args, strict=False))
         if len(args) > len(self._names):
             bound[REST] = list(args[len(self._names) :])
@@ -69,20 +70,21 @@ class Signature:
 
     @property
     def places(self) -> list[str]:
-        """The names of what can be given by place."""
+        """The names of its positional arguments."""
         return self._names[1:] if self.is_method else self._names
 
     @property
     def nameable(self) -> list[str]:
-        """The names under which its own arguments can be given."""
+        """The names that can be passed as keywords."""
         return [name for name in self.names if name not in self._unnameable]
 
     def can_name(self, name: str) -> bool:
-        """Whether `bind` leaves this name of an argument as it is."""
+        """Return whether `bind` stores an argument under this name unchanged."""
         return name.isidentifier() and name not in self._unnameable and not (self.is_method and name in self._names[:1])
 
     def spread(self, arguments: Mapping[str, Any], args: tuple[Any, ...] = ()) -> tuple[list[Any], dict[str, Any]]:
-        """Arguments by name in the form of a call: what was given by position, or can be given only so, stays there."""
+        """Split arguments by name into positional and keyword arguments. Positional ones of the original call stay
+        so."""
         positional = list(args)
         named: dict[str, Any] = {}
         rest = dict(arguments)
@@ -99,7 +101,7 @@ class Signature:
         return positional, named
 
     def refuses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether Python itself would turn the call away before its first line."""
+        """Return whether Python would reject the call before executing its body."""
         if self._signature is None:
             return False
         try:
@@ -110,17 +112,18 @@ class Signature:
 
     @property
     def description(self) -> str:
-        """What the docstring says that it does."""
-        from mulligan.capture.annotations import described  # only whoever offers its tools to a model comes here
+        """The first paragraph of the docstring."""
+        from mulligan.capture.annotations import described  # lazy: needed only to offer tools to a model
 
         return described(self._function)[0]
 
     def schema(self) -> dict[str, Any] | None:
-        """The parameters as JSON schema; what an annotation does not say is left open. None if nothing is known."""
+        """Return the parameters as JSON schema, or None if they are unknown. Parameters without annotation accept
+        anything."""
         if not self._is_read:
             try:
                 self._schema = self._read()
-            except Exception:  # noqa: BLE001 - annotations are code of strangers: they may be anything
+            except Exception:  # noqa: BLE001 - annotations may be arbitrary code
                 self._schema = None
             self._is_read = True
         return self._schema
@@ -131,7 +134,8 @@ class Signature:
         hints = _hints(self._function)
         parameters = self._parameters[1:] if self.is_method else self._parameters
         named = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
-        from mulligan.capture.annotations import described  # 10 ms, and only failures and checked calls come here
+        # lazy: takes 10 ms, needed only for failures and checked calls
+        from mulligan.capture.annotations import described
 
         _, about = described(self._function)
         return {
@@ -150,14 +154,14 @@ def _parameter(parameter: inspect.Parameter, hints: Mapping[str, Any], about: st
 
 
 def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function whose flags say what a call gives: behind a partial, or an object's `__call__`."""
+    """Return the underlying function, whose flags tell sync from async: of a partial, or an object's `__call__`."""
     while isinstance(function, functools.partial):
         function = function.func
     return function if inspect.isroutine(function) else type(function).__call__
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What a function is called: by its author, or by what is behind it."""
+    """Return the name of a function, or of the function or class behind it."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__name__", None)
@@ -165,7 +169,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def qualified_name_of(function: Callable[..., Any]) -> str:
-    """Identify a function by `module:qualname`, an object by its class; empty where Python does not know them."""
+    """Return `module:qualname` of a function, or of an object's class; empty if Python does not know it."""
     while isinstance(function, functools.partial):
         function = function.func
     owner = function if isinstance(getattr(function, "__qualname__", None), str) else type(function)
@@ -176,7 +180,7 @@ def qualified_name_of(function: Callable[..., Any]) -> str:
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(code_of(function), include_extras=True)
-    except Exception:  # noqa: BLE001 - they may name what is not there
+    except Exception:  # noqa: BLE001 - names may be undefined
         return {}
 
 

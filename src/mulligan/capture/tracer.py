@@ -1,4 +1,4 @@
-"""run and step as context managers, and which run is current."""
+"""Runs and steps as context managers, and the current run of each context."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from mulligan.success import LARGE, Success, thawed
 
 Raised = type[BaseException] | None
 _lock = threading.RLock()
-"""For what runs keep of themselves. One for all: it is held for an append, and a forked child is given a new one."""
+"""Guards the state of all runs. One lock is enough: it is held only briefly. A forked child gets a new one."""
 
 
 def lock() -> threading.RLock:
-    """The lock of now: a forked child has its own."""
+    """Return the current lock. A forked child has its own."""
     return _lock
 
 
 def _renew() -> None:
-    global _lock  # a thread that held it is not in the child to let go of it
+    global _lock  # in the child, the thread that held it no longer exists
     _lock = threading.RLock()
     for place in contextvars.copy_context().values():
         if isinstance(place, Here):
@@ -54,7 +54,7 @@ def _renew() -> None:
 
 
 def _inherit(place: Here) -> None:
-    """In a forked child: the runs that we are inside, one around the other, are those of the parent."""
+    """In a forked child: mark the enclosing runs as inherited from the parent process."""
     waiting: list[object] = [place]
     while waiting:
         here = waiting.pop()
@@ -65,14 +65,14 @@ def _inherit(place: Here) -> None:
 
 forks.renew(_renew)
 SEEN = 32
-"""Earlier calls of a run that a repair may take an id from."""
+"""Earlier calls of a run that are remembered; repairs may take an id from them."""
 TOLD = "__mulligan_told__"
-"""Where an exception says which run has a step that tells of it."""
+"""The attribute of an exception that names the run with a step for it."""
 
 
 TOOLS: tuple[StepType, ...] = ("tool", "retrieval")
 LOOPS = ("orchestration/loop_detected", "tool/wrong_approach")
-"""Kinds of calls that were answered without being made, because they had failed before."""
+"""Kinds of calls that were blocked because they had failed before."""
 
 
 def _seen_of(step: Step) -> Seen:
@@ -81,16 +81,16 @@ def _seen_of(step: Step) -> Seen:
 
 
 def outcome_of(failure: Failure) -> Outcome:
-    """A refusal and a cancellation are recorded as what they are."""
+    """Return the outcome for a failure. User rejections and cancellations have their own."""
     if failure.counts:
         return "refused" if failure.kind in LOOPS and REFUSED in failure.evidence else "failure"
     return "cancelled" if failure.kind.code == "cancelled" else "refused"
 
 
 def _is_cut_short(error: BaseException | None) -> bool:
-    """Whether what leaves a run ends it before it is done: an interrupt, a cancellation, an exit with an error.
+    """Return whether an exception interrupts a run: an interrupt, a cancellation, an exit with an error.
 
-    Whoever closes a generator, or leaves the program in order, has what they wanted.
+    Closing a generator and a normal exit do not.
     """
     if isinstance(error, SystemExit):
         return error.code not in (None, 0)
@@ -98,32 +98,32 @@ def _is_cut_short(error: BaseException | None) -> bool:
 
 
 class ActiveRun:
-    """A piece of work while it happens. Made by `mulligan.run`; wrapped calls inside it become its steps."""
+    """A run in progress. Created by `mulligan.run`; wrapped calls inside it become its steps."""
 
-    # Not set for each run: a call alone is a run of its own, and makes and ends one in microseconds.
+    # Class-level defaults: every standalone call creates a run, so setting them per instance would be too slow.
     is_alone = False
-    """Whether it is that of one call outside any run, which takes part in nothing."""
+    """Whether it was created for one call outside any run."""
     is_inherited = False
-    """Whether it is the run of another process, from which this one was forked."""
+    """Whether the run belongs to the parent process, from which this one was forked."""
     retries = 0
     repeats: Repeats | None = None
     recent: deque[Success] | None = None
-    """The last calls that worked."""
+    """The latest successful calls."""
     is_logged = False
     """Whether a model makes its calls and turns are unknown, as behind a proxy."""
     has_success = False
-    """Whether a step of the user's own has succeeded, stages apart."""
+    """Whether a step marked by the user has succeeded, except stages."""
     judge: RunJudge | None = None
-    """Made by the first call of the run."""
+    """Created by the first call of the run."""
     item_scopes: ContextVar[tuple[Any, ...]] | None = None
-    """Made by the first item scope of the run."""
+    """Created by the first item scope of the run."""
     _at_end: dict[str, Callable[[], None]] | None = None
     _entered: list[Token[Here | None]] | None = None
-    """A way back for each `with` that is inside it, in whichever thread."""
+    """One reset token for each open `with` of the run, in any thread."""
     _around: tuple[str, str | None] | None = None
-    """The trace of the run inside which it was begun. Not that run: a chain of them would keep each other alive."""
+    """The trace of the enclosing run. Not the run itself: a chain of runs would keep each other alive."""
     _counted: set[int] | None = None
-    """Attempts inside which tokens were counted already."""
+    """Attempts whose tokens were counted by a nested model call."""
 
     def __init__(
         self, kit: Kit, agent: str = "", limits: Limits = NO_LIMITS, *, is_outside: bool = False, **about: Any
@@ -147,15 +147,15 @@ class ActiveRun:
         self.numbers = itertools.count(1)
         self._notes: list[str] = []
         self._item_of_call: dict[int, tuple[Any, ...]] = {}
-        """The item scopes of the latest calls, in a run that has any."""
+        """The item scopes of the latest calls."""
         self._failed: deque[Step] = deque(maxlen=SEEN)
-        """Failed attempts, the latest."""
+        """The latest failed attempts."""
         self.has_begun = False
         self.has_failures = False
 
     @property
     def status(self) -> Status:
-        """What the run comes to so far: success, recovered, partial or failure."""
+        """The status of the run so far: success, recovered, partial or failure."""
         with _lock:
             progress = self.judge.progress if self.judge is not None else RunProgress()
             if not progress.has_success and (self.recent or self.has_success):
@@ -164,16 +164,17 @@ class ActiveRun:
 
     @property
     def headers(self) -> dict[str, str]:
-        """`traceparent` and `tracestate` to send with a request, so that what is begun there names this run."""
+        """The headers `traceparent` and `tracestate` for outgoing requests, which link the receiver's run to this
+        one."""
         return traces.below(self.id, *self.trace())
 
     @property
     def traceparent(self) -> str:
-        """The first of these headers, for whoever takes one alone."""
+        """The `traceparent` header alone."""
         return self.headers["traceparent"]
 
     def trace(self) -> tuple[str, str | None]:
-        """The outermost run, and the header that came in, of this run or of one around it."""
+        """Return the outermost run and the incoming header, of this run or an enclosing one."""
         if self.record.traceparent is not None:
             return self.id, self.record.traceparent
         return self._around or (self.id, None)
@@ -184,7 +185,7 @@ class ActiveRun:
             return list(self.judge.links) if self.judge is not None else []
 
     def item(self, key: Any) -> ItemScope:
-        """Open a scope for one item of a loop: `with run.item(order_id):`. No link or guess crosses it."""
+        """Open a scope for one item of a loop: `with run.item(order_id):`. Links and suggestions never cross scopes."""
         with _lock:
             if self.item_scopes is None:
                 self.item_scopes = ContextVar("mulligan_items", default=())
@@ -198,7 +199,7 @@ class ActiveRun:
         return judge
 
     def call_facts(self, *, turn: tuple[int, int] | None = None, receiver: Receiver | None = None) -> CallFacts:
-        """Return what is known of a call that begins now: mostly nothing before the first failure of its run."""
+        """Return the facts about a call that starts now. Before the first failure of the run there are few."""
         judge = self.judge
         delivered = judge.progress.delivered if judge is not None else 0
         handled: tuple[int, ...] = ()
@@ -225,7 +226,7 @@ class ActiveRun:
         return scope_of(scopes, declared, arguments) if scopes or declared else ()
 
     def note_success(self, key: str, arguments: Mapping[str, Any], scope: tuple[Any, ...] = ()) -> None:
-        """Note the arguments of a successful call: they tell a loop over items from a correction."""
+        """Add the arguments of a successful call: they distinguish a loop over items from a correction."""
         judge = self.ensure_judge()
         judge.note_arguments(key, scope, arguments)
         if judge.has_provisional:
@@ -242,14 +243,14 @@ class ActiveRun:
         return next(self.numbers)
 
     def inherit(self) -> None:
-        """In a forked child: the run goes on where it was begun. Were it to go on here too, both would number alike.
+        """In a forked child: mark the run as inherited. Both processes would otherwise assign the same step numbers.
 
-        Wrapped calls in the child are runs of their own, inside this one, as they are in a thread without it.
+        Wrapped calls in the child become runs of their own with this run as parent.
         """
         self.is_inherited, self.is_open = True, False
 
     def _make_own(self) -> None:
-        """Somebody goes on with an inherited run by name: from here on it is another one, inside that."""
+        """Continue an inherited run under a new id, as its child."""
         parent, self._around = self.id, self.trace()
         self.is_inherited, self.is_open, self.has_begun, self.has_failures = False, True, False, False
         self._notes, self.recent, self.judge = [], None, None
@@ -259,18 +260,18 @@ class ActiveRun:
         self.begin()
 
     def announce(self, note: str) -> None:
-        """Keeps what the model should hear of a repair until it is asked for."""
+        """Queue a note about a repair for the model."""
         with _lock:
             self._notes.append(note)
 
     def notes(self) -> list[str]:
-        """What was repaired, in the model's words, since they were last asked for."""
+        """Return the queued notes for the model and clear the queue."""
         with _lock:
             told, self._notes = self._notes, []
         return told
 
     def step(self, type: StepType = "custom", name: str = "", **metadata: Any) -> ActiveStep:
-        """A step of your own: `with run.step("plan", "read the question"):`."""
+        """Mark a step of your own: `with run.step("plan", "read the question"):`."""
         if type not in get_args(StepType) or type == "run":
             raise SettingsError(f"a step is of type plan, tool, model, retrieval, respond or custom, got {type!r}.")
         return ActiveStep(self.kit, self, type, name, metadata)
@@ -278,9 +279,9 @@ class ActiveRun:
     def record_failure(
         self, type: str, code: str, message: str = "", step: ActiveStep | None = None, **facts: Any
     ) -> Failure:
-        """Records a failure that no exception told of: of a step, or, without one, of the run itself.
+        """Record a failure without an exception, of a step or of the run itself.
 
-        `type` and `code` name a kind, of ours (`tool`, `timeout`) or of your own. `facts` are further fields of
+        `type` and `code` name a kind of mulligan (`tool`, `timeout`) or your own. `facts` are further fields of
         `Failure`, such as `status` or `hint`.
         """
         text = str(message)
@@ -294,7 +295,7 @@ class ActiveRun:
         return failure
 
     def aside(self, type: StepType, name: str, failure: Failure, parent: int | None = None) -> Step:
-        """A step that only says that something failed."""
+        """Build a step that only reports a failure."""
         number = self.next_number()
         return Step(
             run=self.id,
@@ -309,14 +310,14 @@ class ActiveRun:
         )
 
     def note_item(self, call: int) -> None:
-        """Note the item scope of a call, in a run that has any."""
+        """Store the item scope of a call, if the run has item scopes."""
         if self.item_scopes is not None and (scopes := self.item_scopes.get()):
             self._item_of_call[call] = scopes
             while len(self._item_of_call) > 4 * SEEN:
                 del self._item_of_call[next(iter(self._item_of_call))]
 
     def see(self, success: Success) -> None:
-        """Remembers a call that worked, as it was kept: a later one may need an id from it. Nothing is read yet."""
+        """Remember a successful call: a later repair may take an id from it. Large results are dropped."""
         self.note_item(success.seq)
         kept = success.result
         if (type(kept) is str and len(kept) > LARGE) or (type(kept) is msgspec.Raw and memoryview(kept).nbytes > LARGE):
@@ -326,14 +327,14 @@ class ActiveRun:
         self.recent.append(success)
 
     def seen(self) -> list[Seen]:
-        """The earlier calls of this run, the oldest first; none where the run is that of one call alone."""
+        """Return the earlier calls of this run, the oldest first; none for a standalone call."""
         if self.is_alone:
             return []
         with _lock:
             failed = [step for step in self._failed if step.type in TOOLS]
         worked = tuple(self.recent or ())
         if self.item_scopes is not None and (scopes := self.item_scopes.get()):
-            # What happened for another item says nothing about this one.
+            # Calls of another item are no evidence for this one.
             failed = [step for step in failed if self._item_of_call.get(step.call, ()) in ((), scopes)]
             worked = tuple(call for call in worked if self._item_of_call.get(call.seq, ()) in ((), scopes))
         known = {step.seq for step in failed}
@@ -346,17 +347,17 @@ class ActiveRun:
         return [each for _, each in sorted(found, key=lambda item: item[0])][-SEEN:]
 
     def failing(self) -> Repeats:
-        """What is remembered of the calls given up in this run."""
+        """Return the loop detector, with the unrecovered calls of this run."""
         with _lock:
             if self.repeats is None:
                 self.repeats = Repeats()
-            self.has_failures = True  # from now on every success is heard of
+            self.has_failures = True  # from now on, successes are reported too
             return self.repeats
 
     def tokens(self, number: int, parent: int | None, tokens: dict[str, int] | None) -> dict[str, int] | None:
-        """What is kept of the tokens of a model's call: none where a call of a model inside it has them already.
+        """Return the tokens of a model call, or None if a nested model call reported them already.
 
-        A wrapped function that calls a wrapped client answers with what that one answered: they were spent once.
+        A wrapped function that calls a wrapped client returns the same usage, which must count once.
         """
         counted = self._counted
         is_counted = counted is not None and number in counted
@@ -368,7 +369,7 @@ class ActiveRun:
         return None if is_counted else tokens
 
     def take_retry(self, limit: int) -> bool:
-        """Counts one more retry, unless there were so many already."""
+        """Count a retry. Return False if the limit is reached."""
         with _lock:
             if self.retries >= limit:
                 return False
@@ -376,14 +377,14 @@ class ActiveRun:
             return True
 
     def at_end(self, name: str, what: Callable[[], None]) -> None:
-        """Calls something when the run ends, once for each name."""
+        """Call a function when the run ends, once per name."""
         with _lock:
             if self._at_end is None:
                 self._at_end = {}
             self._at_end[name] = what
 
     def hear(self, said: str | None) -> None:
-        """What the run is about is what the user said in its first model call, where nobody said more."""
+        """Set the context to the user's text from the first model call, unless it is set."""
         if said and self.record.context is None and self.kit.record == "full":
             self.record = msgspec.structs.replace(self.record, context=said)
 
@@ -396,10 +397,10 @@ class ActiveRun:
         is_final: bool = True,
         reduce: Callable[[Step], Step] | None = None,
     ) -> None:
-        """Publish an attempt that has ended, with the failed calls that it re-issues.
+        """Publish a finished attempt with its recovery links.
 
-        `kit` is the step's own, where less is recorded of it than of the run. `is_final` says that no further attempt
-        at its call follows. `reduce` takes out what must not be recorded.
+        `kit` is the capture context of the step, if it records less than the run. `is_final` means that no further
+        attempt of the call follows. `reduce` removes what must not be recorded.
         """
         kit = kit or self.kit
         judged = self.judge_step(step, kit, facts, is_final=is_final)
@@ -407,17 +408,17 @@ class ActiveRun:
             kit.tell(StepEnded(judged if reduce is None else reduce(judged)))
 
     def judge_step(self, step: Step, kit: Kit, facts: CallFacts | None = None, *, is_final: bool = True) -> Step | None:
-        """Judge an attempt that has ended. Return it with its links, or None where it is not to be published."""
+        """Judge a finished attempt. Return it with its links, or None if it is not published."""
         if self.repeats is not None and step.outcome == "success" and step.type in TOOLS and kit.layer() is None:
             self.repeats.succeeded()
         if kit.is_silent and not self.kit.is_silent:
-            return None  # a run's status is that of its record; one that is not recorded has one all the same
+            return None  # the status of a recorded run must not depend on unrecorded steps
         self.has_success = self.has_success or (step.outcome == "success" and step.type not in ("plan", "respond"))
         if not (self.has_failures or step.has_failed):
             return step  # a success before the first failure recovers nothing
         judge = self.ensure_judge()
         if step.has_failed and step.type in TOOLS and not self.is_alone and step.tool_key not in judge.item_arguments:
-            # Asked before the lock is taken: a store may be slow, and others record meanwhile.
+            # Query before taking the lock: a store may be slow, and other threads record meanwhile.
             judge.item_arguments[step.tool_key] = self._find_item_arguments(step.tool_key)
         with _lock:
             self.has_failures = True
@@ -432,25 +433,25 @@ class ActiveRun:
     def _find_item_arguments(self, tool: str) -> Collection[str]:
         try:
             return self.kit.item_arguments(tool)
-        except Exception:  # noqa: BLE001 - a store that cannot be read knows of no items
+        except Exception:  # noqa: BLE001 - without a readable store, no items are known
             self.kit.fault("looking up which arguments name items")
             return ()
 
     def tell_of(self, error: BaseException) -> bool:
-        """Says that a step tells of this exception; whether one did before.
+        """Mark an exception as reported by a step. Return whether it was marked before.
 
-        The exception itself is marked: a list of them would keep their frames, and all that is in them, alive.
+        Marks the exception itself: a list of exceptions would keep their frames alive.
         """
         try:
             marks = vars(error)
             was_told: bool = marks.get(TOLD) == self.id
             marks[TOLD] = self.id
-        except Exception:  # noqa: BLE001 - an odd exception is told twice
+        except Exception:  # noqa: BLE001 - an exception that cannot be marked is reported twice
             return False
         return was_told
 
     def begin(self) -> Self:
-        """Begins the run without making it the current one."""
+        """Start the run without making it the current one."""
         if not self.has_begun:
             self.has_begun = True
             self.kit.tell(RunStarted(self.record))
@@ -458,7 +459,7 @@ class ActiveRun:
 
     def finish(self, error: BaseException | None) -> None:
         if self.is_inherited:
-            return  # whoever began it ends it
+            return  # the parent process ends it
         has_raised = isinstance(error, Exception)
         if has_raised and error is not None and not self.tell_of(error):
             failure = self.kit.failure(error, source="orchestration", tool=self.record.agent)
@@ -477,7 +478,7 @@ class ActiveRun:
         self.kit.tell(RunEnded(self.record))
 
     def inside(self) -> Inside:
-        """Makes the run the current one, here and now: `with run.inside():`."""
+        """Make the run the current one in this context: `with run.as_current():`."""
         return Inside(self.kit, self)
 
     def __enter__(self) -> Self:
@@ -492,18 +493,18 @@ class ActiveRun:
         return self.begin()
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
-        # It may be entered again while it is open, by the same thread or by others: the last to leave ends it.
+        # A run may be entered repeatedly, by several threads. The last one to exit ends it.
         with _lock:
             entered = self._entered or []
             for token in reversed(entered):
                 try:
                     self.kit.here.reset(token)
                 except ValueError:
-                    continue  # that of another thread or task
+                    continue  # of another thread or task
                 entered.remove(token)
                 break
             else:
-                del entered[-1:]  # left in another context than it was entered in
+                del entered[-1:]  # exited in another context than it was entered in
         if not entered:
             self.finish(error)
 
@@ -538,7 +539,7 @@ class ItemScope:
 
 
 corrected_calls: ContextVar[tuple[tuple[str, int], ...]] = ContextVar("mulligan_correcting", default=())
-"""Failed calls, each with its run, that the calls made now correct, as the program says."""
+"""The failed calls, each with its run, that the program says are being corrected."""
 
 
 class Correction:
@@ -566,7 +567,7 @@ class Correction:
 
 
 class Inside:
-    """A run as the current one. Not `contextlib.contextmanager`, which writes to exceptions, and some are frozen."""
+    """Makes a run the current one. Not a `contextlib.contextmanager`: that modifies exceptions, and some are frozen."""
 
     __slots__ = ("_kit", "_run", "_token")
 
@@ -585,7 +586,7 @@ class Inside:
 
 
 def scope(kit: Kit, run: ActiveRun | None = None, limits: Limits = NO_LIMITS) -> ActiveRun | Inside:
-    """The current run, else the one given, else one of the call's own: a wrapped call outside a run is a run."""
+    """Return a context manager for the current run, the given run, or a new run for one call."""
     current = kit.current() or (run if run is not None and run.is_open else None)
     if current is not None:
         return Inside(kit, current)
@@ -595,7 +596,7 @@ def scope(kit: Kit, run: ActiveRun | None = None, limits: Limits = NO_LIMITS) ->
 
 
 class ActiveStep:
-    """A step of the user's own, while it happens."""
+    """A step marked by the user, in progress."""
 
     def __init__(self, kit: Kit, run: ActiveRun, type: StepType, name: str, metadata: dict[str, Any]) -> None:
         self._kit = kit
@@ -610,11 +611,11 @@ class ActiveStep:
         self._token: Token[Here | None] | None = None
 
     def record_failure(self, type: str, code: str, message: str = "", **facts: Any) -> Failure:
-        """Records a failure of this step that no exception told of."""
+        """Record a failure of this step without an exception."""
         return self.run.record_failure(type, code, message, step=self, **facts)
 
     def has_failed_with(self, failure: Failure) -> None:
-        """One failure a step: the second, or one that comes when the step is over, stands inside it as a step."""
+        """Set the failure of the step. A second one, or one after the step has ended, becomes a nested step."""
         if self.failure is None and self._step is not None:
             self.failure = failure
         else:

@@ -1,6 +1,6 @@
-"""The trace that a run is part of, by the headers of the W3C: `traceparent`, and `tracestate`, which has our id.
+"""Trace context of runs by W3C headers: `traceparent`, and `tracestate` with the id of our run.
 
-Both come from strangers. What is no such header begins a new trace, as the standard asks, and is no error.
+Incoming headers are untrusted. An invalid header starts a new trace, as the standard requires, and is no error.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from mulligan.failure import SettingsError
 _HEADER = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _OURS = re.compile(r"(?:^|,)[ \t]*mulligan=([\w.:/-]{1,200})[ \t]*(?:,|$)", re.ASCII)
 STATE = 8192
-"""Characters of a `tracestate` that are read; the standard promises 512."""
+"""Characters of a `tracestate` that are read; the standard guarantees 512."""
 
 
 class Headers(Protocol):
-    """What any library has them in; that of the standard library is no mapping."""
+    """Request headers of any library. Those of the standard library are not a Mapping."""
 
     def items(self) -> Iterable[tuple[str, str]]: ...
 
 
 class Above(NamedTuple):
-    """What a run was begun by, in another program."""
+    """The parent of a run in another program."""
 
     traceparent: str | None
     parent: str | None
-    """The id of the run there, where that was one of ours."""
+    """The id of the parent run, if mulligan recorded it."""
 
 
 def above(given: str | Headers) -> Above:
-    """From the header itself, or from all that came with a request (HTTP headers, MCP's `_meta`), in any case."""
+    """Parse the header itself, or all headers of a request (HTTP headers, MCP's `_meta`), in any case."""
     if isinstance(given, str):
         return Above(_read(given), None)
     if not callable(getattr(given, "items", None)):
@@ -43,7 +43,7 @@ def above(given: str | Headers) -> Above:
     header = said.get("traceparent")
     traceparent = _read(header) if isinstance(header, str) else None
     state = said.get("tracestate")
-    # A state without its trace means nothing, says the standard.
+    # By the standard, a state without its trace is ignored.
     ours = _OURS.search(state[:STATE]) if traceparent and isinstance(state, str) else None
     return Above(traceparent, ours[1] if ours else None)
 
@@ -56,7 +56,7 @@ def _read(header: str) -> str | None:
 
 
 def below(run: str, root: str, came_in: str | None) -> dict[str, str]:
-    """The headers for whatever a run calls: in the trace that came in, else in one of the outermost run's own."""
+    """Build the headers for outgoing requests, in the incoming trace or in one derived from the outermost run."""
     trace, flags = (came_in[3:35], came_in[53:]) if came_in else (_hex(f"trace {root}", 16), "01")
     ours = _OURS.fullmatch(f"mulligan={run}")
     state = {"tracestate": f"mulligan={run}"} if ours and ours[1] == run else {}

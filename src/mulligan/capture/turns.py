@@ -1,4 +1,4 @@
-"""A bounded agent loop whose tool calls answer the model."""
+"""Bounded agent loops, and tool calls whose failures are returned to the model."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from mulligan.recover.tool import Tool
 
 Tools = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
 OURS = "mulligan"
-"""The key under which we add to a tool's own answer."""
+"""The key under which mulligan adds notes to a tool's result."""
 Made = Callable[[Mapping[str, Any]], Any]
 
 
 class Turns:
-    """`for turn in mulligan.turns(limit=10):` ends after `limit` turns, whatever the model does.
+    """`for turn in mulligan.turns(limit=10):` ends after `limit` turns.
 
-    Outside a run the loop is one: its tool and model calls belong together.
+    Outside a run, the loop is a run of its own with all its tool and model calls.
     """
 
     def __init__(self, source: Callable[[], Kit], limit: int = 10) -> None:
@@ -52,7 +52,7 @@ class Turns:
                 yield Turn(kit, run, number, self)
 
     def report(self) -> str:
-        """What worked and what did not, for the final answer."""
+        """Return which calls succeeded and which failed, for the final answer."""
         overcome: set[tuple[str, int]] = set()
         for run in {call.run.id: call.run for call in self.made}.values():
             overcome |= {(run.id, link.failed) for link in run.links()}
@@ -72,7 +72,7 @@ class Turns:
 
 
 class Turn:
-    """One answer of the model, and the tool calls it asked for."""
+    """One model response and its tool calls."""
 
     def __init__(self, kit: Kit, run: ActiveRun, number: int, turns: Turns) -> None:
         self.number = number
@@ -87,22 +87,22 @@ class Turn:
 
     @property
     def notice(self) -> str:
-        """What to tell the model before its last turn; empty before that."""
+        """The note for the model in its last turn; otherwise empty."""
         return last_turn() if self.is_last else ""
 
     def call(self, tools: Tools, name: str, arguments: Any = None) -> Any:
-        """The tool's result, or the failure in the model's words. An `InfraError` leaves."""
+        """Execute a tool call. Return its result, or the failure as an answer for the model. Raises `InfraError`."""
         asked = Asked(self._kit, tools, name, arguments)
         if asked.is_async:
             raise SettingsError(f"{asked.name} is async: use `await turn.acall(...)`.")
-        # The loop's run, also in a thread, which knows of no current one.
+        # Use the run of the loop: a worker thread has no current run.
         with scope(self._kit, self._run) as run:
             call = self._begun(asked.attempts(run))
             try:
                 result = play(call)
             except InfraError:
                 raise
-            except Exception:  # noqa: BLE001 - it was classified and recorded; now the model is told
+            except Exception:  # noqa: BLE001 - classified and recorded; returned to the model
                 return asked.answer(call)
         if inspect.iscoroutine(result):
             result.close()
@@ -110,7 +110,7 @@ class Turn:
         return asked.told(result, call)
 
     async def acall(self, tools: Tools, name: str, arguments: Any = None) -> Any:
-        """The same for async tools, and for others too, which are called in a thread."""
+        """Execute a call of an async tool, or of a sync tool in a thread. Otherwise like `call`."""
         asked = Asked(self._kit, tools, name, arguments)
         with scope(self._kit, self._run) as run:
             call = self._begun(asked.attempts(run, _awaited if asked.is_async else _threaded))
@@ -118,7 +118,7 @@ class Turn:
                 result = await aplay(call)
             except InfraError:
                 raise
-            except Exception:  # noqa: BLE001 - it was classified and recorded; now the model is told
+            except Exception:  # noqa: BLE001 - classified and recorded; returned to the model
                 return asked.answer(call)
         return asked.told(result, call)
 
@@ -134,7 +134,7 @@ class Turn:
 
 
 class Asked:
-    """A tool call as a model asks for it: by name, with arguments that may be anything."""
+    """A tool call requested by a model: a tool name, and arguments of any form."""
 
     def __init__(self, kit: Kit, tools: Tools, name: str, arguments: Any) -> None:
         self.kit = kit
@@ -142,18 +142,18 @@ class Asked:
         self.called = name if isinstance(name, str) else str(name)
         self.name = self.called
         self._families: list[str] = []
-        """What was mended, by how sure we are of it."""
+        """The repair strategies used, for the confidence."""
         if isinstance(name, str) and name not in self.tools and (match := near.named(name, list(self.tools))):
             self.name = match.name
             self._families.append(f"tool {match.how}")
-        from mulligan.recover import written  # it needs json, and only agents' loops come here
+        from mulligan.recover import written  # lazy: imports json, needed only in agent loops
 
         self.given = arguments
         self.written = written.read(arguments)
         if self.written.mended:
             self._families.append("parse")
         function = self.tools.get(self.name)
-        # A method that was wrapped in its class is known there as a function, and `self` is for us to give.
+        # A method that was wrapped in its class is wrapped as a function, so pass `self` explicitly.
         self._args = (function.__self__,) if inspect.ismethod(function) and known_as(function) else ()
         self.wrapped = _wrapped(function, self.name, kit) if function is not None else None
         self.is_async = self.wrapped is not None and self.wrapped.is_async
@@ -163,7 +163,7 @@ class Asked:
         fault = self._fault()
         if wrapped is None or arguments is None or (fault is not None and not self.may_mend(wrapped, run)):
             if wrapped is not None and self.name != self.called:
-                wrapped = self.wrapped = None  # it was not called by its name, and we may not do so
+                wrapped = self.wrapped = None  # the name was corrected, but repairs are not allowed
             refuse = _refusing(fault or self._unknown())
             tool = Tool(name=self.called if wrapped is None else wrapped.name, mode="observe")
             return Attempts(run.kit, run, tool, self._shown(), refuse if through is None else through(refuse))
@@ -181,7 +181,7 @@ class Asked:
         )
 
     def _fault(self) -> AgentError | None:
-        """What is wrong with the call as it was written."""
+        """Return the error of the call as requested, if any."""
         if self.name != self.called or self.wrapped is None:
             return self._unknown()
         if self.written.value is None:
@@ -195,7 +195,7 @@ class Asked:
         return AgentError(f"There is no tool {self.called!r}.", code=TOOL_UNKNOWN_TOOL.code)
 
     def may_mend(self, wrapped: Wrapped, run: ActiveRun) -> bool:
-        """Whether a call that was written otherwise than it should be may be made as it was meant."""
+        """Return whether a malformed request may be repaired and executed."""
         policy = wrapped.options.policy or self.kit.policy
         return (
             wrapped.rules(self.kit, run.limits).mode == "repair"
@@ -229,21 +229,21 @@ class Asked:
         return value if value is not None and not self.written.mended else {"arguments": self.given}
 
     def answer(self, call: Attempts) -> dict[str, Any]:
-        """The failure in the model's words; if even that fails, that there was one."""
+        """Return the failure as an answer for the model. Never raises."""
         try:
             return self._worded(call)
-        except Exception:  # noqa: BLE001 - the loop goes on
+        except Exception:  # noqa: BLE001 - the loop must continue
             self.kit.fault("wording an answer for the model")
             return {"error": "tool/unknown", "code": "unknown", "message": "The call failed.", "recoverable": True}
 
     def told(self, result: Any, call: Attempts) -> Any:
-        """The result; where it is a failure, or not that of the call the model made, with a block of our own."""
+        """Return the result, with a note block if the call failed or was repaired."""
         if call.failure is None and not call.note:
             return result
         if call.failure is None:
             block: dict[str, Any] = {"note": call.note}
         else:
-            # What the tool itself said is passed on whole, and so it need not be quoted again.
+            # The result contains the tool's own message, so it is not quoted again.
             block = {name: value for name, value in self.answer(call).items() if name != "message"}
         if isinstance(result, dict) and OURS not in result:
             return {**result, OURS: block}
@@ -281,10 +281,10 @@ def _awaited(made: Made) -> Made:
 
 
 def _threaded(made: Made) -> Made:
-    """A sync tool that may be awaited: in a thread, so that it does not hold up the loop."""
+    """Make a sync function awaitable by a thread, so that it does not block the event loop."""
 
     async def threaded(given: Mapping[str, Any]) -> Any:
-        import asyncio  # loaded by whoever awaits us
+        import asyncio  # lazy: loaded by async callers
 
         result = await asyncio.to_thread(made, given)
         return await result if inspect.isawaitable(result) else result
@@ -297,7 +297,7 @@ async def _collected(stream: Any) -> list[Any]:
 
 
 def named(tools: Tools) -> dict[str, Callable[..., Any]]:
-    """Tools by the names the model knows them by."""
+    """Return the tools by the names that the model uses."""
     pairs = tools.items() if isinstance(tools, Mapping) else ((_called(tool), tool) for tool in tools)
     found: dict[str, Callable[..., Any]] = {}
     for name, tool in pairs:
@@ -314,7 +314,7 @@ def _called(tool: Callable[..., Any]) -> str:
 
 
 def known_as(function: Callable[..., Any]) -> Wrapped | None:
-    """What is known of a function that was wrapped."""
+    """Return the `WrappedFunction` of a wrapped function, or None."""
     known = getattr(function, "__mulligan__", None)
     return known if isinstance(known, Wrapped) else None
 

@@ -1,4 +1,4 @@
-"""tool and model: a function in, a recovering function out."""
+"""Wraps a tool or model function in a recovering function."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NO_GUARD = Guard(Policy())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOptions:
-    """What the developer says of a function."""
+    """The options of a wrapped function."""
 
     name: str = ""
     server: str | None = None
@@ -93,7 +93,7 @@ class ToolOptions:
             raise SettingsError(f"rejects is a set of HTTP statuses, such as {{422}}, got {given!r}.")
         object.__setattr__(self, "rejects", frozenset(statuses))
         for name in ("privileged", "released", "items"):
-            # A text is iterable too: taken letter by letter, it would protect nothing.
+            # Reject a text: iterated by character, it would protect nothing.
             given = getattr(self, name)
             names = None if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
             if names is None or not all(isinstance(each, str) for each in names):
@@ -102,7 +102,7 @@ class ToolOptions:
 
 
 class Rules:
-    """What holds for the calls of one function, in one sort of run."""
+    """The effective rules for the calls of one function in runs with the same options."""
 
     __slots__ = (
         "alone",
@@ -128,30 +128,30 @@ class Rules:
         self.kit: Kit = kit  # type: ignore[assignment] # none only in those that hold nowhere
         self.is_off = kit is not None and kit.is_silent
         self.is_plain = not self.is_off
-        """Whether all of a call is kept, as it was given."""
+        """Whether calls are recorded in full, with unchanged values."""
         self.limits = limits
-        """Those of a run that has only this call in it."""
+        """The options of a run for one standalone call."""
         self.mode: Mode = mode
         self.learn: Learn = "tell"
         self.is_retried = is_retried
         self.is_single = False
-        """Whether a call has one attempt and is guarded all the same."""
+        """Whether a call has only one attempt but is still checked by the circuit breaker."""
         self.guard = guard
         self.keeping: Keeping | None = None
         self.judge: Judge | None = None
         self.items: tuple[str, ...] = ()
-        """Arguments that the developer declared to name items."""
+        """Arguments that are declared to name items."""
         self.privileged: tuple[str, ...] = ()
-        """Arguments that the developer declared as privileged."""
+        """Arguments that are declared privileged."""
         self.is_destructive = False
         self.is_empty_fine = True
         self.form = form
         self.alone = None if kit is None else Alone.of(Run(id="", agent=kit.agent, environment=kit.environment))
-        """What a call outside any run says of its own."""
+        """The shared run fields of standalone calls."""
 
 
 class Wrapped:
-    """A function and what recovery must know of it. The recovering function has it as `__mulligan__`."""
+    """A function with the data for its recovery. Available as `__mulligan__` of the recovering function."""
 
     def __init__(self, function: Callable[..., Any], source: Source, options: ToolOptions) -> None:
         code = code_of(function)
@@ -160,7 +160,7 @@ class Wrapped:
         self.options = options
         self.name = options.name or name_of(function)
         self.key = self._make_key()
-        """Which tool it is: see `Tool.key`."""
+        """The identity of the tool: see `Tool.key`."""
         self.signature = Signature(function)
         self.is_method = self.signature.is_method
         self._refuse_unknown("privileged", options.privileged)
@@ -171,36 +171,35 @@ class Wrapped:
         self.is_async = self.is_async_stream or inspect.iscoroutinefunction(code)
         self._tools: dict[Mode, Tool] = {}
         self.is_looked_at = options.schema is not None or options.timeout is not None
-        """Whether there is more to do before each call than to make it."""
+        """Whether each call needs a check before it is made: a schema or a timeout."""
         self.verify = self._verifying()
         self.usual = Rules(None, NO_LIMITS, "observe", is_retried=False, guard=NO_GUARD, form=self._form())
-        """Those of a call that need not be looked at, and about which neither its run nor its function says anything
-        that the settings do not."""
+        """The rules of a call that needs no precheck, in a run without options of its own."""
         self._rules: tuple[Kit | None, dict[Limits | None, Rules]] = (None, {})
         self._judge = Judge(options.type, self.name, options.errors, options.empty)
         self.model: ModelCalls | None = None
         if options.model is not None:
-            from mulligan.capture.model import ModelCalls, ModelJudge  # not needed by those who have tools alone
+            from mulligan.capture.model import ModelCalls, ModelJudge  # lazy: needed only for models
 
             self.model, self._judge = ModelCalls(self, options.model), ModelJudge(self.name)
         self._closed: frozenset[str] | None = None
         self._is_told = False
-        """Whether it was said that its schema is none, if it is."""
+        """Whether the warning about an unusable schema was logged."""
 
     def _make_key(self) -> str:
-        """Several wrappings of one function are one tool."""
+        """Return the tool key. Functions wrapped several times are one tool."""
         inner = getattr(self.function, "__mulligan__", None)
         if isinstance(inner, Wrapped):
             return inner.key
         server = self.options.server
         function = "" if server else qualified_name_of(self.function)
-        # Local functions of one factory have one qualified name: they are told apart by the names they were given.
+        # Local functions of one factory share a qualified name, so add the tool name.
         if "<locals>" in function and function.rpartition(".")[2] != self.name:
             function = f"{function} {self.name}"
         return make_tool_key(self.name, server, function)
 
     def _refuse_unknown(self, option: str, names: Iterable[str]) -> None:
-        """A misspelt name would protect nothing, and nobody would notice."""
+        """Raise `SettingsError` for unknown argument names: a misspelled one would silently protect nothing."""
         given = self.options.schema or {}
         known = (*self.signature.names, *(given.get("properties") or {}))
         for name in names:
@@ -210,7 +209,7 @@ class Wrapped:
                 )
 
     def _verifying(self) -> Callable[..., Any] | None:
-        """The developer's check, which a function that is not async cannot await."""
+        """Return the `verify` function. Raises `SettingsError` if it is async and the tool is not."""
         verify = self.options.verify
         if verify is not None and inspect.iscoroutinefunction(code_of(verify)) and not self.is_async:
             raise SettingsError(f"verify is async and {self.name} is not. Give a function that needs no await.")
@@ -250,11 +249,11 @@ class Wrapped:
         first: First | None = None,
         mended: Mended | None = None,
     ) -> Attempts:
-        """A call ready to be played.
+        """Build the execution of one call.
 
-        `opening` makes the answer of what the function gave, where that is a stream. `through` changes how the
-        function is called: in a thread, say. `is_checked` holds the arguments against the signature first. `first` is
-        an attempt that was made and failed; `mended` one that was turned away, and how it was put right.
+        `open_stream` converts the function's return value, if it is a stream. `adapt` changes how the function is
+        called, for example in a thread. `should_check` validates the arguments against the signature first. `first` is
+        a failed first attempt. `repaired_request` is a rejected request with its repair.
         """
         arguments = self.signature.bind(args, kwargs)
         rules = self.rules(kit, run.limits)
@@ -266,7 +265,7 @@ class Wrapped:
             nonlocal last
             if check:
                 self.check(given)
-            if given is not arguments:  # else exactly as the caller made it
+            if given is not arguments:  # otherwise the call stays exactly as the caller made it
                 positional, named = self.signature.spread(given, args)
                 last = tuple(positional), named
             answer = (call.instead or self.function)(*last[0], **last[1])
@@ -311,11 +310,11 @@ class Wrapped:
         return call
 
     def receiver(self, args: tuple[Any, ...]) -> Receiver | None:
-        """What a call with these arguments works on beside them."""
+        """Return what a call with these arguments depends on besides them."""
         return find_receiver(self.function, args[0] if self.is_method and args else None)
 
     def _checking(self, args: tuple[Any, ...]) -> Callable[[Mapping[str, Any]], Any] | None:
-        """The developer's check of one call: given its arguments in the form in which the function was."""
+        """Bind `verify` to one call. It receives the arguments in the form of the original call."""
         verify = self.verify
         if verify is None:
             return None
@@ -330,7 +329,7 @@ class Wrapped:
         return acheck if inspect.iscoroutinefunction(code_of(verify)) else check
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        """Refuses, before anything has happened, arguments that break the schema."""
+        """Raise `SchemaMismatchError`, before execution, if arguments violate the schema."""
         try:
             schema = self.schema()
             named = {name: value for name, value in arguments.items() if not name.startswith("*")}
@@ -339,7 +338,7 @@ class Wrapped:
                 self._is_told = True
                 if why := schemas.pinned(self.options.schema).unusable():
                     log.warning("the schema of %s cannot be used, and nothing is checked by it: %s", self.name, why)
-        except Exception:  # noqa: BLE001 - what cannot be checked is not refused
+        except Exception:  # noqa: BLE001 - arguments that cannot be checked are accepted
             return
         if faults:
             told = "; ".join(
@@ -349,7 +348,7 @@ class Wrapped:
             raise Unfit(f"The arguments do not fit: {told}.")
 
     def _form(self) -> Form:
-        """What all its calls have in common. Each kit has its own: what may be told of them is for its gate to say."""
+        """Build the call template. One per capture context, because redaction settings differ."""
         places, nameable = self.signature.places, self.signature.nameable
         return Form(self.options.type, self.name, places, nameable, self.options.server, self._recorded_key())
 
@@ -357,7 +356,7 @@ class Wrapped:
         return self.key if self.key != self.name else None
 
     def rules(self, kit: Kit, limits: Limits | None) -> Rules:
-        """What holds for a call in a run with these limits; None stands for a call outside any run."""
+        """Return the rules for a call in a run with these options; None stands for a call outside any run."""
         known = self._rules
         if known[0] is not kit:
             known = self._rules = (kit, {})
@@ -367,7 +366,7 @@ class Wrapped:
         options = self.options
         if limits is None:
             record = options.record or kit.record
-        else:  # the stricter of the two, and more than its run is nothing kept of
+        else:  # the stricter one wins, and a step never records more than its run
             record = strictest(RECORDINGS, options.record, limits.record or kit.record) or kit.record
         mode = strictest(MODES, options.mode, None if limits is None else limits.mode) or kit.mode
         policy = options.policy or kit.policy
@@ -386,7 +385,7 @@ class Wrapped:
                 model=self.signature.default("model"),
             )
         learn = strictest(LEARNS, options.learn, None if limits is None else limits.learn) or kit.learn
-        rules.learn = "off" if mode == "observe" else learn  # who only observes tells nothing
+        rules.learn = "off" if mode == "observe" else learn  # observe mode must not use memory
         rules.privileged, rules.is_destructive = tuple(options.privileged), options.destructive
         if options.items:
             rules.items, rules.is_plain = tuple(options.items), False
@@ -398,16 +397,16 @@ class Wrapped:
         return rules
 
     def closed(self) -> Collection[str]:
-        """Texts that belong to the function's schema, and so to nobody: the members of its enums."""
+        """Return the shareable texts of the schema: the members of its enums."""
         if self._closed is None:
             try:
                 self._closed = frozenset(members(self.schema()))
-            except Exception:  # noqa: BLE001 - a stranger's schema
+            except Exception:  # noqa: BLE001 - a schema may be any object
                 self._closed = frozenset()
         return self._closed
 
     def recovering(self) -> Callable[..., Any]:
-        """The function to put in the place of the one that was wrapped."""
+        """Build the recovering function that replaces the wrapped one."""
         if self.is_async_stream:
             made: Callable[..., Any] = astreaming(self)
         elif self.is_stream:
@@ -416,7 +415,7 @@ class Wrapped:
             made = self._awaiting() if self.model is None else self._awaiting_either()
         else:
             made = self._calling() if self.model is None else self._calling_either()
-        made.__name__ = made.__qualname__ = self.name  # where the function has no name of its own to take over
+        made.__name__ = made.__qualname__ = self.name  # for callables without a name
         functools.update_wrapper(made, self.function)
         made.__mulligan__ = self  # type: ignore[attr-defined]
         return made
@@ -436,8 +435,9 @@ class Wrapped:
             began = timer()
             try:
                 result = function(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is what we are here for
-                first.failed(error, began, token)  # recovered below: what comes next is no consequence of handling it
+            except Exception as error:  # noqa: BLE001 - any error of the call is classified and recovered
+                # recovered below, outside this handler, so that later errors do not get this one as context
+                first.failed(error, began, token)
             except BaseException as error:
                 first.cancelled(error, began, token)
                 raise
@@ -450,8 +450,8 @@ class Wrapped:
         return call
 
     def _calling_either(self) -> Callable[..., Any]:
-        """For a model, which answers at once or token by token, as it is asked to."""
-        from mulligan.capture.tokens import is_asked_for, opened  # not needed by those who have tools alone
+        """Build the wrapper for a model that may return a stream or a complete answer."""
+        from mulligan.capture.tokens import is_asked_for, opened  # lazy: needed only for models
 
         plainly = self._calling()
 
@@ -461,7 +461,7 @@ class Wrapped:
         return call
 
     def _awaiting_either(self) -> Callable[..., Any]:
-        from mulligan.capture.tokens import aopened, is_asked_for  # not needed by those who have tools alone
+        from mulligan.capture.tokens import aopened, is_asked_for  # lazy: needed only for models
 
         plainly = self._awaiting()
 
@@ -485,8 +485,9 @@ class Wrapped:
             began = timer()
             try:
                 result = await function(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is what we are here for
-                first.failed(error, began, token)  # recovered below: what comes next is no consequence of handling it
+            except Exception as error:  # noqa: BLE001 - any error of the call is classified and recovered
+                # recovered below, outside this handler, so that later errors do not get this one as context
+                first.failed(error, began, token)
             except BaseException as error:
                 first.cancelled(error, began, token)
                 raise
@@ -500,7 +501,7 @@ class Wrapped:
 
 
 def members(schema: Mapping[str, Any] | None) -> set[str]:
-    """Texts that belong to a tool's schema."""
+    """Return the enum members of a tool's schema."""
     properties = (schema or {}).get("properties", {})
     return {
         member
@@ -512,8 +513,8 @@ def members(schema: Mapping[str, Any] | None) -> set[str]:
 
 
 async def within(answer: Any, seconds: float | None, name: str, timeout: float) -> Any:
-    """What an awaitable comes to, if it does in time."""
-    import asyncio  # loaded by whoever awaits us
+    """Await a result for at most these seconds, or raise TimeoutError."""
+    import asyncio  # lazy: loaded by async callers
 
     late = f"{name} did not answer in {timeout:g} s."
     if seconds is not None and seconds <= 0:
@@ -529,7 +530,7 @@ async def within(answer: Any, seconds: float | None, name: str, timeout: float) 
 
 
 def _is_raised_here(error: Exception) -> bool:
-    """Whether a TypeError was raised by a call in this very file, and not further in."""
+    """Return whether a TypeError was raised by a call in this module, not deeper."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -537,7 +538,7 @@ def _is_raised_here(error: Exception) -> bool:
 
 
 def wrap(function: Any, source: Source, options: ToolOptions) -> Any:
-    """The recovering form of a function, static method or class method."""
+    """Return the recovering form of a function, static method or class method."""
     if isinstance(function, staticmethod | classmethod):
         return type(function)(wrap(function.__func__, source, options))
     if isinstance(function, type):

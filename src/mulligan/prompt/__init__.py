@@ -1,6 +1,7 @@
-"""Every sentence a model reads about a failure: the other exit of the process, and guarded like the first.
+"""All messages that models read about failures. Every message is sanitized.
 
-`guard` says what of a stranger's words may be shown. All sentences go through it: none can be had without a redactor.
+`Sanitizer` controls which untrusted text may be shown. All message classes derive from it, so that no message can
+bypass the redactor.
 """
 
 from __future__ import annotations
@@ -15,6 +16,6 @@ __all__ = [
 
 
 class Prompt(Lessons, Sessions):
-    """The sentences about failures: of one call, of many, and of what was learned from them."""
+    """All messages: about one call, about a run or session, and about lessons."""
 
     __slots__ = ()

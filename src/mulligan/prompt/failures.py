@@ -1,4 +1,4 @@
-"""A call that failed, in a model's words: what happened and may help, what was repaired, why no more is tried."""
+"""Messages about one failed call: the failure, suggestions, repairs, and why recovery stopped."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mulligan.records import LAST_PART, OPEN, REQUOTED, Ahead, Change, Precedent
 from mulligan.redaction import clean
 
 MIN_TOLD_CONFIDENCE = 0.5
-"""A suggestion that is less likely to be right is not shown to a model. People may ask for all."""
+"""Suggestions with lower confidence are not shown to a model. People can list all."""
 
 
 class Failures(Guard):
-    """Sentences about one call."""
+    """Messages about one call."""
 
     __slots__ = ()
 
@@ -33,10 +33,10 @@ class Failures(Guard):
         spiral: str = "",
         repeat_note: str = "",
     ) -> dict[str, Any]:
-        """The failure in the words of a tool's answer: what happened, what to do, what may work and what worked before.
+        """Build the tool result for a failed call: the failure, a hint, suggestions and precedents.
 
-        `names` are tools that may have been meant. `closed` are values that belong to the tool and not to a run, such
-        as the members of an enum: no other text of an earlier run is repeated.
+        `names` are tools that the model may have intended. `shareable` are texts that may be repeated, such as enum
+        members. No other text of an earlier run is repeated.
         """
         told: dict[str, Any] = {
             "error": self._line(failure.kind, NAME),
@@ -56,29 +56,31 @@ class Failures(Guard):
         return told
 
     def _hint(self, failure: Failure) -> str:
-        if not failure.recoverable and failure.hint == failure.kind.hint:  # the author named none that fits
+        # the kind's hint does not fit an unrecoverable error
+        if not failure.recoverable and failure.hint == failure.kind.hint:
             return "Trying again cannot help: go on without it, or say that it failed."
         return unmarked(self._redactor.shown(failure.hint, 300))
 
     def suggestions(self, offered: Iterable[Recovery]) -> list[str]:
-        """What may work, as far as it is worth a model's turn."""
+        """Return the suggestions with enough confidence to show to a model."""
         return [self.suggestion(each) for each in offered if each.confidence >= MIN_TOLD_CONFIDENCE]
 
     def suggestion(self, offered: Recovery) -> str:
-        """A repair that was not made: the model's own values, and ours from the schema, so that they can be shown."""
+        """Describe a repair that was not made. Its values come from the model's call or the schema, so they may be
+        shown."""
         told = ", ".join(self._changed(each) for each in offered.changes[:CHANGES])
-        # A number that a stranger named, and is no bound, is not ours: whose it is stands beside it.
+        # A number from the error text that is no bound is untrusted, so name its source.
         is_theirs = any(each.from_ == "error" and each.how == "substitute" for each in offered.changes)
         whose = ", by what the error says" if is_theirs else ""
         return f"This may work: {told}{whose}." if told else "The same call may work later."
 
     def hint(self, known: Sequence[Precedent]) -> str:
-        """After a failure of a coding agent: what overcame it in earlier sessions of the same folder."""
+        """Return the hint after a failure in a coding agent: what recovered it in earlier sessions in this folder."""
         told = " ".join(self.precedent(each) for each in known)
         return f"mulligan, from earlier sessions in this folder: {told}" if told else ""
 
     def precedent(self, known: Precedent, closed: Collection[str] = ()) -> str:
-        """What overcame the same failure before, and how often."""
+        """Describe what recovered the same failure before, and how often."""
         times = f"in {known.worked} of {known.seen} runs" if known.seen > 1 else "once"
         if 0 < known.likeness < 1:
             times += ", for a failure much like this one"
@@ -104,12 +106,12 @@ class Failures(Guard):
         return f"The same call worked before, {times}, when it was made again later."
 
     def change(self, changed: Change, closed: Collection[str] = ()) -> str:
-        """One changed argument, in a few words. Texts of other runs are named, not repeated."""
+        """Describe one changed argument. Texts of other runs are mentioned, not repeated."""
         path = self._name(changed.path)
         return self.advice(changed, closed) or (f"another {path}" if path else "other arguments")
 
     def advice(self, changed: Change, closed: Collection[str] = ()) -> str:
-        """The same where it tells a model what to do; nothing where it only says that a value was another."""
+        """Describe a change as an instruction; empty if it only says that a value was different."""
         path = self._name(changed.path)
         if changed.path == TOOL:
             return f"call {self._name(changed.after) or 'another tool'} instead"
@@ -125,9 +127,9 @@ class Failures(Guard):
         return ""
 
     def _ahead(self, call: Ahead, closed: Collection[str]) -> str:
-        """A call that must come first. Texts of other runs are named, not repeated."""
+        """Describe a prerequisite call. Texts of other runs are mentioned, not repeated."""
         given = [
-            # A secret is not even shown to be left out: that looks like one, and whoever is careful takes it away.
+            # Omit even the placeholder for a secret: it looks like a secret and would be redacted.
             name
             if self._secret(name)
             else f"{name}={self._shown(value) if self._may_tell(name, value, closed) else '...'}"
@@ -138,7 +140,7 @@ class Failures(Guard):
         return f"{tool}({', '.join(given[:CHANGES])})" if tool else ""
 
     def note(self, tool: str, changes: Iterable[Change]) -> str:
-        """Announces a repair, so that the model learns from it although its history shows the call it made."""
+        """Return the note about a repair. Without it, the model would only see the call that it made."""
         told = [self._changed(each) for each in changes]
         more = f" and {len(told) - CHANGES} more" if len(told) > CHANGES else ""
         return (
@@ -157,25 +159,25 @@ class Failures(Guard):
         if changed.how == "drop":
             return f"{path} left out"
         before, after = self._shown(changed.before), self._shown(changed.after)
-        if before == after:  # a cast: what was changed is the type
+        if before == after:  # only the type changed
             return f"{path} as {_TYPES.get(type(changed.after), 'another type')} {after}"
-        if changed.before is None and changed.after is not None:  # it was missing
+        if changed.before is None and changed.after is not None:  # the argument was missing
             return f"{path}={after}"
         return f"{path} {before} -> {after}"
 
     def prepared(self, tool: str, first: Sequence[Ahead]) -> str:
-        """Announces calls that were made because the one that failed needed them first."""
+        """Return the note about prerequisites that were called after a failure."""
         told = [shown for each in first if (shown := self._ahead(each, ()))] or [f"{len(first)} other calls"]
         return (
             f"mulligan: {self._line(tool, NAME)} was called again after {', then '.join(told)}, which had been missing."
         )
 
     def confirmed(self, tool: str) -> str:
-        """Announces that a call had worked although its answer was lost."""
+        """Return the note about a call that executed although its answer was lost."""
         return f"mulligan: the answer of {self._line(tool, NAME)} was lost; a check found that it had worked."
 
     def ignored(self, tool: str, names: Sequence[str], meant: Mapping[str, str]) -> str:
-        """Tells of arguments that a tool does not list: most servers drop them silently, and the call seems right."""
+        """Return the note about unknown arguments: most servers ignore them silently, so the call seems correct."""
         told = ", ".join(self._line(name, PATH) for name in names[:CHANGES])
         more = f" and {len(names) - CHANGES} more" if len(names) > CHANGES else ""
         near = [
@@ -186,21 +188,21 @@ class Failures(Guard):
         return f"mulligan: {self._line(tool, NAME)} {said}.{hint}"
 
     def held_back(self, tool: str, server: str) -> str:
-        """Why a call was not made that a person must look at first."""
+        """Explain that a call was blocked until a person accepts the tool's definition."""
         return (
             f"{self._line(tool, NAME)} was not called: its definition is not the one that was accepted. "
             f"A person has to look at it: mulligan proxy accept {self._line(server, NAME)}"
         )
 
     def left_alone(self, tool: str, seconds: float) -> str:
-        """Why a call was not made while the other side is down."""
+        """Explain that a call was blocked by an open circuit breaker."""
         return (
             f"{self._line(tool, NAME)} was not called: too many of its calls have failed in the last seconds. "
             f"It is tried again in {max(seconds, 0.1):.1f} s."
         )
 
     def repeated(self, tool: str, failure: Failure, count: int) -> str:
-        """Why a call was answered without being made."""
+        """Explain that a call was blocked because it failed before with the same arguments."""
         times = "twice" if count == 2 else f"{count} times"
         return (
             f"{self._line(tool, NAME)} was given up {times} in this run with the same arguments, each time with "
@@ -208,11 +210,11 @@ class Failures(Guard):
         )
 
     def failed_identically(self, count: int) -> str:
-        """Tell of a call that failed as it did before, with the same arguments."""
+        """Return the note about a call that failed again with the same arguments."""
         return f"mulligan: this call failed the same way {count} times in this run."
 
     def again(self, failure: Failure, limit: int = 600) -> str:
-        """What was wrong with the last request or answer, for the model that is asked once more."""
+        """Describe the error of the last request or answer, for the retry with the model."""
         if failure.kind.code in ("invalid_output", "output_limit"):
             said = f"{self._line(failure.message, limit)} {self._hint(failure)}"
             return f"[mulligan] Your last answer could not be used. {said}"
@@ -225,10 +227,10 @@ class Failures(Guard):
     def epitaph(
         self, failure: Failure, *, attempts: int, seconds: float, waits: Sequence[float], why: str, run: str
     ) -> str:
-        """The note on an exception that leaves: what was tried, why no more, and where to look, if it is recorded."""
+        """Return the note on an exception: attempts, stop reason, and the run to inspect, if it is recorded."""
         tried = f"{attempts} attempts" if attempts > 1 else "1 attempt" if attempts else "no attempt"
         waited = f", waited {' and '.join(f'{wait:.1f} s' for wait in waits)}" if waits else ""
-        where = unmarked(" ".join(clean(" ".join(run.split()), 12).split()))  # made of chance, and may look like one
+        where = unmarked(" ".join(clean(" ".join(run.split()), 12).split()))  # random, and may look like a secret
         said = f"mulligan: {self._line(failure.kind, NAME)}, {tried} in {seconds:.1f} s{waited}; {why}."
         return f"{said} Details: mulligan show {where}" if where else said
 
@@ -244,5 +246,5 @@ _FORMS: dict[tuple[str, Any], str] = {
     ("trim", None): "{} without surrounding spaces",
     ("substitute", REQUOTED): "{} with other quotes or escapes",
 }
-"""Forms of a change that carries no value of a run."""
+"""Phrases for changes without a value of a run."""
 _TYPES = {int: "the number", float: "the number", bool: "true or false:", str: "the text"}

@@ -1,4 +1,4 @@
-"""What is known of tools, in a model's words: lessons and pitfalls, and what a prompt says before them."""
+"""Messages about lessons and fixes, and the introduction of a prompt."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from mulligan.records import LAST_PART, Ahead, Change, Fix, Lesson
 from mulligan.redaction import quote
 
 BUDGET = 800
-"""Tokens of what is told of tools, unless somebody says otherwise: a model reads them with every request."""
+"""Default token limit for lessons in a prompt: a model reads them with every request."""
 
 
 class Lessons(Failures):
-    """Sentences about what was learned, and from whom."""
+    """Messages about lessons and fixes."""
 
     __slots__ = ()
 
     def mistake(self, tool: str, kind: str, changes: Sequence[Change], first: Sequence[Ahead]) -> str:
-        """What a lesson is about: what agents do that fails. Names and closed values, nobody's texts."""
+        """Describe the mistake of a lesson, with names and shareable values only."""
         called = self._name(tool) or "a tool"
         fails = f"It fails with {self._line(kind, NAME)}." if kind else "It fails."
         if first:
@@ -50,7 +50,7 @@ class Lessons(Failures):
         return f"a value of {path} that it rejects"
 
     def correction(self, tool: str, changes: Sequence[Change], first: Sequence[Ahead]) -> str:
-        """What to do instead."""
+        """Describe the correction of a lesson."""
         called = self._name(tool) or "the tool"
         if first:
             calls = [told for each in first[:CHANGES] if (told := self._ahead(each, ()))]
@@ -80,17 +80,17 @@ class Lessons(Failures):
         return f"choose another of the values that {path} may have" if changed.how == "enum" else ""
 
     def example(self, tool: str, arguments: Mapping[str, Any], first: Sequence[Ahead] = ()) -> str:
-        """A call as an example: its names, and its values where they belong to nobody."""
+        """Format a call as an example, with names and shareable values only."""
         ahead = [told for each in first[:CHANGES] if (told := self._ahead(each, ()))]
         call = self._ahead(Ahead(tool=tool, arguments=dict(list(arguments.items())[:LINES])), ())
         return ", then ".join([*ahead, call]) if call else ""
 
     def message(self, text: str, limit: int = 300) -> str:
-        """What a failure says, on one line and without secrets. Whoever shows it quotes it."""
+        """Return a failure message on one line without secrets. The caller must quote it."""
         return self._line(text, limit)
 
     def rewording(self, mistake: str, correction: str) -> str:
-        """Asks a model to say a lesson better."""
+        """Ask a model to reword a lesson."""
         return (
             "Reword the two parts of this lesson for a coding or tool-calling agent, in plain, short sentences. Keep "
             "every name and value exactly as it is, add none, and invent nothing. Answer with two lines, the first "
@@ -99,12 +99,11 @@ class Lessons(Failures):
         )
 
     def lesson(self, known: Lesson) -> str:
-        """What goes wrong with a tool, what to try then, and how well that is proven; empty where it cannot be told.
+        """Describe a lesson: mistake, correction and evidence; empty if it cannot be shown.
 
-        Where it was learned from calls, names and closed values are told in our words, whatever else is stored of it;
-        what a person made of that follows, marked as data, for it is the calls that are proven. Another lesson of a
-        person's is repeated as it is while it is in force, and what came with mulligan as long as nobody has changed
-        it; else it is marked as data.
+        A learned lesson is rebuilt from its changes, with names and shareable values, whatever text is stored. A
+        person's edit is added as quoted data, because only the calls are proven. A lesson that a person wrote is shown
+        as it is while active, a seed lesson while unedited. All others are quoted as data.
         """
         mistake, correction = known.mistake, known.correction
         is_ours = known.source == "learned"
@@ -123,7 +122,7 @@ class Lessons(Failures):
         return f"{told} A person adds: {added}" if added else told
 
     def _record(self, known: Lesson) -> str:
-        """How well a lesson is proven. What came with mulligan was not seen here, and is no evidence."""
+        """Describe the evidence for a lesson. Seed lessons have none of their own."""
         if known.is_seed:
             times = f"{known.seen} times" if known.seen > 1 else "once"
             return f"known of this program, {f'met here {times}' if known.seen else 'not seen here'}"
@@ -133,12 +132,12 @@ class Lessons(Failures):
         return worked if known.tried else "approved by a person"
 
     def lesson_hint(self, known: Lesson) -> str:
-        """After a failure of a coding agent: a lesson about just such a one."""
+        """Return the hint after a failure in a coding agent: a lesson about it."""
         told = self.lesson(known)
         return f"mulligan, a lesson about this: {told}" if told else ""
 
     def pitfall(self, fix: Fix, closed: Collection[str] = ()) -> str:
-        """What a model should know of a tool before it calls it: closed values and names, nobody's texts."""
+        """Describe a fix for a prompt, with names and shareable values only."""
         times = f"worked {fix.worked} of {fix.tried} times" if fix.tried > 1 else "worked once"
         if fix.sort == "recipe":
             calls = [told for each in fix.first[:CHANGES] if (told := self._ahead(each, closed))]
@@ -148,15 +147,15 @@ class Lessons(Failures):
         return ""
 
     def taught(self, pitfalls: Sequence[str]) -> str:
-        """The same for a tool's description."""
+        """Return the text about fixes that is appended to a tool's description."""
         return f"Calls of this tool have failed before. What helped: {'. '.join(pitfalls)}. [noted by mulligan]"
 
     def about_tool(self, tool: str, *, was_asked: bool = False) -> str:
-        """A tool's name over what is known of it; empty where it is no name, and nobody asked for it by that."""
+        """Return a tool's name as a heading; empty if it is no valid name and was not requested."""
         return self._name(tool) or (self._sentence(tool)[:NAME] if was_asked else "")
 
     def opening(self) -> str:
-        """What mulligan does, what its notes mean, and when to ask it."""
+        """Explain what mulligan does, what its notes mean and when to query it."""
         return (
             "mulligan records the tool calls of this agent, repeats or repairs a failed one where that is safe, and "
             "remembers what helped.\n"
@@ -167,17 +166,17 @@ class Lessons(Failures):
         )
 
     def short_opening(self) -> str:
-        """The same where there is little room."""
+        """Return a short form of `introduction`."""
         return 'Notes that begin with "mulligan:" say what was repaired or tried already, and what helped before.'
 
     def known_pitfalls(self, is_any: bool) -> str:
-        """Before what is known of each tool."""
+        """Return the heading of the list of lessons."""
         if not is_any:
             return "Nothing is proven about these tools yet."
         return "What is known to go wrong, the best proven first:"
 
     def elsewhere(self, address: str) -> str:
-        """Where people see all of it: the pages of a server, named where its address may be told."""
+        """Return where people find all lessons: the address of the server, if it may be shown."""
         shown = self._line(address, 200)
         if shown == address and not any(character.isspace() for character in address):
             return f"All lessons and what they rest on: {shown}/lessons"
@@ -188,12 +187,12 @@ _A = {"integer": "a whole number", "number": "a number", "string": "a text", "bo
 
 
 def section_title() -> str:
-    """Over the marked section of a file for coding agents."""
+    """Return the heading of the managed section in a file for coding agents."""
     return "## Tool calls that fail"
 
 
 def skill_about() -> str:
-    """The front of a skill: by what it says, an agent decides whether to read the rest."""
+    """Return the front matter of a skill. Agents decide by it whether to read the rest."""
     return (
         "---\nname: mulligan-pitfalls\n"
         "description: What is known to go wrong with the tools used here, and what helped. "

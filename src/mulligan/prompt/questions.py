@@ -1,4 +1,4 @@
-"""What an agent is answered that asks our own MCP server."""
+"""Messages of mulligan's own MCP server."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mulligan.records import Pattern, Step
 
 
 class Answers(Prompt):
-    """All sentences, and those of its answers."""
+    """All messages, with those of the MCP server."""
 
     __slots__ = ()
 
     def instructions(self) -> str:
-        """What the server is for, and when to ask it."""
+        """Return the instructions of the server: what it is for and when to use it."""
         return (
             "mulligan remembers which tool calls failed here and what helped. When a call has failed, ask suggest_fix "
             "before you try it again; before you use a tool that you do not know well, ask known_failures. If you "
@@ -25,7 +25,7 @@ class Answers(Prompt):
         )
 
     def met(self, pattern: Pattern, helps: str) -> str:
-        """A pattern: how often it was met, what it says, what helps."""
+        """Describe a pattern: occurrences, message template and fix."""
         tool, kind = self._name(pattern.tool) or "a tool", self._line(pattern.kind, NAME)
         times = f"met {pattern.count} times" if pattern.count != 1 else "met once"
         said = self._quoted(self._line(pattern.template or pattern.message, 160), tool)
@@ -33,21 +33,21 @@ class Answers(Prompt):
         return f"{line}\n  {helps}" if helps else line
 
     def known(self, told: Sequence[str], tool: str | None) -> str:
-        """What is known of a tool, or of all."""
+        """Answer `known_failures` for one tool or for all."""
         about = f" of {self._line(tool, NAME)}" if tool else ""
         lines = [each if each.startswith("- ") else f"- {each}" for each in told if each]
         head = f"What is known{about}:" if lines else f"Nothing is known{about} that would help here."
         return "\n".join([head, *lines])
 
     def advised(self, failure: Failure, tool: str, told: Sequence[str]) -> str:
-        """What to do about a failed call."""
+        """Answer `suggest_fix` for a failed call."""
         outcome = " It may have taken effect: check before you do it again." if failure.ran is Ran.UNKNOWN else ""
         head = f"{self._line(tool, NAME)} failed with {self._line(failure.kind, NAME)}. {self._hint(failure)}{outcome}"
         lines = [f"- {each}" for each in dict.fromkeys(told)]
         return "\n".join([head.strip(), *(lines or ["Nothing more is known that would mend it."])])
 
     def failed(self, step: Step, is_overcome: bool, seconds: int) -> str:
-        """A failed call of late."""
+        """Describe a recent failed call."""
         assert step.failure is not None
         tool, kind = self._name(step.name) or "a tool", self._line(step.failure.kind, NAME)
         said = self._quoted(self._line(step.failure.message, 160), tool)
@@ -66,7 +66,7 @@ class Answers(Prompt):
         return f"{id} was written by people, and no record is kept of how it works: nothing was counted."
 
     def refused(self, why: str) -> str:
-        """Why a question was not answered."""
+        """Return why a query was rejected."""
         return self._line(why, 400)
 
 

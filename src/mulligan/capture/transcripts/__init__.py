@@ -1,4 +1,4 @@
-"""Session logs that are already on disk, read as records: one file a format.
+"""Readers for session logs on disk, one module per format.
 
-`formats.py` tells a file's format by its content; each format yields a `History` a run, from `gathering.py`.
+`formats.py` detects the format of a file by its content. Each reader yields one `History` per run.
 """

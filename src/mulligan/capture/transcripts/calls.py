@@ -1,7 +1,7 @@
-"""Recorded calls, a row each: `run_id, seq, tool, parameters, outcome, error, result_excerpt`; a run's stand together.
+"""Reader for recorded calls, one row per call, with the rows of a run in sequence.
 
-`dataset`, `model`, `user_said` and `ts` are used where they are. A row says itself whether it failed; what kind of
-failure that is, if it is one, we say.
+Columns: `run_id, seq, tool, parameters, outcome, error, result_excerpt`, and optionally `dataset`, `model`, `user_said`
+and `ts`. The row states whether the call failed; the failure is classified here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def read(lines: Lines, reading: Reading) -> Iterator[History]:
             continue
         if (row.dataset, row.run_id) != known:
             if run is not None and (history := run.history()):
-                # Up to the row before: what follows belongs to the next run, and is read again after an interruption.
+                # Report the offset before this row: it belongs to the next run and must be read again after an
+                # interruption.
                 here, lines.offset = lines.offset, before
                 yield history
                 lines.offset = here

@@ -1,7 +1,7 @@
-"""Claude Code: a line an entry, in `~/.claude/projects/FOLDER/SESSION.jsonl`.
+"""Reader for Claude Code logs: one entry per line, in `~/.claude/projects/FOLDER/SESSION.jsonl`.
 
-A call is a block `tool_use` of an assistant's message, its answer a block `tool_result` of a user's. Only what is
-flagged `is_error` has failed. The calls of a subagent are a run of their own, in the same file or beside it.
+A call is a `tool_use` block of an assistant message, its result a `tool_result` block of a user message. Only results
+with `is_error` have failed. The calls of a subagent are a separate run, in the same file or next to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mulligan.records import History
 
 NAME = "claude-code"
 OPEN = 64
-"""Runs of one file that are gathered at the same time."""
+"""Runs of one file that are built at the same time."""
 
 
 class _Block(msgspec.Struct, gc=False):
@@ -74,7 +74,7 @@ def read(lines: Lines, reading: Reading) -> Iterator[History]:
             if not is_object(line):
                 reading.unknown += 1
                 continue
-            # Of all the talk, only the first words of a session are wanted, and the first after an error.
+            # Of plain messages, only the first of a session and the first after an error are needed.
             wants_talk = not runs or next(reversed(runs.values())).wants_talk
             if not wants_talk or not (b'"user"' in line or b'"assistant"' in line):
                 continue
@@ -101,9 +101,9 @@ def read(lines: Lines, reading: Reading) -> Iterator[History]:
 
 
 def _tells(line: bytes) -> bool:
-    """Whether a line says anything about calls. Most are long and do not: each word is looked for to their end."""
+    """Return whether a line may hold calls. Fast pre-filter: most lines are long and hold none."""
     return (
-        b'"tool_' in line  # a use, or a result
+        b'"tool_' in line  # tool_use or tool_result
         or b'"compact_boundary"' in line
         or b'"isApiErrorMessage"' in line
         or b'"api_error"' in line

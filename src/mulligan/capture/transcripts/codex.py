@@ -1,7 +1,7 @@
-"""Codex: a line an event, in `~/.codex/sessions/YYYY/MM/DD/rollout-TIME-ID.jsonl`.
+"""Reader for Codex logs: one event per line, in `~/.codex/sessions/YYYY/MM/DD/rollout-TIME-ID.jsonl`.
 
-A call and its answer are two response items. Whether a command failed is told by the event that completes it, or by
-what stands around its output; a call of an MCP server by its result. Before version 0.30 a line was the item itself.
+A call and its result are two response items. A failed command is recognized by its completion event or by the frame
+around its output, a failed MCP call by its result. Before version 0.30, a line was the item itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mulligan.records import History
 
 NAME = "codex"
 _TROUBLE = (b"xit", b"rror", b"ail", b"eject", b"success", b"unsupported")
-"""What an answer holds that may be a failure."""
+"""Byte sequences of results that may be failures."""
 _EXIT = re.compile(r"^(?:Exit code: |Process exited with code )(-?\d{1,5})", re.MULTILINE)
 _REFUSED = ("rejected by user", "user rejected", "user declined", "denied by user", "aborted by user")
 
@@ -94,7 +94,7 @@ def recognises(head: bytes) -> bool:
 def read(lines: Lines, reading: Reading) -> Iterator[History]:
     run = Gathering(reading, NAME, lines.path.name)
     first = 0
-    """The first line that is a subagent's own: before it stands a copy of its parent's log."""
+    """The ordinal of the subagent's first line. Earlier lines are a copy of its parent's log."""
     for line in lines:
         reading.lines += 1
         if not _tells(line) and not (run.wants_talk and b'"user' in line):
@@ -137,7 +137,7 @@ _KINDS = re.compile(
     rb'"type":\s?"(?:function_call|custom_tool_call|local_shell_call|item_completed|\w{1,40}_end"|session_meta|turn_context|'
     rb'\w{0,20}compact|stream_error|error")|"instructions"'
 )
-"""What a line is that says anything about calls, by its type or that of what it carries."""
+"""Line types that may hold calls."""
 
 
 def _tells(line: bytes) -> bool:
@@ -176,12 +176,12 @@ def _arguments(given: Any) -> Any:
         try:
             return msgspec.json.decode(given)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            pass  # the model wrote something else: that is what it said
+            pass  # not valid JSON: keep the model's text
     return {"input": given}
 
 
 def _output(payload: _Payload, run: Gathering, moment: int) -> None:
-    """The answer as the model saw it. A command's exit code stands in a frame around its output."""
+    """Add a result as the model saw it. The exit code of a command is in a frame around its output."""
     if not run.is_waiting(payload.call_id):
         return
     raw = bytes(payload.output)
@@ -192,7 +192,7 @@ def _output(payload: _Payload, run: Gathering, moment: int) -> None:
     has_failed = False
     if isinstance(said, str) and said[:1] == "{":
         with contextlib.suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
-            said = msgspec.json.decode(said)  # else it is a text that begins like an object
+            said = msgspec.json.decode(said)  # otherwise a text that starts like an object
     if isinstance(said, dict):
         about = said.get("metadata")
         code = about.get("exit_code") if isinstance(about, dict) else None
@@ -246,7 +246,7 @@ def _completed(item: _Item, run: Gathering, moment: int) -> None:
     match item.type:
         case "CommandExecution" | "commandExecution":
             if not run.is_waiting(item.id) and item.exit_code is not None:
-                # A script of the model's ran it: it has no call of its own in the log.
+                # Executed by a script of the model, so the log has no call for it.
                 command = " ".join(map(str, item.command)) if isinstance(item.command, list) else item.command
                 run.called(item.id, "shell", {"command": command}, moment)
             _command(item.id, item.exit_code, item, run, moment)
@@ -259,7 +259,7 @@ def _completed(item: _Item, run: Gathering, moment: int) -> None:
 
 
 def _command(id: str, code: int | None, said: _Payload | _Item, run: Gathering, moment: int) -> None:
-    """The event that completes a command comes before the answer, and tells its exit code."""
+    """Add the exit code of a command. Its completion event precedes the result."""
     if code:
         output = opened_value(said.aggregated_output) or opened_value(said.stderr) or ""
         run.answered(id, f"Exit code: {code}\n{output}", True, moment)

@@ -1,4 +1,4 @@
-"""Our own export: a line that says so, with the version of the format, then a run a line."""
+"""Reader for mulligan's own export: a header line with the format version, then one run per line."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from mulligan.records import History, decode
 
 NAME = "mulligan"
 VERSION = 1
-"""Grows when an older mulligan could no longer read what a newer one writes."""
+"""Increase it when older versions of mulligan cannot read the format."""
 
 
 class Header(msgspec.Struct, omit_defaults=True):
     """The first line of an export."""
 
     mulligan: str
-    """`export`."""
+    """Always `export`."""
     version: int
     level: str = ""
-    """How much was hidden: local or shared."""
+    """The redaction level: local or shared."""
     exported: int = 0
     """UTC milliseconds."""
     since: int | None = None
@@ -52,17 +52,17 @@ def read(lines: Lines, reading: Reading) -> Iterator[History]:
     for line in lines:
         reading.lines += 1
         if line.startswith(b'{"mulligan":'):
-            continue  # the header, or that of another export put behind this one
+            continue  # the header, or that of another export appended to this one
         try:
             history = decode(line, History)
         except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
             reading.unknown += 1
             continue
         if any(step.run != history.run.id for step in history.steps):
-            reading.unknown += 1  # somebody has put it together by hand
+            reading.unknown += 1  # edited by hand
             continue
         if not all(link.evidence for link in history.links):
-            # An older version linked similar calls, which are often different items.
+            # Older versions linked similar calls, which are often different items.
             links = link_recoveries(history.steps, history.run)
             history = msgspec.structs.replace(history, links=tuple(links))
         yield attach_links(history)

@@ -1,4 +1,4 @@
-"""Which format a file has, by its content, and its runs one by one."""
+"""The log formats, and their detection by content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mulligan.records import History
 
 
 class Format(NamedTuple):
-    """A sort of log: how it is recognised, and read."""
+    """A log format: how to recognize and read it."""
 
     name: str
     spoken: str
@@ -22,7 +22,7 @@ class Format(NamedTuple):
 
 FORMATS: dict[str, Format] = {
     each.name: each
-    for each in (  # the most particular first: a conversation may quote a log
+    for each in (  # most specific first: a conversation may quote a log
         Format(exported.NAME, "an export of mulligan", exported.recognises, exported.read),
         Format(calls.NAME, "recorded calls", calls.recognises, calls.read),
         Format(otlp.NAME, "OTLP traces", otlp.recognises, otlp.read),
@@ -35,6 +35,6 @@ FORMATS: dict[str, Format] = {
 
 
 def recognised(lines: Lines) -> Format | None:
-    """The format of a file, or None if it is none that we know."""
+    """Detect the format of a file; None if it is unknown."""
     head = lines.head()
     return next((each for each in FORMATS.values() if each.recognises(head)), None) if head else None

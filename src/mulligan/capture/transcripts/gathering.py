@@ -1,6 +1,7 @@
-"""Calls and their answers, met in a log one by one, become a run: steps, failures, and what overcame what.
+"""Builds runs from the calls and results of a log: steps, failures and recovery links.
 
-Only what failed is classified, and only the ends of long texts are held, so that a log of any size costs its calls.
+Only failures are classified, and long texts are shortened, so that memory depends on the number of calls, not on the
+size of the log.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from mulligan.records import Compaction, History, Outcome, Run, Step, StepType
 from mulligan.redaction.values import encodable, plain, shortened
 
 FORMAT = "format"
-"""In a run's metadata: the sort of log it was read from."""
+"""The metadata key of a run for the log format."""
 CHARS = 2048
-"""Characters of one argument or answer that are held."""
+"""Characters of one argument or result that are kept in memory."""
 CONTEXT = 300
-"""Characters of what the user asked for."""
+"""Characters of the user's first message."""
 FULL = 20_000
-"""Calls of a run that are held with their arguments; of later ones only those of failures are."""
+"""Calls of a run whose arguments are kept. Later ones keep them only if they fail."""
 COPIES = 1_000_000
-"""Ids that are remembered, to know a call again in the copy that a resumed session makes of its log."""
+"""Call ids that are remembered, to skip the copies that a resumed session has in its log."""
 
 
 class Reading:
-    """What the readers of all files share: how failures are told, and what could not be read."""
+    """State shared by the readers of all files: the classifier, and counts of unreadable lines."""
 
     def __init__(
         self,
@@ -46,14 +47,14 @@ class Reading:
         self.classify = classify
         self.keeps_results = keeps_results
         self.hears = hears
-        """Told of each call that failed, with its id in the log."""
+        """Called with the log id and step of each failed call."""
         self.lines = 0
         self.unknown = 0
-        """Lines that are not of the format of their file."""
+        """Lines that do not match the format of their file."""
         self._copied: set[int] = set()
 
     def is_copy(self, id: str) -> bool:
-        """Whether a call of this id, unique in the world, was met before."""
+        """Return whether a call with this globally unique id was read before."""
         known = hash(id)
         if known in self._copied:
             return True
@@ -75,7 +76,7 @@ class _Pending:
 
 
 class Gathering:
-    """One run, as it is met. `key` names it: the same log read again gives the same run."""
+    """Builds one run from a log. `key` identifies it: reading the same log again gives the same run id."""
 
     def __init__(self, reading: Reading, format: str, *key: str, agent: str = "", id: str | None = None) -> None:
         self._reading = reading
@@ -105,18 +106,18 @@ class Gathering:
 
     @property
     def wants_talk(self) -> bool:
-        """Whether words say anything new: what the user asked for first, or that the model answers again."""
+        """Whether plain text is needed: the user's first message, or a sign that the model answers again."""
         return not self.context or bool(self._awaits_model)
 
     def at(self, moment: int) -> None:
-        """Something happened then."""
+        """Extend the time range of the run to include this timestamp."""
         if moment > self.ended:
             self.ended = moment
         if moment and (moment < self.started or not self.started):
             self.started = moment
 
     def says(self, text: str) -> None:
-        """What the user asked for, of which the first is kept."""
+        """Set the context to the user's first message."""
         if not self.context and text and not text.startswith(("<", "Caveat:")):
             self.context = text[:CONTEXT].strip()
 
@@ -130,20 +131,20 @@ class Gathering:
         type: StepType = "tool",
         server: str | None = None,
     ) -> None:
-        """A call was made. It becomes a step when its answer is met."""
+        """Start a call. It becomes a step when its result is read."""
         self._seq += 1
         self.at(moment)
         self._pending[id] = _Pending(self._seq, name, type, server, arguments, moment)
 
     def numbered(self, seq: int) -> None:
-        """The next call has this number in the log itself."""
+        """Set the number of the next call, as given in the log."""
         self._seq = seq - 1
 
     def is_waiting(self, id: str) -> bool:
         return id in self._pending
 
     def passes_over(self, id: str) -> None:
-        """A call that is kept elsewhere, or was never made: its number stays its own."""
+        """Discard a call that is recorded elsewhere or was never made. Its number is not reused."""
         self._pending.pop(id, None)
 
     def answered(
@@ -157,7 +158,7 @@ class Gathering:
         outcome: Outcome | None = None,
         **evidence: Any,
     ) -> bool:
-        """The answer to a call: whether there was such a call. `evidence` helps to classify a failure."""
+        """End a call with its result. Return whether the call was pending. `evidence` helps classify a failure."""
         call = self._pending.pop(id, None)
         if call is None:
             return False
@@ -191,7 +192,7 @@ class Gathering:
         return True
 
     def step(self, step: Step, moment: int = 0) -> None:
-        """A step that the log holds whole."""
+        """Add a step that the log holds completely."""
         self._seq = max(self._seq, step.seq)
         self.at(step.started)
         self.at(moment)
@@ -213,7 +214,7 @@ class Gathering:
         return failure
 
     def model_failed(self, text: str, moment: int = 0, **evidence: Any) -> None:
-        """A model could not be asked. Its next answer, if it comes, has overcome that."""
+        """Add a failed model call. The model's next answer recovers it."""
         name = self._awaits_model or self.model or "model"
         id = f"model {self._seq}"
         self.called(id, name, None, moment, type="model")
@@ -228,7 +229,7 @@ class Gathering:
             self._awaits_model = ""
 
     def compacted(self, moment: int, reason: str = "", tokens: int | None = None) -> None:
-        """The conversation was made smaller. It may be written down twice, with nothing between."""
+        """Add a compaction. Some logs record it twice in a row."""
         self.at(moment)
         if not moment or (self._compactions and self._compactions[-1].steps == self._seq):
             return
@@ -239,7 +240,7 @@ class Gathering:
         )
 
     def history(self) -> History | None:
-        """The run so far, or None if nothing was called in it."""
+        """Build the run so far; None if it has no calls."""
         if not self._steps:
             return None
         steps = sorted(self._steps, key=lambda step: step.seq)
@@ -248,7 +249,7 @@ class Gathering:
         return History(run=run, steps=tuple(steps), links=tuple(links), compactions=tuple(self._compactions))
 
     def run(self) -> Run:
-        """What is known of the run itself."""
+        """Build the run record."""
         told = {FORMAT: self.format, "model": self.model, "project": self.project}
         metadata: dict[str, Any] = {name: value for name, value in told.items() if value}
         if self._pending:
@@ -269,13 +270,13 @@ class Gathering:
 
 
 def run_id(*key: str) -> str:
-    """An id like any other run's, the same whenever the same log is read."""
+    """Derive a run id from a key, the same whenever the same log is read."""
     digest = hashlib.sha256("\n".join(key).encode("utf-8", "replace")).digest()
     return f"run_{base64.b32encode(digest[:10]).decode().lower()}"
 
 
 def split_server(name: str) -> tuple[str, str | None]:
-    """Split `mcp__SERVER__TOOL`, a tool of a server, into its tool and its server."""
+    """Split `mcp__SERVER__TOOL` into tool and server."""
     if name.startswith("mcp__"):
         server, _, tool = name[5:].partition("__")
         if server and tool:
@@ -284,7 +285,7 @@ def split_server(name: str) -> tuple[str, str | None]:
 
 
 def milliseconds(moment: object) -> int:
-    """A moment as a log writes it, ISO 8601 or seconds or milliseconds since 1970; 0 if it cannot be read."""
+    """Convert a timestamp (ISO 8601, or seconds or milliseconds since the epoch); 0 if it is invalid."""
     if isinstance(moment, str) and moment:
         try:
             return int(datetime.fromisoformat(moment).timestamp() * 1000)
@@ -296,7 +297,7 @@ def milliseconds(moment: object) -> int:
 
 
 def bounded(value: Any) -> Any:
-    """Arguments as they are held: the ends of what is long."""
+    """Shorten arguments: keep the beginning and end of long texts."""
     if type(value) is not dict:
         if value is None:
             return None
@@ -305,7 +306,7 @@ def bounded(value: Any) -> Any:
         if type(each) not in _FLAT and (type(each) is not str or len(each) > CHARS):
             break
     else:
-        return value  # as most are
+        return value  # the common case
     short = {name: _short(each) if type(each) is str else each for name, each in value.items()}
     if all(type(each) in _FLAT or type(each) is str for each in short.values()):
         return short
@@ -320,7 +321,7 @@ def _short(text: str) -> str:
 
 
 def _text(said: Any) -> str:
-    """What was said, as one text: the blocks that every provider puts texts into are opened."""
+    """Return a result as one text. Unwraps the content blocks of all providers."""
     said = opened_value(said)
     if isinstance(said, list):
         texts = [each.get("text") if isinstance(each, dict) else each for each in said[:50]]

@@ -1,6 +1,7 @@
-"""Gemini CLI: a document a session, later a line a message, in `~/.gemini/tmp/PROJECT/chats/session-TIME-ID.json[l]`.
+"""Reader for Gemini CLI logs: one document per session, or one message per line.
 
-A message of the model holds its calls with their answers; a message may be written again when a call has ended.
+Files: `~/.gemini/tmp/PROJECT/chats/session-TIME-ID.json[l]`. A model message holds its calls with their results. A
+message may be written again when a call ends.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def recognises(head: bytes) -> bool:
 def read(lines: Lines, reading: Reading) -> Iterator[History]:
     run = Gathering(reading, NAME, lines.path.name)
     seen: set[str] = set()
-    """Calls that were met with their answer: a message is written again as it grows."""
+    """Calls that were read with their result: a message is written again as it grows."""
     for line in _messages(lines, reading):
         message = decoded(line, _decoder)
         if message is None:
@@ -67,7 +68,7 @@ def read(lines: Lines, reading: Reading) -> Iterator[History]:
 
 
 def _messages(lines: Lines, reading: Reading) -> Iterator[bytes]:
-    """The messages, whether each stands on its own line or all in one document."""
+    """Yield the messages, from separate lines or from one document."""
     if not lines.path.name.removesuffix(".gz").endswith(".jsonl"):
         data = lines.whole()
         document = decoded(data, _decoder) if data else None
@@ -80,7 +81,7 @@ def _messages(lines: Lines, reading: Reading) -> Iterator[bytes]:
         if data is None:
             reading.unknown += 1
             return
-        lines.head(0)  # not one document: from the beginning, line by line
+        lines.head(0)  # not one document: read it line by line from the start
     for line in lines:
         reading.lines += 1
         yield line
@@ -103,7 +104,7 @@ def _message(message: _Message, run: Gathering, seen: set[str], keeps_results: b
         run.compacted(moment)
     for call in message.calls or ():
         if call.status not in ("success", "error", "cancelled") or call.id in seen:
-            continue  # still under way: it will be written again
+            continue  # still in progress: it will be written again
         seen.add(call.id)
         ended = milliseconds(call.timestamp) or moment
         name, server = split_server(call.name)
@@ -117,7 +118,7 @@ def _message(message: _Message, run: Gathering, seen: set[str], keeps_results: b
 
 
 def _said(result: Any) -> Any:
-    """What a function responded, without the parts it is wrapped in."""
+    """Return the response of a function without the parts that wrap it."""
     parts = result if isinstance(result, list) else [result]
     said = []
     for part in parts[:20]:

@@ -1,6 +1,6 @@
-"""A file line by line, in flat memory, whatever is in it: half lines, NULs, lines of any length, half a gzip.
+"""Reads a file line by line in constant memory, despite partial lines, NULs, very long lines or a truncated gzip.
 
-Only regular files are opened: a pipe would wait for ever, a device might never end.
+Opens only regular files: a pipe could block forever, and a device might never end.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import msgspec
 from mulligan.failure import MulliganError
 
 LONGEST = 64 * 1024 * 1024
-"""Bytes of one line. A longer one is passed over and counted, so that no line decides how much we hold."""
+"""Longer lines are skipped and counted, to bound memory."""
 WHOLE = 256 * 1024 * 1024
-"""Bytes of a file that is one JSON document. It can only be read whole."""
+"""Maximum size of a file that is one JSON document, which must be read as a whole."""
 _BUFFER = 1024 * 1024
 _MAGIC = b"\x1f\x8b"
 
@@ -29,23 +29,23 @@ T = TypeVar("T")
 
 
 class Unreadable(MulliganError):
-    """A file that cannot be read, and why."""
+    """A file that cannot be read. The message has the reason."""
 
 
 class Lines:
-    """The lines of one file, gzipped or not, with the number of bytes up to the end of each."""
+    """The lines of one file, plain or gzipped, with the byte offset after each."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.offset = 0
-        """Bytes up to the end of the line that was given last; of what a gzip holds, not of the gzip."""
+        """Uncompressed bytes up to the end of the last line returned."""
         self.too_long = 0
-        """Lines that were passed over."""
+        """Lines that were skipped because they are too long."""
         self._begin = 0
         self.damage = ""
-        """Why reading ended before the file did."""
+        """Why reading ended before the end of the file."""
         try:
-            # Not blocking: a pipe in the place of a log would be waited for before we could look at it.
+            # Non-blocking: opening a pipe would otherwise block before its type can be checked.
             opened = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         except OSError as error:
             raise Unreadable(error.strerror or type(error).__name__) from None
@@ -84,7 +84,7 @@ class Lines:
         return min(self._raw.tell(), self.size) if not self._raw.closed else self.size
 
     def head(self, limit: int = 32 * 1024) -> bytes:
-        """The beginning, which tells the format."""
+        """Return the beginning of the file, to detect its format."""
         try:
             begun = self._file.read(limit)
             self._file.seek(0)
@@ -94,7 +94,7 @@ class Lines:
         return begun
 
     def whole(self) -> bytes | None:
-        """Everything, or None if it is too much."""
+        """Return the whole content, or None if it is too large."""
         try:
             self._file.seek(0)
             data = self._file.read(WHOLE + 1)
@@ -108,11 +108,11 @@ class Lines:
         return data
 
     def skip(self, offset: int) -> None:
-        """Begins after this many bytes, as `offset` counts them."""
+        """Start after this many bytes, counted like `offset`."""
         self._begin = offset
 
     def __iter__(self) -> Iterator[bytes]:
-        """Every line that is not empty and not too long, the last also if it has no end."""
+        """Yield every line that is neither empty nor too long, including an unterminated last line."""
         readline = self._file.readline
         offset = 0
         try:
@@ -137,7 +137,7 @@ class Lines:
                 is_inside = not has_ended
                 continue
             self.offset = offset
-            if len(line) > 2:  # shorter is not even an empty object
+            if len(line) > 2:  # shorter than an empty object
                 yield line
 
 
@@ -155,7 +155,7 @@ _HALVES = re.compile(
 
 
 def decoded(line: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
-    """A line as what it should be, or None. Half characters and bytes that are no UTF-8 are replaced, not fatal."""
+    """Decode a line, or return None. Lone surrogates and invalid UTF-8 are replaced."""
     try:
         return leniently(line, decoder.decode)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -163,17 +163,17 @@ def decoded(line: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
 
 
 def leniently(data: bytes, decode: Callable[[bytes], T]) -> T:
-    """What JSON says, also with half characters in it: programs that count in UTF-16 cut emoji in two."""
+    """Decode JSON, replacing lone surrogates: programs that count in UTF-16 cut emoji in two."""
     try:
         return decode(data)
     except msgspec.ValidationError:
-        raise  # readable, and something else
+        raise  # valid JSON of another type
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return decode(mended(data))
 
 
 def mended(data: bytes) -> bytes:
-    """JSON without half characters, and without bytes that are no UTF-8."""
+    """Replace lone surrogates and invalid UTF-8 in JSON."""
     return _HALVES.sub(_whole, data.decode("utf-8", "replace").encode())
 
 
@@ -183,12 +183,12 @@ def _whole(match: re.Match[bytes]) -> bytes:
 
 
 def is_object(line: bytes) -> bool:
-    """Whether a line looks like a whole object, without reading it."""
+    """Return whether a line looks like a complete object, without decoding it."""
     return line[:1] == b"{" and (line[-2:] == b"}\n" or line.rstrip()[-1:] == b"}")
 
 
 def opened_value(value: Any) -> Any:
-    """A value that was left as it stands in the file, read now."""
+    """Decode a value that was left as raw JSON."""
     if not isinstance(value, msgspec.Raw):
         return value
     data = bytes(value)

@@ -1,7 +1,7 @@
-"""Conversations as programs keep them: lists of messages in OpenAI's or Anthropic's form.
+"""Reader for conversations that programs store: lists of messages in OpenAI's or Anthropic's format.
 
-A file is one list, an object with `messages`, either of these a line, or a message a line. Where a message has no flag,
-its text must say in so many words that it is an error.
+A file is one list, an object with `messages`, one of these per line, or one message per line. A result without an error
+flag counts as failed only if its text clearly reports an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _IDS = ("session_id", "conversation_id", "thread_id", "run_id", "id")
 
 def recognises(head: bytes) -> bool:
     if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
-        return False  # a program that speaks of messages holds none
+        return False  # not JSON, for example source code that mentions messages
     if b'"role"' in head and (b'"content"' in head or b'"tool_calls"' in head):
         return True
     return b'"call_id"' in head and b'"function_call' in head and b'"payload"' not in head
@@ -33,7 +33,7 @@ def recognises(head: bytes) -> bool:
 
 def read(lines: Lines, reading: Reading) -> Iterator[History]:
     alone: list[dict[str, Any]] = []
-    """Messages that stand one a line: the file is the conversation."""
+    """Messages on lines of their own: the file is one conversation."""
     found = 0
     for value in _values(lines, reading):
         conversation, about = _conversation(value)
@@ -49,7 +49,7 @@ def read(lines: Lines, reading: Reading) -> Iterator[History]:
 
 
 def _values(lines: Lines, reading: Reading) -> Iterator[Any]:
-    """The JSON values of a file: one a line, or the whole of it."""
+    """Yield the JSON values of a file: one per line, or the file as a whole."""
     is_document = False
     for number, line in enumerate(lines):
         reading.lines += 1
@@ -57,7 +57,7 @@ def _values(lines: Lines, reading: Reading) -> Iterator[Any]:
         if value is not None:
             yield value
         elif number == 0:
-            is_document = True  # a list or object that is written over many lines
+            is_document = True  # a list or object that spans several lines
             break
         else:
             reading.unknown += 1
@@ -94,7 +94,7 @@ def _read(
         else:
             reading.unknown += 1
     if not run.started:
-        run.at(lines.changed)  # no message says when it was written: the file does
+        run.at(lines.changed)  # no message has a timestamp: use that of the file
     history = run.history()
     if history is not None:
         yield history

@@ -1,7 +1,8 @@
-"""OTLP as JSON: what the OpenTelemetry collector's file exporter writes, an export a line, or one document.
+"""Reader for OTLP as JSON, from the file exporter of the OpenTelemetry collector.
 
-Spans are understood by the conventions for generative AI and for MCP, and by OpenInference's. A trace is a run;
-attempts are joined by our own id, else by the call's, else by following a failed one of the same tool and parent.
+A file holds one export per line, or one document. Supports the semantic conventions for generative AI and MCP, and
+OpenInference. A trace is a run. Attempts are grouped by mulligan's operation id, else by call id, else by a failed
+predecessor with the same tool and parent.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mulligan.records import History, Recovery, Step, StepType, digest
 
 NAME = "otlp"
 OPEN = 50_000
-"""Spans that are held at the same time. The oldest trace is then taken for ended."""
+"""Spans in memory at the same time. Beyond that, the oldest trace is considered complete."""
 _TYPES: dict[str, StepType] = {
     "execute_tool": "tool",
     "tools/call": "tool",
@@ -49,11 +50,11 @@ WANTED = frozenset(
     llm.token_count.prompt llm.token_count.completion
     """.split()
 )
-"""The attributes that say anything here: a reader may pass over all others."""
+"""The attributes that are read. Other readers may skip all others."""
 
 
 class Span(msgspec.Struct, gc=False):
-    """What is read of a span, however it was written. Times are nanoseconds."""
+    """A span in any encoding. Times are nanoseconds."""
 
     trace: str
     id: str = ""
@@ -149,7 +150,7 @@ _decoder = msgspec.json.Decoder(_Export)
 
 
 def spans(data: bytes) -> list[Span]:
-    """The spans of one export as JSON; a MsgspecError where it is none."""
+    """Decode the spans of one JSON export. Raises MsgspecError if it is invalid."""
     return list(leniently(data, _decoder.decode))
 
 
@@ -174,7 +175,7 @@ def read(lines: Lines, reading: Reading) -> Iterator[History]:
 
 
 def _exports(lines: Lines, reading: Reading) -> Iterator[_Export]:
-    """An export a line; or, where the first line is none, one document over many lines."""
+    """Yield one export per line, or one document that spans several lines."""
     for number, line in enumerate(lines):
         reading.lines += 1
         export = decoded(line, _decoder)
@@ -206,22 +207,22 @@ def in_order(met: list[Span]) -> list[Span]:
 
 
 class Trace:
-    """A trace as it is met, span by span, those that began first before the others as far as they are there."""
+    """Builds a run from the spans of a trace, added in order of their start."""
 
     def __init__(self, reading: Reading, trace: str, holds_steps: bool = True) -> None:
         self._reading = reading
         self._holds_steps = holds_steps
         self.gathering = Gathering(reading, NAME, trace)
         self.last: dict[str, Step] = {}
-        """The newest attempt at each thing that may be tried again."""
+        """The latest attempt per call key."""
         self.seq = 0
         self.has_ended = False
-        """Whether the span was met that the others are part of."""
+        """Whether the root span was read."""
 
     def add(self, span: Span, marks: Callable[[str, str], dict[str, Any]] | None = None) -> Step | None:
-        """The step that a span tells of, or None where it tells of the run, or of nothing we know.
+        """Add a span. Return its step, or None if it describes the run or is unknown.
 
-        `marks` makes its metadata, of what attempts at the same thing share and of the model, if it is one's.
+        `marks` builds the metadata of the step from its call key and its model.
         """
         run, facts = self.gathering, span.facts
         started, ended = span.start // 1_000_000, span.end // 1_000_000
@@ -275,7 +276,7 @@ class Trace:
 
 
 def _key(span: Span, type: str, name: str) -> str:
-    """What attempts at one thing share, in short."""
+    """Return a short key that the attempts of one call share."""
     facts = span.facts
     for mark in _MARKS:
         if mark in facts and isinstance(id := facts[mark], str):
@@ -299,7 +300,7 @@ _LETTERS = bytes.maketrans(b"0123456789", b"ghijklmnop")
 
 
 def written(id: str) -> str:
-    """An id in words of four letters: whoever looks for secrets would linger over every one in digits."""
+    """Encode an id in groups of four letters: redaction would otherwise examine every id with digits as a secret."""
     told = id.encode("utf-8", "replace").translate(_LETTERS).decode()
     return f"{told[:4]} {told[4:8]} {told[8:12]} {told[12:]}"
 
@@ -325,7 +326,7 @@ def _name(span: Span, type: StepType) -> str:
 
 
 def _given(span: Span, type: StepType, name: str, reading: Reading) -> tuple[Any, Failure | None]:
-    """The arguments of a call as they are held, and what went wrong."""
+    """Return the shortened arguments of a call and its failure."""
     facts = span.facts
     arguments = _read(_first(facts, "gen_ai.tool.call.arguments", "input.value")) if type != "model" else None
     if not span.has_failed:
@@ -344,7 +345,7 @@ def _given(span: Span, type: StepType, name: str, reading: Reading) -> tuple[Any
 
 
 def _said(span: Span) -> tuple[str, str | None]:
-    """What was said of a failure, and the class of its exception."""
+    """Return the error text of a failed span and the class of its exception."""
     facts, text = span.facts, span.message
     kind = _first(facts, "error.type", "exception.type")
     for name, about in span.events:

@@ -1,4 +1,4 @@
-"""Where coding agents keep their logs, and which files below a folder may be one."""
+"""Locations of coding agent logs, and the files below a folder that may be logs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _PRIVATE = (
     "settings.json",
     "google_accounts.json",
 )
-"""Files beside the logs that hold keys: there is no reason to open them."""
+"""Files next to the logs that hold credentials. They are never opened."""
 
 
 class Place(NamedTuple):
-    """Where one agent keeps its logs."""
+    """The log folder of one agent."""
 
     agent: str
     folder: Path
 
 
 def known(environ: Mapping[str, str], home: Path) -> list[Place]:
-    """The places to look when none was named."""
+    """Return the default log folders."""
     claude = environ.get("CLAUDE_CONFIG_DIR")
     folders = [Path(each).expanduser() for each in claude.split(",") if each] if claude else [home / ".claude"]
     if not claude:
@@ -42,7 +42,7 @@ def known(environ: Mapping[str, str], home: Path) -> list[Place]:
 
 
 def files(folder: Path, told: list[tuple[Path, str]]) -> Iterator[Path]:
-    """Every file below a folder that may be a log; folders that may not be looked into are told."""
+    """Yield every file below a folder that may be a log. Adds unreadable folders to the list."""
 
     def refused(error: OSError) -> None:
         told.append((Path(error.filename or folder), error.strerror or "cannot be read"))
