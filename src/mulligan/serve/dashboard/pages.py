@@ -50,7 +50,7 @@ NAV = (
 
 
 def group(server: Server) -> Iterable[BaseRoute]:
-    """Build the dashboard routes for `mulligan.serve.api.app.build_app`."""
+    """Build the dashboard routes for the server."""
     return list(Dashboard(server).routes())
 
 
